@@ -1,0 +1,37 @@
+"""Every error feta raises on purpose; catching FetaError catches them all.
+
+A message reads *where must what, got value*, and names the cure where there is one.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class FetaError(Exception):
+    """Base of all errors feta raises on purpose."""
+
+
+class ConfigError(FetaError, ValueError):
+    """An argument or option is outside what it may be."""
+
+
+class DataError(FetaError):
+    """A data set is missing, corrupt, or not what it claims to be."""
+
+
+class FileError(FetaError, OSError):
+    """A file of ours cannot be read or written."""
+
+
+class ModelError(FetaError):
+    """A model cannot be handled: its layers, weights or structure are in the way."""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConfigError:
+    """The error for a name that is not in a table, with the nearest one that is."""
+    choices = sorted(known)
+    near = difflib.get_close_matches(name, choices, n=1)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    return ConfigError(f"unknown {kind} '{name}'{hint} Known: {', '.join(choices)}")
