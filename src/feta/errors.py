@@ -33,5 +33,5 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConfigError:
     """The error for a name that is not in a table, with the nearest one that is."""
     choices = sorted(known)
     near = difflib.get_close_matches(name, choices, n=1)
-    hint = f"; did you mean '{near[0]}'?" if near else ""
+    hint = f"; did you mean '{near[0]}'?" if near else "."
     return ConfigError(f"unknown {kind} '{name}'{hint} Known: {', '.join(choices)}")

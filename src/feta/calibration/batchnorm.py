@@ -1,0 +1,30 @@
+"""Batch-norm statistics estimated anew, for a network whose earlier layers have changed."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from feta.calibration.inputs import Inputs, call
+
+
+@torch.no_grad()
+def reestimate(model: nn.Module, inputs: Inputs, device: torch.device, dtype: torch.dtype) -> int:
+    """Replace running means and variances by those over `inputs`; the number of layers changed."""
+    norms = [
+        module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats
+    ]
+    settings = [(norm.momentum, norm.training) for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # a plain average over all batches
+        norm.training = True
+    try:
+        if norms:
+            for batch in inputs:
+                call(model, batch, device, dtype)
+    finally:
+        for norm, (momentum, training) in zip(norms, settings, strict=True):
+            norm.momentum, norm.training = momentum, training
+    return len(norms)

@@ -1,0 +1,116 @@
+"""The user's data as batches of model inputs, passed over as often as needed.
+
+Accepted: a tensor; any iterable of tensors, (x, y) pairs or dicts, a DataLoader included. Labels are
+dropped, never needed. What gives the same batches on every pass is used in place; a one-shot iterator
+or a shuffling DataLoader is read once and kept in a memory-mapped temporary file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, RandomSampler
+
+from feta.calibration.spill import Spill
+from feta.errors import ConfigError
+
+LABEL_KEYS = frozenset({"label", "labels", "target", "targets", "y"})
+
+Batch = Tensor | dict[str, Tensor]
+
+
+class Inputs:
+    """Model inputs, batch by batch, the same on every pass; at most n_samples of them."""
+
+    def __init__(
+        self, data: Any, *, batch_size: int = 1000, n_samples: int | None = None, seed: int = 0
+    ) -> None:
+        if n_samples is not None and n_samples < 1:
+            raise ConfigError(f"n_samples must be >= 1, got {n_samples}")
+        if batch_size < 1:
+            raise ConfigError(f"batch_size must be >= 1, got {batch_size}")
+        self._limit = n_samples
+        if isinstance(data, Tensor):
+            self._batches: Iterable[Any] = _tensor_batches(data, batch_size, n_samples, seed)
+        elif isinstance(data, str | bytes) or not isinstance(data, Iterable):
+            raise ConfigError(f"data must be a tensor or an iterable of batches, got {type(data).__name__}")
+        elif _same_every_pass(data):
+            self._batches = data
+        else:
+            self._batches = Spill.of(_limited((_model_input(b) for b in data), n_samples))
+        if next(iter(self), None) is None:
+            raise ConfigError("data must hold at least one batch, got none")
+
+    def __iter__(self) -> Iterator[Batch]:
+        yield from _limited((_model_input(batch) for batch in self._batches), self._limit)
+
+
+def call(model: nn.Module, batch: Batch, device: torch.device, dtype: torch.dtype) -> Any:
+    """Run the model on a batch, moved to its device and, for float inputs, to its dtype."""
+
+    def place(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        return value.to(device, dtype) if value.is_floating_point() else value.to(device)
+
+    if isinstance(batch, Mapping):
+        return model(**{key: place(value) for key, value in batch.items()})
+    return model(place(batch))
+
+
+def _tensor_batches(data: Tensor, batch_size: int, n_samples: int | None, seed: int) -> list[Tensor]:
+    if data.ndim < 2:
+        raise ConfigError(
+            f"data must have samples as rows (2 or more dimensions), got shape {tuple(data.shape)}"
+        )
+    if n_samples is not None and n_samples < len(data):
+        # A seeded subset, in the data's order: the first rows of a sorted file would be one class.
+        chosen = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:n_samples]
+        data = data[chosen.sort().values.to(data.device)]
+    return list(data.split(batch_size))
+
+
+def _same_every_pass(data: Iterable[Any]) -> bool:
+    if isinstance(data, DataLoader):
+        return not isinstance(data.sampler, RandomSampler)
+    return iter(data) is not data
+
+
+def _model_input(batch: Any) -> Batch:
+    if isinstance(batch, Tensor):
+        return batch
+    if isinstance(batch, Mapping):
+        return {key: value for key, value in batch.items() if key not in LABEL_KEYS}
+    if isinstance(batch, tuple | list) and batch and isinstance(batch[0], Tensor):
+        return batch[0]
+    kind = type(batch).__name__
+    raise ConfigError(f"data must yield tensors, (x, y) pairs or dicts, got a batch of type {kind}")
+
+
+def _limited(batches: Iterable[Batch], n_samples: int | None) -> Iterator[Batch]:
+    left = n_samples
+    for batch in batches:
+        size = _size(batch)
+        if left is None or size <= left:
+            yield batch
+        else:
+            yield _head(batch, left, size)
+        if left is not None:
+            left -= min(size, left)
+            if left == 0:
+                return
+
+
+def _size(batch: Batch) -> int:
+    if isinstance(batch, Tensor):
+        return len(batch)
+    return next((len(v) for v in batch.values() if isinstance(v, Tensor)), 1)
+
+
+def _head(batch: Batch, n: int, size: int) -> Batch:
+    if isinstance(batch, Tensor):
+        return batch[:n]
+    return {k: v[:n] if isinstance(v, Tensor) and len(v) == size else v for k, v in batch.items()}

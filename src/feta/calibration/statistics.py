@@ -1,0 +1,86 @@
+"""One-pass statistics of a stream, accumulated chunk by chunk in float64.
+
+    H = sum a~ a~'      with a~ = (a, 1): the Gram matrix, its last row and column those of the bias
+    C = sum a~ t(b)'    cross terms with the targets
+
+Products are formed in the stream's own dtype and added up in float64, so that a sum over millions of
+rows loses no more than one chunk's product does, and results do not depend on how rows are chunked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from feta.errors import DataError
+from feta.problem import ActivationStream
+
+Targets = Callable[[Tensor, Tensor], Tensor]  # (A, B) -> T, the targets of a least-squares problem
+
+
+@dataclass(frozen=True)
+class Gram:
+    """Sums over all rows, not means: divide by `rows` for an average."""
+
+    H: Tensor  # (d_in [+ 1], d_in [+ 1]) float64
+    rows: int
+    with_bias: bool
+
+    @property
+    def d_in(self) -> int:
+        return len(self.H) - int(self.with_bias)
+
+
+def gram(stream: ActivationStream, *, with_bias: bool = True) -> Gram:
+    """H over one pass."""
+    H: Tensor | None = None
+    rows = 0
+    for A, _ in stream.chunks():
+        if H is None:
+            d = A.shape[1] + int(with_bias)
+            H = torch.zeros(d, d, dtype=torch.float64, device=A.device)
+        d_in = A.shape[1]
+        H[:d_in, :d_in] += A.t() @ A
+        if with_bias:
+            sums = A.sum(0, dtype=torch.float64)
+            H[-1, :d_in] += sums
+            H[:d_in, -1] += sums
+            H[-1, -1] += len(A)
+        rows += len(A)
+    return Gram(_complete(H), rows, with_bias)
+
+
+def cross(stream: ActivationStream, targets: Targets, *, with_bias: bool = True) -> Tensor:
+    """C (d_in [+ 1], d_out) over one pass, for any targets of the rows."""
+    C: Tensor | None = None
+    for A, B in stream.chunks():
+        T = targets(A, B)
+        if C is None:
+            C = torch.zeros(A.shape[1] + int(with_bias), T.shape[1], dtype=torch.float64, device=A.device)
+        C[: A.shape[1]] += A.t() @ T
+        if with_bias:
+            C[-1] += T.sum(0, dtype=torch.float64)
+    return _complete(C)
+
+
+def column_norms(stream: ActivationStream) -> Tensor:
+    """The Euclidean norm of each input over all rows (d_in,), float64."""
+    total: Tensor | None = None
+    for A, _ in stream.chunks():
+        squares = A.square().sum(0, dtype=torch.float64)
+        total = squares if total is None else total + squares
+    return _complete(total).sqrt()
+
+
+def _complete(total: Tensor | None) -> Tensor:
+    """A finished sum: a NaN or an overflow in any row has reached it, so one look at the end is enough."""
+    if total is None:
+        raise DataError("calibration data must hold at least one row, got none")
+    if not bool(torch.isfinite(total).all()):
+        raise DataError(
+            "a layer's inputs must be finite, got NaN, infinite or overflowing values in the data"
+        )
+    return total

@@ -1,0 +1,1 @@
+"""Export: sparse files that are really smaller, and smaller models."""

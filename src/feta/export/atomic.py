@@ -1,0 +1,42 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from feta.errors import FileError
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Write beside the target and rename over it; on any failure nothing is left behind."""
+    path = Path(path)
+    temporary: str | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except OSError as error:
+        _discard(temporary)
+        raise FileError(f"cannot write {path}: {error.strerror or error}") from error
+    except BaseException:
+        _discard(temporary)
+        raise
+
+
+def _discard(temporary: str | None) -> None:
+    if temporary is not None:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    # The process's umask can only be read by setting it.
+    current = os.umask(0)
+    os.umask(current)
+    return current

@@ -1,0 +1,107 @@
+"""LayerView: a Linear or Conv2d as a (d_in, d_out) matrix and its activations as rows.
+
+The only place that looks at layer types or transposes. A convolution is unfolded into rows a few
+samples at a time: row (n, position) holds the patch that meets the kernel there, so that
+
+    rows(x) @ matrix() + bias  =  output_rows(layer(x))
+
+A grouped convolution is `groups` independent problems of the same size, one per block of channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from feta.errors import ModelError
+
+PRUNABLE = (nn.Linear, nn.Conv2d)
+
+
+@dataclass(frozen=True)
+class LayerView:
+    """Matrix and rows of one layer; `write` is the only method that changes it."""
+
+    layer: nn.Module
+    name: str = "layer"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.layer, PRUNABLE):
+            kind = type(self.layer).__name__
+            raise ModelError(f"layer '{self.name}' must be a Linear or a Conv2d, got {kind}")
+
+    @property
+    def weight(self) -> Tensor:
+        return self.layer.weight  # type: ignore[return-value]
+
+    @property
+    def groups(self) -> int:
+        return self.layer.groups if isinstance(self.layer, nn.Conv2d) else 1
+
+    @property
+    def solve_dtype(self) -> torch.dtype:
+        """Half-precision layers are solved in float32 and cast back."""
+        return self.weight.dtype if self.weight.dtype in (torch.float32, torch.float64) else torch.float32
+
+    def matrix(self, group: int = 0) -> Tensor:
+        """W (d_in, d_out) of one group, a copy."""
+        flat = self.weight.detach().reshape(self.weight.shape[0], -1)  # (out, in)
+        return flat.chunk(self.groups)[group].t().to(self.solve_dtype, copy=True).contiguous()
+
+    def bias(self, group: int = 0) -> Tensor | None:
+        bias = self.layer.bias
+        if bias is None:
+            return None
+        return bias.detach().chunk(self.groups)[group].to(self.solve_dtype, copy=True)  # type: ignore[operator]
+
+    @torch.no_grad()
+    def write(self, U: Tensor, bias: Tensor | None, group: int = 0) -> None:
+        """Put a pruned matrix, and its bias, back into the layer."""
+        flat = self.weight.view(self.weight.shape[0], -1)
+        flat.chunk(self.groups)[group].copy_(U.t())
+        if bias is not None and self.layer.bias is not None:
+            self.layer.bias.chunk(self.groups)[group].copy_(bias)  # type: ignore[operator]
+
+    def row_chunks(
+        self, x: Tensor, z: Tensor, group: int, max_values: int
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """(A, Z) rows of one group for a layer's input x and output z, at most max_values entries of A at a time."""
+        if isinstance(self.layer, nn.Linear):
+            A, Z = x.reshape(-1, x.shape[-1]), z.reshape(-1, z.shape[-1])
+            step = max(1, max_values // A.shape[1])
+            yield from zip(A.split(step), Z.split(step), strict=True)
+            return
+        positions = z.shape[-1] * z.shape[-2]
+        d_in = self.weight[0].numel()
+        step = max(1, max_values // (positions * d_in))
+        for part, out in zip(x.split(step), z.split(step), strict=True):
+            yield (
+                self._unfold(part, group),
+                out.chunk(self.groups, dim=1)[group].permute(0, 2, 3, 1).flatten(0, 2),
+            )
+
+    def _unfold(self, x: Tensor, group: int) -> Tensor:
+        conv = self.layer
+        if not isinstance(conv, nn.Conv2d):  # pragma: no cover - callers have looked
+            raise ModelError(f"layer '{self.name}' must be a Conv2d")
+        x = x.chunk(self.groups, dim=1)[group]
+        mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
+        x = F.pad(x, _padding(conv), mode=mode)
+        patches = F.unfold(x, conv.kernel_size, dilation=conv.dilation, stride=conv.stride)
+        return patches.transpose(1, 2).flatten(0, 1)  # (samples * positions, d_in)
+
+
+def _padding(conv: nn.Conv2d) -> list[int]:
+    """left, right, top, bottom, as F.pad wants them."""
+    if conv.padding == "valid":
+        return [0, 0, 0, 0]
+    if conv.padding == "same":
+        totals = [d * (k - 1) for d, k in zip(conv.dilation, conv.kernel_size, strict=True)]
+        (top, bottom), (left, right) = ((t // 2, t - t // 2) for t in totals)
+        return [left, right, top, bottom]
+    height, width = conv.padding  # type: ignore[misc]
+    return [width, width, height, height]  # type: ignore[list-item]

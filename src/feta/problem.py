@@ -1,0 +1,117 @@
+"""One layer as a pruning problem, its solution, and the contract every method keeps.
+
+Samples are rows: A (m, d_in) holds the layer's inputs, W (d_in, d_out) its trained weights,
+B (m, d_out) the outputs to reproduce, U (d_in, d_out) the pruned weights:
+
+    B = rho(A0 W + bias)      find a sparse U with      rho(A U + bias') close to B
+
+A0 are the inputs in the original network, A those in the network pruned so far (cascade), or A0 itself
+(parallel). rho is the ReLU when the network applies one to this layer and the identity otherwise, so B
+holds pre-activations then. The bias is fitted by methods that fit, and never penalised nor pruned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from feta.errors import ConfigError, ModelError
+from feta.sparsity import Sparsity
+
+
+class Status(StrEnum):
+    """How a solve ended; anything but OK is shown to the user."""
+
+    OK = "ok"
+    DAMPED = "damped"  # a factorisation needed more damping, or float64, than was asked for
+    NOT_CONVERGED = "not-converged"  # stopped by its iteration limit
+    INFEASIBLE = "infeasible"  # a constraint is not met at the sparsity asked for
+    FALLBACK = "fallback"  # the method could not improve on a simpler answer, and says so
+
+
+class Activation(StrEnum):
+    """What the network applies to the layer's output, as far as a method can use it."""
+
+    RELU = "relu"
+    LINEAR = "linear"
+
+    def __call__(self, Z: Tensor) -> Tensor:
+        return torch.relu(Z) if self is Activation.RELU else Z
+
+
+class ActivationStream(Protocol):
+    """Fresh passes over the rows (A, B) of a layer, in the same order each time."""
+
+    @property
+    def n_rows(self) -> int: ...
+
+    def chunks(self) -> Iterator[tuple[Tensor, Tensor]]: ...
+
+
+Trace = Callable[[str, dict[str, float]], None]  # (phase, values): progress of one layer's solve
+
+
+@dataclass(frozen=True)
+class LayerProblem:
+    """Everything a method may look at; it must change none of it."""
+
+    W: Tensor  # (d_in, d_out)
+    bias: Tensor | None  # (d_out,)
+    stream: ActivationStream | None
+    activation: Activation = Activation.RELU
+    cascaded: bool = False  # A comes from a network whose earlier layers are pruned already
+    name: str = "layer"
+    trace: Trace | None = None
+
+    def __post_init__(self) -> None:
+        if self.W.ndim != 2 or not self.W.is_floating_point():
+            raise ConfigError(
+                f"{self.name}: W must be a 2-d float tensor, got {tuple(self.W.shape)} {self.W.dtype}"
+            )
+        if self.bias is not None and self.bias.shape != (self.W.shape[1],):
+            raise ConfigError(
+                f"{self.name}: bias must have shape ({self.W.shape[1]},), got {tuple(self.bias.shape)}"
+            )
+        for label, tensor in (("weights", self.W), ("bias", self.bias)):
+            if tensor is not None and not bool(torch.isfinite(tensor).all()):
+                bad = int((~torch.isfinite(tensor)).sum())
+                raise ModelError(
+                    f"{self.name}: {label} must be finite, got {bad} NaN or infinite of {tensor.numel()}"
+                )
+
+    @property
+    def rows(self) -> ActivationStream:
+        """The stream, for methods that cannot do without one."""
+        if self.stream is None:
+            raise ConfigError(f"{self.name}: this method needs calibration data, got none; pass data=")
+        return self.stream
+
+    def report(self, phase: str, **values: float) -> None:
+        if self.trace is not None:
+            self.trace(phase, values)
+
+
+@dataclass(frozen=True)
+class LayerSolution:
+    """The pruned layer and how the solve went; it never touches the model."""
+
+    U: Tensor  # (d_in, d_out)
+    bias: Tensor | None  # (d_out,)
+    status: Status = Status.OK
+    message: str = ""
+    stats: dict[str, Any] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Pruner(Protocol):
+    """A method: a frozen dataclass whose fields are its hyper-parameters, the seed included."""
+
+    name: ClassVar[str]
+    passes: ClassVar[str]  # over the data: "none", "few" (re-run the network) or "many" (keep rows on disk)
+
+    def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution: ...

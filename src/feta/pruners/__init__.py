@@ -1,0 +1,73 @@
+"""The methods, one file each, and the one table that names them."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from feta.errors import ConfigError, unknown_name
+from feta.problem import Pruner
+from feta.pruners.threshold import Threshold
+
+METHODS: dict[str, type[Any]] = {method.name: method for method in (Threshold,)}
+
+
+def make(method: str | Pruner, options: Mapping[str, Any] | None = None) -> Pruner:
+    """A pruner by name with its options, or the pruner itself when one is given."""
+    if isinstance(method, Pruner) and not isinstance(method, type):
+        if options:
+            raise ConfigError(
+                f"options must be empty when method is a {type(method).__name__} object, got {dict(options)}"
+            )
+        return method
+    if not isinstance(method, str):
+        raise ConfigError(f"method must be a name or a Pruner object, got {method!r}")
+    if method not in METHODS:
+        raise unknown_name("method", method, METHODS)
+    pruner: Pruner = METHODS[method](**_typed(METHODS[method], options or {}))
+    return pruner
+
+
+def options_of(pruner: Pruner) -> dict[str, Any]:
+    """The hyper-parameters of a pruner, for records and reports."""
+    return dataclasses.asdict(pruner)  # type: ignore[call-overload, no-any-return]
+
+
+def _typed(method: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options checked by name and, where they come as text from a command line, converted by field type."""
+    hints = typing.get_type_hints(method)
+    fields = {f.name for f in dataclasses.fields(method)}
+    typed = {}
+    for raw_name, value in options.items():
+        name = raw_name.replace("-", "_")
+        if name not in fields:
+            raise unknown_name(f"option of {method.name}", raw_name, fields or {"(none)"})
+        typed[name] = (
+            _convert(value, hints[name], f"{method.name}.{name}") if isinstance(value, str) else value
+        )
+    return typed
+
+
+def _convert(text: str, hint: Any, where: str) -> Any:
+    """Text as the field's type: bool, int, float, str, a Literal, or one of these or None."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        if text.lower() in ("none", "auto"):
+            return None
+        hint = next(arm for arm in typing.get_args(hint) if arm is not type(None))
+    if typing.get_origin(hint) is typing.Literal:
+        if text not in typing.get_args(hint):
+            raise unknown_name(f"value of {where}", text, typing.get_args(hint))
+        return text
+    if hint is bool:
+        if text.lower() in ("true", "yes", "on", "1"):
+            return True
+        if text.lower() in ("false", "no", "off", "0"):
+            return False
+        raise ConfigError(f"{where} must be true or false, got '{text}'")
+    try:
+        return hint(text)
+    except ValueError:
+        raise ConfigError(f"{where} must be of type {hint.__name__}, got '{text}'") from None

@@ -1,0 +1,64 @@
+"""What a pruning run reports: per layer and in total, as data and as a readable table."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from feta.problem import Status
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """One pruned layer."""
+
+    name: str
+    shape: tuple[int, ...]  # of the layer's weight, as PyTorch stores it
+    nonzeros: int
+    sparsity: float
+    relative_error: float | None  # ||rho(A U) - B|| / ||B|| over the calibration rows; None without data
+    seconds: float
+    status: str = Status.OK.value
+    message: str = ""
+    stats: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PruneReport:
+    """A whole run; `to_json` gives every field, `repr` the table."""
+
+    method: str
+    target_sparsity: float | dict[str, float]
+    sparsity: float  # over the pruned layers
+    seconds: float  # pruning and compensation; measuring the relative errors is not counted
+    device: str
+    seed: int
+    options: dict[str, Any]
+    layers: tuple[LayerReport, ...]
+    compensated: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+    def __repr__(self) -> str:
+        header = ("layer", "shape", "non-zeros", "sparsity", "rel. error", "seconds", "status")
+        rows = [header, *(_row(layer) for layer in self.layers)]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        ]
+        title = f"{self.method}: {100 * self.sparsity:.2f} % of {len(self.layers)} layers zero, {self.seconds:.2f} s"
+        notes = [f"{layer.name}: {layer.message}" for layer in self.layers if layer.message]
+        return "\n".join([title, *lines, *notes])
+
+
+def _row(layer: LayerReport) -> tuple[str, ...]:
+    error = "–" if layer.relative_error is None else f"{layer.relative_error:.4f}"
+    shape = "×".join(map(str, layer.shape))
+    share = f"{100 * layer.sparsity:.2f} %"
+    return (layer.name, shape, str(layer.nonzeros), share, error, f"{layer.seconds:.3f}", layer.status)

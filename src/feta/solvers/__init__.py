@@ -1,0 +1,1 @@
+"""Solvers: numerical algorithms on matrices and streams; they know nothing of models."""

@@ -1,0 +1,73 @@
+"""Sparsity targets as exact counts, the masks that meet them, and what a tensor really has.
+
+"90 %" of n weights means exactly round(0.1 n) non-zeros at the most; ties are broken by index,
+so that a mask is a function of the scores alone. Biases are never counted.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from feta.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Sparsity:
+    """A target for one layer: the share of zeros, or the number of non-zeros to keep."""
+
+    share: float | None = None
+    nonzeros: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.share is None) == (self.nonzeros is None):
+            raise ConfigError("Sparsity must have either a share or a number of nonzeros, not both")
+        if self.share is not None:
+            check_share(self.share)
+        if self.nonzeros is not None and self.nonzeros < 0:
+            raise ConfigError(f"Sparsity.nonzeros must be >= 0, got {self.nonzeros}")
+
+    def count(self, n_weights: int) -> int:
+        """How many of n_weights may stay non-zero."""
+        if self.nonzeros is not None:
+            if self.nonzeros > n_weights:
+                raise ConfigError(f"Sparsity.nonzeros must be <= {n_weights}, got {self.nonzeros}")
+            return self.nonzeros
+        # Fractions of the printed decimal: 1 - 0.9 in binary is just under 0.1, and rounds 1.5 down to 1.
+        return round(n_weights * (1 - Fraction(str(self.share))))
+
+
+def check_share(share: float, where: str = "sparsity") -> float:
+    """A share of zeros in [0, 1), or a ConfigError that says where it was asked for."""
+    if isinstance(share, bool) or not isinstance(share, int | float):
+        raise ConfigError(f"{where} must be a number in [0, 1), got {share!r}")
+    if not (math.isfinite(share) and 0 <= share < 1):
+        hint = f"; write {share / 100:g} for {share:g} %" if 1 < share < 100 else ""
+        raise ConfigError(f"{where} must be in [0, 1), got {share}{hint}")
+    return float(share)
+
+
+def top_k_mask(scores: Tensor, k: int) -> Tensor:
+    """The mask (bool, the shape of scores) of the k largest scores; of equal ones the first by index.
+
+    Selection by the k-th value, in linear time: a stable sort of a large layer costs ten times as much.
+    """
+    flat = scores.reshape(-1)
+    if k <= 0:
+        return torch.zeros_like(scores, dtype=torch.bool)
+    if k >= flat.numel():
+        return torch.ones_like(scores, dtype=torch.bool)
+    threshold = torch.topk(flat, k, sorted=False).values.min()
+    mask = flat > threshold
+    ties = torch.nonzero(flat == threshold).squeeze(1)
+    mask[ties[: k - int(mask.sum())]] = True
+    return mask.reshape(scores.shape)
+
+
+def measured(tensor: Tensor) -> float:
+    """The share of entries that are exactly zero."""
+    return 1.0 - int(torch.count_nonzero(tensor)) / max(tensor.numel(), 1)
