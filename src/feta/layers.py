@@ -69,7 +69,7 @@ class LayerView:
     def row_chunks(
         self, x: Tensor, z: Tensor, group: int, max_values: int
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """(A, Z) rows of one group for a layer's input x and output z, at most max_values entries of A at a time."""
+        """(A, Z) rows of one group from a layer's input and output, about max_values entries of A a chunk."""
         if isinstance(self.layer, nn.Linear):
             A, Z = x.reshape(-1, x.shape[-1]), z.reshape(-1, z.shape[-1])
             step = max(1, max_values // A.shape[1])
@@ -103,5 +103,5 @@ def _padding(conv: nn.Conv2d) -> list[int]:
         totals = [d * (k - 1) for d, k in zip(conv.dilation, conv.kernel_size, strict=True)]
         (top, bottom), (left, right) = ((t // 2, t - t // 2) for t in totals)
         return [left, right, top, bottom]
-    height, width = conv.padding  # type: ignore[misc]
-    return [width, width, height, height]  # type: ignore[list-item]
+    height, width = (int(size) for size in conv.padding)
+    return [width, width, height, height]

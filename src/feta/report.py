@@ -52,7 +52,8 @@ class PruneReport:
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             for row in rows
         ]
-        title = f"{self.method}: {100 * self.sparsity:.2f} % of {len(self.layers)} layers zero, {self.seconds:.2f} s"
+        share = f"{100 * self.sparsity:.2f} % of the weights of {len(self.layers)} layers zero"
+        title = f"{self.method}: {share}, {self.seconds:.2f} s"
         notes = [f"{layer.name}: {layer.message}" for layer in self.layers if layer.message]
         return "\n".join([title, *lines, *notes])
 

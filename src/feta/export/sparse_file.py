@@ -122,8 +122,8 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], str]:
         raise FileError(f"cannot read {path}: {error.strerror}") from error
     if head in (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"):
         raise FileError(
-            f"{path} must be a safetensors file, got a pickle or a zip archive, which feta never loads because "
-            "reading one can run code; save it again with safetensors.torch.save_file(model.state_dict(), ...)"
+            f"{path} must be a safetensors file, got a pickle or a zip archive, which feta never loads: "
+            "reading one can run code. Save it with safetensors.torch.save_file(model.state_dict(), ...)"
         )
     try:
         with safe_open(path, framework="pt") as opened:

@@ -1,0 +1,73 @@
+"""feta: prune trained neural networks, without retraining.
+
+    result = feta.prune(model, images, sparsity=0.9)
+    result.model, result.masks, result.report
+
+Names are resolved when they are first used, so that `feta --help` does not wait for torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from feta.engine import PruneEvent
+    from feta.errors import ConfigError, DataError, FetaError, FileError, ModelError
+    from feta.lab.store import Network, load, load_into, save
+    from feta.problem import Activation, LayerProblem, LayerSolution, Pruner, Status
+    from feta.pruners.threshold import Threshold
+    from feta.pruning import PruneResult, prune, smart_prune
+    from feta.report import LayerReport, PruneReport
+    from feta.sparsity import Sparsity
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "feta.errors": ("ConfigError", "DataError", "FetaError", "FileError", "ModelError"),
+    "feta.lab.store": ("Network", "load", "load_into", "save"),
+    "feta.problem": ("Activation", "LayerProblem", "LayerSolution", "Pruner", "Status"),
+    "feta.pruners.threshold": ("Threshold",),
+    "feta.engine": ("PruneEvent",),
+    "feta.pruning": ("PruneResult", "prune", "smart_prune"),
+    "feta.report": ("LayerReport", "PruneReport"),
+    "feta.sparsity": ("Sparsity",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Activation",
+    "ConfigError",
+    "DataError",
+    "FetaError",
+    "FileError",
+    "LayerProblem",
+    "LayerReport",
+    "LayerSolution",
+    "ModelError",
+    "Network",
+    "PruneEvent",
+    "PruneReport",
+    "PruneResult",
+    "Pruner",
+    "Sparsity",
+    "Status",
+    "Threshold",
+    "load",
+    "load_into",
+    "prune",
+    "save",
+    "smart_prune",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'feta' has no attribute '{name}'")
+    value = getattr(importlib.import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,1 @@
+"""The laboratory: data sets, networks, training, the one judge, records and what is drawn from them."""

@@ -1,0 +1,118 @@
+"""The page itself: blocks in, one self-contained HTML file out."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup
+
+from feta.errors import FileError
+from feta.lab.page import charts, palette
+from feta.lab.page.blocks import BarChart, Block, Chart, Facts, LineChart, Panels, Section, Table, Text
+from feta.lab.page.numbers import show
+from feta.lab.page.palette import SHAPES, Look
+from feta.lab.page.tables import draw_bars, draw_table
+
+
+@dataclass(frozen=True)
+class View:
+    """A block ready for the template: `kind` names its macro, `data` is what that macro writes."""
+
+    kind: str
+    data: object
+
+
+def render(
+    title: str,
+    subtitle: str,
+    blocks: Iterable[Block],
+    environment: Mapping[str, str],
+    order: Sequence[str] = (),
+) -> str:
+    """The whole page; names in `order` take the first colours, whatever comes first in `blocks`."""
+    blocks = tuple(blocks)
+    looks = palette.assign([*order, *palette.series_names(blocks)])
+    script = _asset("script.js")
+    engine = jinja2.Environment(
+        loader=jinja2.PackageLoader("feta.lab.page", "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    return engine.get_template("page.html.j2").render(
+        title=title,
+        subtitle=subtitle,
+        views=[_view(block, looks) for block in blocks],
+        environment=environment,
+        light=palette.LIGHT,
+        dark=palette.DARK,
+        shapes=list(SHAPES.values()),
+        shape_number={shape: number for number, shape in enumerate(SHAPES)},
+        style=Markup(_asset("style.css")),
+        script=Markup(script),
+        # The browser runs this script and no other, whatever text found its way into the page.
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+
+
+def write(path: str | os.PathLike[str], html: str) -> None:
+    """Write all or nothing: readers see the old page or the new one, never half of it."""
+    write_bytes(Path(path), html.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """`write` for any content."""
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            beside.write_bytes(content)
+            os.replace(beside, path)
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _asset(name: str) -> str:
+    return (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")
+
+
+def _view(block: Block, looks: Mapping[str, Look]) -> View:
+    match block:
+        case LineChart() | BarChart():
+            return View("charts", _charts((block,), looks, charts.WIDE))
+        case Panels():
+            return View("charts", _charts(block.charts, looks, charts.PANEL))
+        case Table():
+            return View("table", draw_table(block))
+        case Facts():
+            return View("facts", [(label, show(value)) for label, value in block.items])
+        case Text():
+            return View("text", block)
+        case Section():
+            return View("section", (block.heading, [_view(inner, looks) for inner in block.blocks]))
+
+
+def _charts(members: Sequence[Chart], looks: Mapping[str, Look], frame: charts.Frame) -> dict[str, object]:
+    """Charts under one legend and, where an x axis is logarithmic, one switch."""
+    views = [
+        View("line", charts.draw(chart, looks, frame))
+        if isinstance(chart, LineChart)
+        else View("bars", (chart, draw_bars(chart, looks)))
+        for chart in members
+    ]
+    return {
+        "views": views,
+        "panels": frame is charts.PANEL,
+        "legend": palette.legend(members, looks),
+        "log": any(isinstance(chart, LineChart) and chart.log_x for chart in members),
+    }
