@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -73,13 +74,14 @@ def train(
         run.restore(checkpoint, fingerprint)
     images, labels = data.normalisation.apply(data.train.images, where), data.train.labels.to(where)
     held_out = data.normalisation.apply(data.validation.images, where)
-    while run.epoch < settings.max_epochs and run.stale < settings.patience:
-        loss = run.one_epoch(images, labels)
-        run.note(accuracy(model, held_out, data.validation.labels))
-        if checkpoint is not None:
-            run.store(checkpoint, fingerprint)
-        if callback is not None:
-            callback(EpochEvent(run.epoch, settings.max_epochs, loss, run.latest, run.best))
+    with _threads_for(model):
+        while run.epoch < settings.max_epochs and run.stale < settings.patience:
+            loss = run.one_epoch(images, labels)
+            run.note(accuracy(model, held_out, data.validation.labels))
+            if checkpoint is not None:
+                run.store(checkpoint, fingerprint)
+            if callback is not None:
+                callback(EpochEvent(run.epoch, settings.max_epochs, loss, run.latest, run.best))
     model.load_state_dict(run.best_weights)
     model = model.to("cpu").eval()
     test = data.normalisation.apply(data.test.images, where)
@@ -96,7 +98,7 @@ class _Run:
     def __init__(self, model: nn.Module, settings: Training) -> None:
         self.model, self.settings = model, settings
         self.optimiser = torch.optim.SGD(
-            model.parameters(), settings.learning_rate, settings.momentum, foreach=True
+            model.parameters(), settings.learning_rate, settings.momentum, fused=True
         )
         self.epoch, self.stale, self.best, self.latest = 0, 0, -1.0, -1.0
         self.best_weights = {name: t.clone() for name, t in model.state_dict().items()}
@@ -110,12 +112,9 @@ class _Run:
         order = torch.randperm(len(images), generator=generator).to(images.device)
         total = torch.zeros((), device=images.device)
         self.model.train()
+        step = _GraphedStep(self, images, labels) if images.is_cuda else self.step
         for rows in order.split(settings.batch_size):
-            self.optimiser.zero_grad(set_to_none=True)
-            loss = F.cross_entropy(self.model(images[rows]), labels[rows])
-            loss.backward()
-            self.optimiser.step()
-            total += loss.detach() * len(rows)
+            total += step(images[rows], labels[rows]) * len(rows)
         self.epoch += 1
         mean = float(total) / len(images)
         if mean != mean or mean == float("inf"):
@@ -123,6 +122,14 @@ class _Run:
                 f"training must keep a finite loss, got {mean} in epoch {self.epoch}; lower --learning-rate"
             )
         return mean
+
+    def step(self, x: Tensor, y: Tensor) -> Tensor:
+        """One update of the weights; the batch's mean loss."""
+        self.optimiser.zero_grad(set_to_none=True)
+        loss = F.cross_entropy(self.model(x), y)
+        loss.backward()
+        self.optimiser.step()
+        return loss.detach()
 
     def note(self, validation: float) -> None:
         self.latest = validation
@@ -159,6 +166,46 @@ class _Run:
         progress = metadata["progress"]
         self.epoch, self.stale = int(progress["epoch"]), int(progress["stale"])
         self.best, self.latest = float(progress["best"]), float(progress["latest"])
+
+
+class _GraphedStep:
+    """A step recorded once as a CUDA graph: small networks are bound by the launching of kernels, not by them.
+
+    Recorded anew for each epoch, because the learning rate is part of the record.
+    """
+
+    def __init__(self, run: _Run, images: Tensor, labels: Tensor) -> None:
+        self.run = run
+        self.x = torch.empty_like(images[: run.settings.batch_size])
+        self.y = torch.empty_like(labels[: run.settings.batch_size])
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.loss = torch.zeros((), device=images.device)
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        warm = all("momentum_buffer" in state for state in self.run.optimiser.state.values())
+        if len(x) != len(self.x) or not warm or not self.run.optimiser.state:
+            return self.run.step(x, y)  # the last, smaller batch, and the very first, which makes the buffers
+        self.x.copy_(x)
+        self.y.copy_(y)
+        if self.graph is None:
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.loss = self.run.step(self.x, self.y)
+        self.graph.replay()
+        return self.loss
+
+
+@contextmanager
+def _threads_for(model: nn.Module) -> Iterator[None]:
+    """One thread for small dense networks, where handing out the work costs more than doing it."""
+    threads = torch.get_num_threads()
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    small = weights < 1_000_000 and not any(isinstance(module, nn.Conv2d) for module in model.modules())
+    torch.set_num_threads(1 if small else threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _fingerprint(specification: str, data: DataSet, settings: Training) -> str:

@@ -1,0 +1,92 @@
+"""Talking to people and machines: tables and bars on a terminal, one JSON object for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from feta.errors import ConfigError
+
+
+def out() -> Console:
+    return Console(highlight=False)
+
+
+def err() -> Console:
+    return Console(stderr=True, highlight=False)
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """Exactly one JSON object on stdout."""
+    sys.stdout.write(json.dumps(value, allow_nan=False) + "\n")
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=index == 0)
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    out().print(table)
+
+
+@contextmanager
+def progress_bar() -> Iterator[Progress]:
+    """Bars on stderr; on a pipe nothing but a line at the end."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=err(), transient=True) as bar:
+        yield bar
+
+
+@contextmanager
+def download_bar() -> Iterator[Any]:
+    """A callback (file, bytes so far, bytes in all) that draws bars."""
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), console=err(), transient=True
+    ) as bar:
+        tasks: dict[str, Any] = {}
+
+        def advance(file: str, done: int, total: int | None) -> None:
+            if file not in tasks:
+                tasks[file] = bar.add_task(file, total=total)
+            bar.update(tasks[file], completed=done, total=total)
+
+        yield advance
+
+
+def resolve_device(name: str | None) -> str:
+    """The device to use: the one asked for, if it is there, else the GPU if there is one, else the CPU."""
+    import torch
+
+    if name is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"--device must be a device torch can use here, got '{name}' ({reason})") from None
+    return name
+
+
+def size(n_bytes: int) -> str:
+    return f"{n_bytes / 1e6:.2f} MB" if n_bytes >= 1e6 else f"{n_bytes / 1e3:.1f} kB"
+
+
+def records_path(given: Path | None, output: Path | None) -> Path:
+    """Where a run's record goes: as asked, else beside the output, else into the current folder."""
+    if given is not None:
+        return given
+    return (output.parent if output is not None else Path()) / "feta-records.jsonl"

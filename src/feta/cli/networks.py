@@ -1,0 +1,182 @@
+"""feta train, eval and info: networks as files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from feta.cli.console import (
+    download_bar,
+    out,
+    print_json,
+    print_table,
+    progress_bar,
+    records_path,
+    resolve_device,
+    size,
+)
+from feta.cli.data import DataDir, Json
+
+Output = Annotated[Path, Parameter(name=("--output", "-o"), help="File to write (safetensors).")]
+Device = Annotated[str | None, Parameter(help="cpu, cuda, …; by default a GPU if there is one.")]
+Records = Annotated[Path | None, Parameter(help="JSONL file the run's record is added to.")]
+
+
+def train(
+    preset: str,
+    /,
+    *,
+    output: Output,
+    data: Annotated[str | None, Parameter(help="Data set, instead of the preset's own.")] = None,
+    seed: int = 0,
+    max_epochs: int = 30,
+    learning_rate: float = 0.01,
+    device: Device = None,
+    data_dir: DataDir = None,
+    records: Records = None,
+    json: Json = False,
+) -> None:
+    """Train a network as in the paper's Appendix C and save it.
+
+    Parameters
+    ----------
+    preset
+        A name (dense-mnist, conv-cifar, …) or, together with --data, a network in the paper's notation.
+    seed
+        Weights and order of the samples follow from it.
+    max_epochs
+        Training stops earlier when validation accuracy saturates. A killed run goes on where it stopped.
+    learning_rate
+        Decays by 5 % per epoch.
+    """
+    from feta.lab import data as datasets
+    from feta.lab import networks, store
+    from feta.lab.records import append, record
+    from feta.lab.training import Training
+    from feta.lab.training import train as run_training
+
+    known = networks.PRESETS.get(preset) if data is not None else networks.preset(preset)
+    specification = known.specification if known else preset
+    settings = Training(learning_rate=learning_rate, max_epochs=max_epochs, seed=seed)
+    store.check_writable(output)
+    with download_bar() as advance:
+        loaded = datasets.load(data or (known.data if known else ""), data_dir, progress=advance)
+    partial = output.with_name(output.name + ".partial")
+    with progress_bar() as bar:
+        task = bar.add_task(f"training {preset}", total=max_epochs, note="")
+
+        def show(event: Any) -> None:
+            note = f"epoch {event.epoch}: loss {event.loss:.4f}, validation {event.validation:.2f} %"
+            bar.update(task, completed=event.epoch, note=note)
+
+        network = run_training(
+            specification,
+            loaded,
+            settings,
+            preset=known.name if known else None,
+            device=resolve_device(device),
+            checkpoint=partial,
+            callback=show,
+        )
+    n_bytes = store.save(network, output)
+    partial.unlink(missing_ok=True)
+    result = {
+        "network": specification,
+        "data": loaded.label,
+        "epochs": network.info.epochs,
+        "accuracy": network.info.accuracy,
+        "file": str(output),
+        "file_bytes": n_bytes,
+    }
+    config = {"preset": preset, "data": loaded.name, "max_epochs": max_epochs, "learning_rate": learning_rate}
+    append(records_path(records, output), record("train", config, seed, result))
+    if json:
+        print_json(result)
+        return
+    scores = network.info.accuracy
+    accuracy = f"{scores['test']:.2f} % test, {scores['validation']:.2f} % validation"
+    out().print(f"{specification} on {loaded.label}: {accuracy}, {network.info.epochs} epochs")
+    out().print(f"written to {output} ({size(n_bytes)})")
+
+
+def evaluate(
+    network: Path, /, *, device: Device = None, data_dir: DataDir = None, json: Json = False
+) -> None:
+    """Measure a network's accuracy on the validation and the test half of its data set.
+
+    Parameters
+    ----------
+    network
+        A file made by `feta train` or `feta prune`.
+    """
+    from feta.lab import data as datasets
+    from feta.lab import store
+    from feta.lab.judge import judge
+
+    net = store.load(network)
+    with download_bar() as advance:
+        loaded = datasets.load(net.info.data, data_dir, progress=advance)
+    loaded = replace(loaded, normalisation=net.info.normalisation)
+    scores = judge(net.model, loaded, resolve_device(device))
+    if json:
+        print_json({"network": net.info.specification, "data": loaded.label, "accuracy": scores})
+        return
+    out().print(
+        f"{network}: {scores['test']:.2f} % test, {scores['validation']:.2f} % validation ({loaded.label})"
+    )
+
+
+def info(file: Path, /, *, json: Json = False) -> None:
+    """Describe a network file: where it comes from, its layers, what each takes on disk.
+
+    Parameters
+    ----------
+    file
+        A safetensors file, dense or pruned.
+    """
+    from feta.export import sparse_file
+    from feta.sparsity import measured
+
+    tensors, metadata = sparse_file.read(file)
+    stored = sparse_file.stored_bytes(file)
+    layers: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "shape": list(tensor.shape),
+            "nonzeros": int((tensor != 0).sum()),
+            "sparsity": measured(tensor),
+            "bytes": stored[name],
+            "dense_bytes": tensor.numel() * tensor.element_size(),
+        }
+        for name, tensor in tensors.items()
+    ]
+    about = metadata.get("network") or {}
+    if json:
+        print_json(
+            {"file": str(file), "file_bytes": file.stat().st_size, "network": about, "tensors": layers}
+        )
+        return
+    for key in ("specification", "data", "preset", "seed", "epochs", "accuracy"):
+        if key in about:
+            out().print(f"{key}: {about[key]}")
+    if about.get("pruning"):
+        pruning = about["pruning"]
+        out().print(
+            f"pruned by: {pruning['method']} to {pruning['target_sparsity']}, options {pruning['options']}"
+        )
+    rows = [
+        (
+            r["name"],
+            "×".join(map(str, r["shape"])),
+            r["nonzeros"],
+            f"{100 * r['sparsity']:.2f} %",
+            size(r["bytes"]),
+            f"{r['dense_bytes'] / max(r['bytes'], 1):.1f}×",
+        )
+        for r in layers
+    ]
+    title = f"{file} ({size(file.stat().st_size)})"
+    print_table(title, ("tensor", "shape", "non-zeros", "sparsity", "on disk", "smaller by"), rows)

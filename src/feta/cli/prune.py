@@ -1,0 +1,220 @@
+"""feta prune: a trained network file in, a pruned one out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Group, Parameter
+
+from feta.cli.console import (
+    download_bar,
+    err,
+    out,
+    print_json,
+    print_table,
+    progress_bar,
+    records_path,
+    resolve_device,
+    size,
+)
+from feta.cli.data import DataDir, Json
+from feta.cli.networks import Device, Records
+from feta.errors import ConfigError, DataError, unknown_name
+
+_METHOD_OPTIONS = Group("Method options", help="`feta methods --verbose` lists them with their defaults.")
+_Options = Annotated[dict[str, str] | None, Parameter(group=_METHOD_OPTIONS)]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class MethodOptions:
+    """Options of the methods, as text: --METHOD.OPTION VALUE."""
+
+    threshold: _Options = None
+
+
+def prune(
+    network: Path,
+    /,
+    *,
+    method: str = "threshold",
+    sparsity: str = "0.9",
+    layers: Annotated[
+        list[str] | None,
+        Parameter(
+            negative="",
+            help="Names or patterns of the layers to prune; by default the hidden fully connected ones.",
+        ),
+    ] = None,
+    samples: Annotated[
+        int | None, Parameter(help="Calibration samples; by default the whole training set.")
+    ] = None,
+    mode: Literal["cascade", "parallel"] = "cascade",
+    allocation: str = "uniform",
+    compensate: Annotated[bool, Parameter(negative="")] = False,
+    seed: int = 0,
+    device: Device = None,
+    output: Annotated[
+        Path | None, Parameter(name=("--output", "-o"), help="File to write; without it nothing is saved.")
+    ] = None,
+    data_dir: DataDir = None,
+    records: Records = None,
+    json: Json = False,
+    options: MethodOptions | None = None,
+) -> None:
+    """Prune a network and report what that did to its accuracy and its size.
+
+    Parameters
+    ----------
+    network
+        A file made by `feta train`.
+    method
+        A name out of `feta methods`.
+    sparsity
+        Share of zero weights in [0, 1), or per layer: fc1=0.95,fc2=0.8.
+    mode
+        cascade: each layer is fitted to its inputs in the network pruned so far; parallel: to the original's.
+    allocation
+        How the budget is shared over layers: uniform, or global-magnitude (one threshold for all).
+    compensate
+        Refit the dense layer after the last pruned one to its original outputs.
+    seed
+        For the choice of samples and methods that draw at random.
+    """
+    from feta.lab import data as datasets
+    from feta.lab import store
+    from feta.lab.jobs import prune_network
+    from feta.lab.records import append, record
+
+    if output is not None and output.resolve() == network.resolve():
+        raise ConfigError(f"--output must differ from the input, got {output} for both")
+    given = _method_options(method, options)
+    target = parse_sparsity(sparsity)
+    net = store.load(network)
+    if output is not None:
+        store.check_writable(output)
+    try:
+        with download_bar() as advance:
+            loaded = replace(
+                datasets.load(net.info.data, data_dir, progress=advance), normalisation=net.info.normalisation
+            )
+    except DataError as error:
+        if method != "threshold":
+            raise
+        err().print(f"feta: warning: accuracy is not measured: {error}")
+        loaded = None
+    with progress_bar() as bar:
+        task = bar.add_task(f"pruning by {method}", total=None, note="")
+
+        def show(event: Any) -> None:
+            bar.update(
+                task,
+                total=event.total,
+                completed=event.index + (event.kind == "done"),
+                note=f"{event.layer} {event.phase}",
+            )
+
+        pruned, summary = prune_network(
+            net,
+            loaded,
+            target,
+            method,
+            options=given,
+            layers=layers,
+            n_samples=samples,
+            mode=mode,
+            allocation=allocation,
+            compensate=compensate,
+            seed=seed,
+            device=resolve_device(device),
+            callback=show,
+        )
+    summary["file_bytes"] = {"dense": network.stat().st_size, "pruned": len(store.encode(pruned))}
+    if output is not None:
+        summary["file_bytes"]["pruned"] = store.save(pruned, output)
+        summary["file"] = str(output)
+    config = {
+        "network": network.name,
+        "method": method,
+        "sparsity": sparsity,
+        "layers": layers,
+        "samples": samples,
+        "mode": mode,
+        "allocation": allocation,
+        "compensate": compensate,
+        "options": summary["options"],
+    }
+    append(records_path(records, output), record("prune", config, seed, summary))
+    if json:
+        print_json(summary)
+    else:
+        _show(summary)
+
+
+def parse_sparsity(text: str) -> float | dict[str, float]:
+    """0.9, or fc1=0.95,fc2=0.8."""
+
+    def number(value: str, where: str) -> float:
+        try:
+            return float(value)
+        except ValueError:
+            raise ConfigError(f"{where} must be a number in [0, 1), got '{value}'") from None
+
+    from feta.sparsity import check_share
+
+    if "=" not in text:
+        return check_share(number(text, "--sparsity"), "--sparsity")
+    pairs = [part.partition("=") for part in text.split(",")]
+    return {
+        name.strip(): check_share(number(value, f"--sparsity {name}"), f"--sparsity {name}")
+        for name, _, value in pairs
+    }
+
+
+def _method_options(method: str, options: MethodOptions | None) -> dict[str, str]:
+    """The options of the method in use; options of another method are a mistake, not a no-op."""
+    from feta.pruners import METHODS
+
+    if method not in METHODS:
+        raise unknown_name("method", method, METHODS)
+    given: Mapping[str, dict[str, str] | None] = (
+        {}
+        if options is None
+        else {f.name.replace("_", "-"): getattr(options, f.name) for f in fields(options)}
+    )
+    for name, values in given.items():
+        if values and name != method:
+            raise ConfigError(
+                f"--{name}.{next(iter(values))} must go with --method {name}, got --method {method}"
+            )
+    return dict(given.get(method) or {})
+
+
+def _show(summary: Mapping[str, Any]) -> None:
+    rows = [
+        (
+            layer["name"],
+            "×".join(map(str, layer["shape"])),
+            layer["nonzeros"],
+            f"{100 * layer['sparsity']:.2f} %",
+            "–" if layer["relative_error"] is None else f"{layer['relative_error']:.4f}",
+            f"{layer['seconds']:.3f}",
+            layer["status"],
+        )
+        for layer in summary["layers"]
+    ]
+    title = f"{summary['method']}, {100 * summary['sparsity']:.2f} % zeros"
+    print_table(
+        title, ("layer", "shape", "non-zeros", "sparsity", "relative error", "seconds", "status"), rows
+    )
+    accuracy, files = summary["accuracy"], summary["file_bytes"]
+    if accuracy is not None:
+        dense, pruned = accuracy["dense"]["test"], accuracy["pruned"]["test"]
+        out().print(f"test accuracy {dense:.2f} % → {pruned:.2f} %")
+    smaller = f"{files['dense'] / files['pruned']:.1f}× smaller"
+    out().print(f"file {size(files['dense'])} → {size(files['pruned'])} ({smaller})")
+    if "file" in summary:
+        out().print(f"written to {summary['file']}")
