@@ -33,6 +33,12 @@ class LayerView:
         if not isinstance(self.layer, PRUNABLE):
             kind = type(self.layer).__name__
             raise ModelError(f"layer '{self.name}' must be a Linear or a Conv2d, got {kind}")
+        if "weight" not in self.layer._parameters:
+            # Writing to a weight that is computed on each use would be lost without a word.
+            raise ModelError(
+                f"layer '{self.name}' must hold its weight as a plain parameter, got a parametrised one; "
+                "make it plain with torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight')"
+            )
 
     @property
     def weight(self) -> Tensor:
@@ -61,8 +67,8 @@ class LayerView:
     @torch.no_grad()
     def write(self, U: Tensor, bias: Tensor | None, group: int = 0) -> None:
         """Put a pruned matrix, and its bias, back into the layer."""
-        flat = self.weight.view(self.weight.shape[0], -1)
-        flat.chunk(self.groups)[group].copy_(U.t())
+        block = self.weight.chunk(self.groups)[group]
+        block.copy_(U.t().reshape(block.shape))  # not through a flat view: channels-last weights have none
         if bias is not None and self.layer.bias is not None:
             self.layer.bias.chunk(self.groups)[group].copy_(bias)  # type: ignore[operator]
 
@@ -75,6 +81,8 @@ class LayerView:
             step = max(1, max_values // A.shape[1])
             yield from zip(A.split(step), Z.split(step), strict=True)
             return
+        if x.ndim == 3:  # one image, without a batch
+            x, z = x[None], z[None]
         positions = z.shape[-1] * z.shape[-2]
         d_in = self.weight[0].numel()
         step = max(1, max_values // (positions * d_in))

@@ -50,7 +50,7 @@ def gram(stream: ActivationStream, *, with_bias: bool = True) -> Gram:
             H[:d_in, -1] += sums
             H[-1, -1] += len(A)
         rows += len(A)
-    return Gram(_complete(H), rows, with_bias)
+    return Gram(complete(H), rows, with_bias)
 
 
 def cross(stream: ActivationStream, targets: Targets, *, with_bias: bool = True) -> Tensor:
@@ -63,7 +63,7 @@ def cross(stream: ActivationStream, targets: Targets, *, with_bias: bool = True)
         C[: A.shape[1]] += A.t() @ T
         if with_bias:
             C[-1] += T.sum(0, dtype=torch.float64)
-    return _complete(C)
+    return complete(C)
 
 
 def column_norms(stream: ActivationStream) -> Tensor:
@@ -72,10 +72,10 @@ def column_norms(stream: ActivationStream) -> Tensor:
     for A, _ in stream.chunks():
         squares = A.square().sum(0, dtype=torch.float64)
         total = squares if total is None else total + squares
-    return _complete(total).sqrt()
+    return complete(total).sqrt()
 
 
-def _complete(total: Tensor | None) -> Tensor:
+def complete(total: Tensor | None) -> Tensor:
     """A finished sum: a NaN or an overflow in any row has reached it, so one look at the end is enough."""
     if total is None:
         raise DataError("calibration data must hold at least one row, got none")

@@ -34,6 +34,7 @@ class MethodOptions:
     """Options of the methods, as text: --METHOD.OPTION VALUE."""
 
     threshold: _Options = None
+    feta: _Options = None
 
 
 def prune(

@@ -89,7 +89,7 @@ def demo_page(runs: Sequence[Mapping[str, Any]]) -> str:
         )
         for layer in shown["layers"]
     )
-    blocks = [
+    blocks: list[page.Block] = [
         page.Facts(
             (
                 ("weights removed from the hidden layers", f"{100 * shown['sparsity']:.1f} %"),

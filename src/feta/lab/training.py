@@ -169,7 +169,7 @@ class _Run:
 
 
 class _GraphedStep:
-    """A step recorded once as a CUDA graph: small networks are bound by the launching of kernels, not by them.
+    """A step recorded once as a CUDA graph: small networks wait for launches, not for kernels.
 
     Recorded anew for each epoch, because the learning rate is part of the record.
     """

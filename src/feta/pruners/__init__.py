@@ -10,9 +10,10 @@ from typing import Any
 
 from feta.errors import ConfigError, unknown_name
 from feta.problem import Pruner
+from feta.pruners.feta import Feta
 from feta.pruners.threshold import Threshold
 
-METHODS: dict[str, type[Any]] = {method.name: method for method in (Threshold,)}
+METHODS: dict[str, type[Any]] = {method.name: method for method in (Threshold, Feta)}
 
 
 def make(method: str | Pruner, options: Mapping[str, Any] | None = None) -> Pruner:
