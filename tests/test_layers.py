@@ -35,6 +35,8 @@ def check_equation(layer: nn.Module, x: torch.Tensor, max_values: int = EVERYTHI
     for group in range(view.groups):
         chunks = list(view.row_chunks(x, z, group, max_values))
         A, Z = (torch.cat(parts) for parts in zip(*chunks, strict=True))
+        alone = list(view.input_chunks(x, group, max_values))
+        assert all(torch.equal(one, both) for one, (both, _) in zip(alone, chunks, strict=True))
         bias = view.bias(group)
         assert A.shape[1] == view.matrix(group).shape[0]
         assert torch.equal(Z, output_rows(view, z, group))
@@ -160,9 +162,13 @@ def test_half_precision_is_solved_in_float32():
     assert LayerView(nn.Linear(3, 2).double()).matrix().dtype == torch.float64
 
 
-@pytest.mark.parametrize("layer", [nn.ReLU(), nn.Conv1d(2, 3, 1), nn.ConvTranspose2d(2, 3, 1), nn.BatchNorm1d(3)])
+@pytest.mark.parametrize(
+    "layer", [nn.ReLU(), nn.Conv1d(2, 3, 1), nn.ConvTranspose2d(2, 3, 1), nn.BatchNorm1d(3)]
+)
 def test_anything_else_is_refused_by_name(layer):
-    with pytest.raises(ModelError, match=f"layer 'encoder.1' must be a Linear or a Conv2d, got {type(layer).__name__}"):
+    with pytest.raises(
+        ModelError, match=f"layer 'encoder.1' must be a Linear or a Conv2d, got {type(layer).__name__}"
+    ):
         LayerView(layer, "encoder.1")
 
 

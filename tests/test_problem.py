@@ -24,7 +24,12 @@ W, BIAS = torch.ones(3, 2), torch.ones(2)
             ModelError,
             "fc: weights must be finite, got 2 NaN or infinite of 6",
         ),
-        (W, torch.tensor([1.0, -float("inf")]), ModelError, "fc: bias must be finite, got 1 NaN or infinite of 2"),
+        (
+            W,
+            torch.tensor([1.0, -float("inf")]),
+            ModelError,
+            "fc: bias must be finite, got 1 NaN or infinite of 2",
+        ),
     ],
 )
 def test_bad_layers(weights, bias, error, message):
@@ -39,7 +44,9 @@ def test_rows_without_data():
 
 def test_report_reaches_the_trace_and_needs_none():
     seen = []
-    LayerProblem(W, BIAS, None, trace=lambda phase, values: seen.append((phase, values))).report("fit", loss=1.0)
+    LayerProblem(W, BIAS, None, trace=lambda phase, values: seen.append((phase, values))).report(
+        "fit", loss=1.0
+    )
     LayerProblem(W, BIAS, None).report("fit", loss=1.0)
     assert seen == [("fit", {"loss": 1.0})]
 

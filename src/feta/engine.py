@@ -7,18 +7,21 @@ LayerJob   a layer's rows, its problems (one per group), its place in the pruned
 from __future__ import annotations
 
 import copy
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from feta.calibration.capture import LayerTap, LayerTrace, trace_layers
+from feta.calibration.importance import output_importance
 from feta.calibration.inputs import Inputs
 from feta.calibration.stream import HeldSource, LayerStream, ReplaySource, Source, SpilledSource
-from feta.errors import FetaError
+from feta.errors import DataError, FetaError, ModelError
 from feta.layers import LayerView
 from feta.problem import Activation, LayerProblem, LayerSolution, Pruner, Status
 from feta.report import LayerReport
@@ -60,8 +63,8 @@ class Run:
         home = device_of(model)
         where = torch.device(device) if device is not None else home
         dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-        original = model if where == home else copy.deepcopy(model).to(where)
-        return cls(original, copy.deepcopy(original), inputs, where, dtype)
+        original = model if where == home else _copy(model).to(where)
+        return cls(original, _copy(original), inputs, where, dtype)
 
     def trace(self) -> list[LayerTrace]:
         """Every prunable layer in order of execution; without data, in the order of definition."""
@@ -69,6 +72,18 @@ class Run:
         if self.inputs is None:
             return [LayerTrace(name) for name in names]
         return trace_layers(self.original, names, next(iter(self.inputs)), self.device, self.dtype)
+
+    def importance(self, names: Sequence[str], seed: int) -> tuple[dict[str, Tensor], float]:
+        """Weights for the outputs of the layers, and the seconds they took; {} without data."""
+        if self.inputs is None:
+            return {}, 0.0
+        started = self.clock()
+        batch = next(iter(self.inputs))
+        found = output_importance(self.original, names, batch, self.device, self.dtype, seed=seed)
+        # The square root: full weights starve the outputs that matter little, none spoil those that matter.
+        return {
+            name: (s / s.mean()).clamp_min(1e-4).sqrt() for name, s in found.items()
+        }, self.clock() - started
 
     def tap(self, model: nn.Module, trace: LayerTrace) -> LayerTap:
         return LayerTap(model, trace.name, trace.calls, self.device, self.dtype)
@@ -88,6 +103,7 @@ class LayerJob:
     trace: LayerTrace
     activation: Activation
     cascaded: bool  # its inputs come from the pruned network, and earlier layers are pruned already
+    importance: Tensor | None = None  # of the layer's outputs, all groups
 
     @property
     def view(self) -> LayerView:
@@ -103,7 +119,8 @@ class LayerJob:
         view = self.view
         stream = None if source is None else LayerStream(source, view, self.activation, group)
         W, bias = view.matrix(group), view.bias(group)
-        return LayerProblem(W, bias, stream, self.activation, self.cascaded, view.name, trace)
+        weights = None if self.importance is None else self.importance.chunk(view.groups)[group]
+        return LayerProblem(W, bias, stream, self.activation, self.cascaded, view.name, trace, weights)
 
     def prune(self, pruner: Pruner, target: Sparsity, cache: Cache, tell: Callable[..., None]) -> LayerReport:
         """Solve every group of the layer, write it back, and measure what came of it."""
@@ -111,14 +128,10 @@ class LayerJob:
         started = self.run.clock()
         rows = self._cached(self.source(), pruner, cache)
         solutions = []
-        try:
+        with _naming(view.name):
             for group, count in enumerate(_group_counts(view, target)):
                 problem = self.problem(rows, group, lambda phase, values: tell("step", phase, values))
                 solutions.append(pruner.prune(problem, Sparsity(nonzeros=count)))
-        except FetaError as error:
-            if str(error).startswith(view.name):
-                raise
-            raise type(error)(f"layer '{view.name}': {error}") from error
         for group, solution in enumerate(solutions):
             view.write(solution.U, solution.bias, group)
         seconds = self.run.clock() - started
@@ -141,7 +154,8 @@ class LayerJob:
         started = self.run.clock()
         source = self.source()
         for group in range(self.view.groups):
-            solution = refit_dense(self.problem(source, group))
+            with _naming(self.view.name):
+                solution = refit_dense(self.problem(source, group))
             self.view.write(solution.U, solution.bias, group)
         return self.run.clock() - started
 
@@ -162,7 +176,32 @@ class LayerJob:
                 Z = A @ solution.U if solution.bias is None else torch.addmm(solution.bias, A, solution.U)
                 wrong += float((self.activation(Z) - B).square().sum(dtype=torch.float64))
                 right += float(B.square().sum(dtype=torch.float64))
+        if not math.isfinite(wrong + right):
+            raise DataError(
+                f"layer '{self.view.name}': outputs must be finite, got NaN or infinite ones on the data"
+            )
         return (wrong / right) ** 0.5 if right > 0 else float(wrong > 0)
+
+
+@contextmanager
+def _naming(layer: str) -> Iterator[None]:
+    """Errors from inside carry the layer's name, once."""
+    try:
+        yield
+    except FetaError as error:
+        if str(error).startswith(f"{layer}: "):
+            raise
+        raise type(error)(f"layer '{layer}': {error}") from error
+
+
+def _copy(model: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(model)
+    except RuntimeError as error:
+        raise ModelError(
+            f"model must be one that copy.deepcopy can copy, got: {error}; weights under torch.nn.utils.prune "
+            "or an old weight_norm must be made plain first (prune.remove, remove_weight_norm)"
+        ) from error
 
 
 def device_of(model: nn.Module) -> torch.device:

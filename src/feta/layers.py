@@ -83,14 +83,34 @@ class LayerView:
             return
         if x.ndim == 3:  # one image, without a batch
             x, z = x[None], z[None]
-        positions = z.shape[-1] * z.shape[-2]
-        d_in = self.weight[0].numel()
-        step = max(1, max_values // (positions * d_in))
+        step = self._samples_per_chunk(x, max_values)
         for part, out in zip(x.split(step), z.split(step), strict=True):
             yield (
                 self._unfold(part, group),
                 out.chunk(self.groups, dim=1)[group].permute(0, 2, 3, 1).flatten(0, 2),
             )
+
+    def input_chunks(self, x: Tensor, group: int, max_values: int) -> Iterator[Tensor]:
+        """The rows A of `row_chunks` alone."""
+        if isinstance(self.layer, nn.Linear):
+            A = x.reshape(-1, x.shape[-1])
+            yield from A.split(max(1, max_values // A.shape[1]))
+            return
+        x = x if x.ndim == 4 else x[None]
+        for part in x.split(self._samples_per_chunk(x, max_values)):
+            yield self._unfold(part, group)
+
+    def _samples_per_chunk(self, x: Tensor, max_values: int) -> int:
+        conv = self.layer
+        if not isinstance(conv, nn.Conv2d):  # pragma: no cover - callers have looked
+            raise ModelError(f"layer '{self.name}' must be a Conv2d")
+        left, right, top, bottom = _padding(conv)
+        sizes = (x.shape[-2] + top + bottom, x.shape[-1] + left + right)
+        rows, columns = (
+            (size - d * (k - 1) - 1) // s + 1
+            for size, d, k, s in zip(sizes, conv.dilation, conv.kernel_size, conv.stride, strict=True)
+        )
+        return max(1, max_values // max(rows * columns * self.weight[0].numel(), 1))
 
     def _unfold(self, x: Tensor, group: int) -> Tensor:
         conv = self.layer

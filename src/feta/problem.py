@@ -52,6 +52,14 @@ class ActivationStream(Protocol):
 
     def chunks(self) -> Iterator[tuple[Tensor, Tensor]]: ...
 
+    def inputs(self) -> Iterator[Tensor]:
+        """The rows of A alone: B need not be computed for them."""
+        ...
+
+    def thinned(self, stride: int) -> ActivationStream:
+        """Every stride-th sample, with the same promises."""
+        ...
+
 
 Trace = Callable[[str, dict[str, float]], None]  # (phase, values): progress of one layer's solve
 
@@ -67,6 +75,7 @@ class LayerProblem:
     cascaded: bool = False  # A comes from a network whose earlier layers are pruned already
     name: str = "layer"
     trace: Trace | None = None
+    output_weights: Tensor | None = None  # (d_out,): how much each output matters to what follows
 
     def __post_init__(self) -> None:
         if self.W.ndim != 2 or not self.W.is_floating_point():
@@ -112,6 +121,10 @@ class Pruner(Protocol):
     """A method: a frozen dataclass whose fields are its hyper-parameters, the seed included."""
 
     name: ClassVar[str]
-    passes: ClassVar[str]  # over the data: "none", "few" (re-run the network) or "many" (keep rows on disk)
+
+    @property
+    def passes(self) -> str:
+        """Over the data: "none", "few" (the network is run again) or "many" (rows are kept on disk)."""
+        ...
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution: ...

@@ -31,7 +31,7 @@ from feta.report import LayerReport, PruneReport
 from feta.selection import SparsityRequest, select, targets
 from feta.sparsity import Sparsity
 
-DEFAULT_METHOD = "threshold"
+DEFAULT_METHOD = "feta"
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def prune(
         traces = run.trace()
         chosen = select(run.original, [trace.name for trace in traces], layers)
         goals = targets(run.original, chosen, sparsity, allocation)
-        walk = _Walk(run, goals, pruner, mode, cache, activation, callback)
+        walk = _Walk(run, goals, pruner, mode, cache, activation, callback, seed)
         reports, compensated, seconds = walk.over(traces, compensate)
         if batchnorm and inputs is not None:
             reestimate(run.pruned, inputs, run.device, run.dtype)
@@ -149,17 +149,19 @@ class _Walk:
     cache: Cache
     activation: str | Mapping[str, str] | None
     callback: Callback | None
+    seed: int
 
     def over(
         self, traces: Sequence[LayerTrace], compensate: bool
     ) -> tuple[list[LayerReport], list[str], float]:
         reports: list[LayerReport] = []
         compensated: list[str] = []
-        seconds = 0.0
+        weighs = getattr(self.pruner, "uses_importance", False)
+        importance, seconds = self.run.importance(list(self.goals), self.seed) if weighs else ({}, 0.0)
         follows_pruned = False
         for trace in traces:
             if trace.name in self.goals:
-                reports.append(self._prune(trace, len(reports)))
+                reports.append(self._prune(trace, len(reports), importance.get(trace.name)))
                 seconds += reports[-1].seconds
             elif compensate and follows_pruned:
                 seconds += LayerJob(self.run, trace, Activation.LINEAR, cascaded=True).compensate()
@@ -167,13 +169,13 @@ class _Walk:
             follows_pruned = trace.name in self.goals
         return reports, compensated, seconds
 
-    def _prune(self, trace: LayerTrace, index: int) -> LayerReport:
+    def _prune(self, trace: LayerTrace, index: int, importance: Tensor | None) -> LayerReport:
         def tell(kind: Literal["start", "step", "done"], phase: str = "", values: Any = None) -> None:
             if self.callback is not None:
                 self.callback(PruneEvent(kind, trace.name, index, len(self.goals), phase, values or {}))
 
         cascaded = self.mode == "cascade" and index > 0
-        job = LayerJob(self.run, trace, _activation_of(trace, self.activation), cascaded)
+        job = LayerJob(self.run, trace, _activation_of(trace, self.activation), cascaded, importance)
         tell("start")
         report = job.prune(self.pruner, self.goals[trace.name], self.cache, tell)
         tell("done")

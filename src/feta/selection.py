@@ -25,12 +25,20 @@ def prunable_names(model: nn.Module) -> list[str]:
 
 
 def select(model: nn.Module, names: Sequence[str], layers: Sequence[str] | str | None) -> list[str]:
-    """The layers to prune out of `names` (in order of execution), by patterns or by the default rule."""
+    """The layers to prune out of `names` (those that run, in that order), by patterns or the default rule."""
+    idle = [name for name in prunable_names(model) if name not in names]
     if layers is not None:
         patterns = [layers] if isinstance(layers, str) else list(layers)
-        _check_used(patterns, names)
+        if not patterns:
+            raise ConfigError("layers must name at least one layer, got none")
+        _check_used(patterns, [*names, *idle], "layers")
+        _check_runs([name for name in idle if _first_match(name, patterns) is not None])
         return [name for name in names if _first_match(name, patterns) is not None]
-    linear = [name for name in names if isinstance(model.get_submodule(name), nn.Linear)]
+    linear, unused = (
+        [name for name in group if isinstance(model.get_submodule(name), nn.Linear)]
+        for group in (names, idle)
+    )
+    _check_runs(unused)
     if len(linear) < 2:
         raise ModelError(
             f"model must have two or more Linear layers for the default choice (every Linear but the last), "
@@ -46,10 +54,14 @@ def targets(
     if not isinstance(sparsity, Mapping):
         weights = {name: LayerView(model.get_submodule(name), name).weight for name in chosen}
         return allocate(weights, check_share(sparsity), allocation)
+    if allocation != "uniform":
+        raise ConfigError(f"allocation must be uniform where sparsity is per layer, got '{allocation}'")
     for pattern, share in sparsity.items():
         check_share(share, f"sparsity['{pattern}']")
     patterns = list(sparsity)
-    _check_used(patterns, chosen)
+    if not patterns:
+        raise ConfigError("sparsity must name at least one layer, got {}")
+    _check_used(patterns, chosen, "sparsity")
     matches = {name: _first_match(name, patterns) for name in chosen}
     return {name: Sparsity(sparsity[pattern]) for name, pattern in matches.items() if pattern is not None}
 
@@ -58,10 +70,16 @@ def _first_match(name: str, patterns: Sequence[str]) -> str | None:
     return next((pattern for pattern in patterns if fnmatchcase(name, pattern)), None)
 
 
-def _check_used(patterns: Sequence[str], names: Sequence[str]) -> None:
+def _check_used(patterns: Sequence[str], names: Sequence[str], where: str) -> None:
+    fact = "name Linear or Conv2d layers of the model" if where == "layers" else "name layers that are pruned"
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
-            raise ConfigError(
-                f"layers must name Linear or Conv2d layers of the model, "
-                f"got '{pattern}' which matches none of {list(names)}"
-            )
+            raise ConfigError(f"{where} must {fact}, got '{pattern}' which matches none of {list(names)}")
+
+
+def _check_runs(idle: Sequence[str]) -> None:
+    if idle:
+        raise ModelError(
+            f"layers to prune must run in the model's forward pass, got {list(idle)} which do not; "
+            "name the others with layers="
+        )

@@ -148,6 +148,19 @@ def test_a_limit_reads_no_more_than_it_needs():
     assert len(rows(Inputs(endless(), n_samples=10))) == 10
 
 
+@pytest.mark.parametrize("stride", [1, 2, 3, 7])
+def test_thinned_takes_its_share_of_every_batch(stride):
+    whole = Inputs(X, batch_size=4)
+    thin = whole.thinned(stride)
+    for _ in range(2):
+        expected = [batch[i % stride :: stride] for i, batch in enumerate(whole)]
+        assert torch.equal(torch.cat(list(thin)), torch.cat(expected))
+    assert all(len(batch) for batch in thin)
+    assert torch.equal(rows(whole), X)
+    named = Inputs([{"x": batch, "flag": True} for batch in whole]).thinned(stride)
+    assert torch.equal(torch.cat([batch["x"] for batch in named]), rows(thin))
+
+
 @pytest.mark.parametrize(
     "make",
     [list, lambda: iter([]), lambda: torch.empty(0, 3), lambda: [torch.empty(0, 3)], lambda: iter([X[:0]])],
@@ -162,7 +175,9 @@ def test_empty_batches_among_others_do_no_harm():
     assert torch.equal(rows(Inputs([X[:0], X[:4], X[:0], X[4:]])), X)
 
 
-@pytest.mark.parametrize(("data", "kind"), [("images.pt", "str"), (b"x", "bytes"), (7, "int"), (None, "NoneType")])
+@pytest.mark.parametrize(
+    ("data", "kind"), [("images.pt", "str"), (b"x", "bytes"), (7, "int"), (None, "NoneType")]
+)
 def test_not_data(data, kind):
     with pytest.raises(ConfigError, match=f"data must be a tensor or an iterable of batches, got {kind}"):
         Inputs(data)

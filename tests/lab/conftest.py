@@ -1,4 +1,4 @@
-"""A headless browser for pages; tests that use it are marked `browser`."""
+"""A headless browser for pages (tests that use it are marked `browser`), and a data set to train on."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
+import torch
+
+from feta.lab.data import DataSet, Normalisation, Split
 
 FLAGS = (
     "--headless=new",
@@ -37,3 +40,18 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     chrome = webdriver.Chrome(options=options, service=Service(executable_path=driver))
     yield chrome
     chrome.quit()
+
+
+@pytest.fixture(scope="session")
+def tiny_data() -> DataSet:
+    """Three kinds of noisy 6 x 6 images: enough to learn from in a second, too noisy to learn in full."""
+    generator = torch.Generator().manual_seed(0)
+    patterns = torch.randint(0, 60, (3, 1, 6, 6), generator=generator)
+
+    def split(n: int) -> Split:
+        labels = torch.randint(0, 3, (n,), generator=generator)
+        noise = torch.randint(0, 190, (n, 1, 6, 6), generator=generator)
+        return Split((patterns[labels] + noise).to(torch.uint8), labels)
+
+    train, validation, test = split(300), split(120), split(120)
+    return DataSet("tiny", "tiny", train, validation, test, Normalisation.of(train.images), 3, "nowhere")

@@ -6,12 +6,16 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from feta.calibration.inputs import Inputs, call
+from feta.calibration.inputs import Inputs, call, size_of
 
 
 @torch.no_grad()
 def reestimate(model: nn.Module, inputs: Inputs, device: torch.device, dtype: torch.dtype) -> int:
-    """Replace running means and variances by those over `inputs`; the number of layers changed."""
+    """Replace running means and variances by those over `inputs`; the number of layers changed.
+
+    Means and variances of the batches are averaged. A left-over batch of one sample has no variance, and
+    is passed over where there are larger ones.
+    """
     norms = [
         module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats
     ]
@@ -22,8 +26,10 @@ def reestimate(model: nn.Module, inputs: Inputs, device: torch.device, dtype: to
         norm.training = True
     try:
         if norms:
+            least = 2 if any(size_of(batch) > 1 for batch in inputs) else 1
             for batch in inputs:
-                call(model, batch, device, dtype)
+                if size_of(batch) >= least:
+                    call(model, batch, device, dtype)
     finally:
         for norm, (momentum, training) in zip(norms, settings, strict=True):
             norm.momentum, norm.training = momentum, training

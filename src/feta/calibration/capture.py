@@ -5,7 +5,7 @@ Hooks are put on when a context is entered and are always taken off when it is l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,22 +59,30 @@ class _Consumers(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", str(func))
-        if name in ("__get__", "size", "dim", "numel", "stride"):
+        if name in ("__get__", "size", "dim", "numel", "stride") and not isinstance(result, Tensor):
             return result
         for value in _flat(args, (kwargs or {}).values()):
             if isinstance(value, Tensor) and id(value) in self.watched:
                 trace = self.watched[id(value)][1]
                 if name in _TRANSPARENT_NAMES and isinstance(result, Tensor):
                     self.watch(result, trace)
-                else:
-                    trace.consumers.append(name)
+                    continue
+                trace.consumers.append(name)
+                if result is value:  # in place: what reads the tensor from now on reads the function's result
+                    del self.watched[id(value)]
         return result
+
+    def watch_end(self, result: Any) -> None:
+        """What the model returns is read by its caller."""
+        for value in _flat((result,)):
+            if isinstance(value, Tensor) and id(value) in self.watched:
+                self.watched[id(value)][1].consumers.append("output")
 
 
 def trace_layers(
     model: nn.Module, names: Iterable[str], batch: Batch, device: torch.device, dtype: torch.dtype
 ) -> list[LayerTrace]:
-    """The named layers in order of execution, with what follows each, from one forward pass."""
+    """Those of the named layers that run, in order of execution, with what follows each; one forward pass."""
     traces = {name: LayerTrace(name) for name in names}
     order: list[LayerTrace] = []
     mode = _Consumers()
@@ -91,15 +99,11 @@ def trace_layers(
     handles = [model.get_submodule(name).register_forward_hook(hook(trace)) for name, trace in traces.items()]
     try:
         with evaluating(model), torch.no_grad(), mode:
-            call(model, batch, device, dtype)
+            result = call(model, batch, device, dtype)
+        mode.watch_end(result)
     finally:
         for handle in handles:
             handle.remove()
-    unused = sorted(set(traces) - {trace.name for trace in order})
-    if unused:
-        raise ModelError(
-            f"layers {unused} do not run in the model's forward pass; leave them out with layers="
-        )
     return order
 
 
@@ -171,5 +175,7 @@ def _flat(*groups: Any) -> Iterator[Any]:
         for value in group:
             if isinstance(value, tuple | list):
                 yield from _flat(value)
+            elif isinstance(value, Mapping):
+                yield from _flat(value.values())
             else:
                 yield value

@@ -2,17 +2,20 @@
 
 Accepted: a tensor; any iterable of tensors, (x, y) pairs or dicts, a DataLoader included. Labels are
 dropped, never needed. What gives the same batches on every pass is used in place; a one-shot iterator
-or a shuffling DataLoader is read once and kept in a memory-mapped temporary file.
+or a DataLoader in any but its data set's order is read once and kept in a memory-mapped temporary file.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import NoneType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, RandomSampler
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from feta.calibration.spill import Spill
 from feta.errors import ConfigError
@@ -41,20 +44,46 @@ class Inputs:
             self._batches = data
         else:
             self._batches = Spill.of(_limited((_model_input(b) for b in data), n_samples))
-        if next(iter(self), None) is None:
-            raise ConfigError("data must hold at least one batch, got none")
+        if not any(size_of(batch) for batch in self):
+            raise ConfigError("data must hold at least one sample, got none")
 
     def __iter__(self) -> Iterator[Batch]:
         yield from _limited((_model_input(batch) for batch in self._batches), self._limit)
 
+    def thinned(self, stride: int) -> Inputs:
+        """Every stride-th sample, whatever the batches: a share of each batch, not a share of the batches."""
+        view = copy.copy(self)
+        view._batches, view._limit = _Thinned(self, stride), None
+        return view
+
+
+@dataclass(frozen=True)
+class _Thinned:
+    inputs: Inputs
+    stride: int
+
+    def __iter__(self) -> Iterator[Batch]:
+        for index, batch in enumerate(self.inputs):
+            rows = slice(index % self.stride, None, self.stride)
+            size = size_of(batch)
+            if isinstance(batch, Tensor):
+                part: Batch = batch[rows]
+            else:
+                part = {
+                    k: v[rows] if isinstance(v, Tensor) and len(v) == size else v for k, v in batch.items()
+                }
+            if size_of(part):
+                yield part
+
 
 def call(model: nn.Module, batch: Batch, device: torch.device, dtype: torch.dtype) -> Any:
-    """Run the model on a batch, moved to its device and, for float inputs, to its dtype."""
+    """Run the model on a copy of a batch, on its device and, for float inputs, of its dtype."""
 
     def place(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
-        return value.to(device, dtype) if value.is_floating_point() else value.to(device)
+        # Always a copy: a model that normalises its input in place must not change the caller's data.
+        return value.to(device, dtype if value.is_floating_point() else value.dtype, copy=True)
 
     if isinstance(batch, Mapping):
         return model(**{key: place(value) for key, value in batch.items()})
@@ -75,7 +104,10 @@ def _tensor_batches(data: Tensor, batch_size: int, n_samples: int | None, seed: 
 
 def _same_every_pass(data: Iterable[Any]) -> bool:
     if isinstance(data, DataLoader):
-        return not isinstance(data.sampler, RandomSampler)
+        # Only the plain order is known to repeat: any other sampler, or a stream, may differ on each pass.
+        batches = data.batch_sampler
+        order = data.sampler if batches is None else getattr(batches, "sampler", None)
+        return type(order) is SequentialSampler and type(batches) in (BatchSampler, NoneType)
     return iter(data) is not data
 
 
@@ -93,7 +125,7 @@ def _model_input(batch: Any) -> Batch:
 def _limited(batches: Iterable[Batch], n_samples: int | None) -> Iterator[Batch]:
     left = n_samples
     for batch in batches:
-        size = _size(batch)
+        size = size_of(batch)
         if left is None or size <= left:
             yield batch
         else:
@@ -104,7 +136,8 @@ def _limited(batches: Iterable[Batch], n_samples: int | None) -> Iterator[Batch]
                 return
 
 
-def _size(batch: Batch) -> int:
+def size_of(batch: Batch) -> int:
+    """The number of samples in a batch."""
     if isinstance(batch, Tensor):
         return len(batch)
     return next((len(v) for v in batch.values() if isinstance(v, Tensor)), 1)

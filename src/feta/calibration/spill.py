@@ -33,7 +33,8 @@ class Spill:
     @classmethod
     def of(cls, items: Iterable[Any]) -> Spill:
         spill = cls()
-        with open(spill._path, "wb") as file:
+        # Unbuffered: a full disk shows in the write, not when the file is closed.
+        with open(spill._path, "wb", buffering=0) as file:
             for item in items:
                 spill._items.append(_map(item, lambda tensor: spill._write(file, tensor)))
         return spill
@@ -52,8 +53,10 @@ class Spill:
     def _write(self, file: Any, tensor: Tensor) -> _Entry:
         data = tensor.detach().cpu().contiguous()
         raw = data.reshape(-1).view(torch.uint8).numpy() if data.numel() else np.empty(0, np.uint8)
+        left = raw.data
         try:
-            file.write(raw.data)
+            while len(left):
+                left = left[file.write(left) :]
         except OSError as error:
             raise FileError(
                 f"cannot keep calibration data in {self._folder.name}: {error.strerror}; "

@@ -35,22 +35,36 @@ class Gram:
 
 
 def gram(stream: ActivationStream, *, with_bias: bool = True) -> Gram:
-    """H over one pass."""
-    H: Tensor | None = None
+    """H over one pass.
+
+    Inputs are shifted by the first chunk's mean before they are multiplied, and the shift is undone in
+    float64: an input that hardly varies around a large mean would lose its variance in float32 products.
+    """
+    centred: Tensor | None = None
+    shift = sums = torch.empty(0)
     rows = 0
-    for A, _ in stream.chunks():
-        if H is None:
-            d = A.shape[1] + int(with_bias)
-            H = torch.zeros(d, d, dtype=torch.float64, device=A.device)
-        d_in = A.shape[1]
-        H[:d_in, :d_in] += A.t() @ A
-        if with_bias:
-            sums = A.sum(0, dtype=torch.float64)
-            H[-1, :d_in] += sums
-            H[:d_in, -1] += sums
-            H[-1, -1] += len(A)
+    for A in stream.inputs():
+        if centred is None:
+            shift = A.mean(0, dtype=torch.float64).to(A.dtype)
+            centred = torch.zeros(A.shape[1], A.shape[1], dtype=torch.float64, device=A.device)
+            sums = torch.zeros(A.shape[1], dtype=torch.float64, device=A.device)
+        A = A - shift
+        centred += A.t() @ A
+        sums += A.sum(0, dtype=torch.float64)
         rows += len(A)
-    return Gram(complete(H), rows, with_bias)
+    return Gram(_shifted_back(complete(centred), sums, shift.double(), rows, with_bias), rows, with_bias)
+
+
+def _shifted_back(H: Tensor, sums: Tensor, shift: Tensor, rows: int, with_bias: bool) -> Tensor:
+    """sum (a + s)(a + s)' from sum a a' and sum a; with the row and column of the bias."""
+    mixed = torch.outer(shift, sums)
+    H = H + mixed + mixed.t() + rows * torch.outer(shift, shift)
+    if not with_bias:
+        return H
+    whole = H.new_full((len(H) + 1, len(H) + 1), rows)
+    whole[:-1, :-1] = H
+    whole[-1, :-1] = whole[:-1, -1] = sums + rows * shift
+    return whole
 
 
 def cross(stream: ActivationStream, targets: Targets, *, with_bias: bool = True) -> Tensor:
@@ -69,7 +83,7 @@ def cross(stream: ActivationStream, targets: Targets, *, with_bias: bool = True)
 def column_norms(stream: ActivationStream) -> Tensor:
     """The Euclidean norm of each input over all rows (d_in,), float64."""
     total: Tensor | None = None
-    for A, _ in stream.chunks():
+    for A in stream.inputs():
         squares = A.square().sum(0, dtype=torch.float64)
         total = squares if total is None else total + squares
     return complete(total).sqrt()

@@ -11,7 +11,7 @@ rows chunk by chunk, so that a convolution is never unfolded for the whole data 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -29,6 +29,14 @@ class Source(Protocol):
     """Passes over (layer input, original layer output), as the module sees them."""
 
     def pairs(self) -> Iterator[tuple[Tensor, Tensor]]: ...
+
+    def inputs_alone(self) -> Iterator[Tensor]:
+        """The layer's inputs, where the outputs are not needed and need not be computed."""
+        ...
+
+    def thinned(self, stride: int) -> Source:
+        """Every stride-th sample of this source."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,14 @@ class ReplaySource:
                     raise ModelError("a layer gave no output")
                 yield x, z
 
+    def inputs_alone(self) -> Iterator[Tensor]:
+        tap = self.original if self.pruned is None else self.pruned
+        for batch in self.inputs:
+            yield from (x for x, _ in tap.run(batch, outputs=False))
+
+    def thinned(self, stride: int) -> ReplaySource:
+        return replace(self, inputs=self.inputs.thinned(stride))
+
 
 @dataclass(frozen=True)
 class SpilledSource:
@@ -64,6 +80,12 @@ class SpilledSource:
         for x, z in self.spill:
             yield x.to(self.device), z.to(self.device)
 
+    def inputs_alone(self) -> Iterator[Tensor]:
+        yield from (x for x, _ in self.pairs())
+
+    def thinned(self, stride: int) -> HeldSource:
+        return _thin(self, stride)
+
 
 @dataclass(frozen=True)
 class HeldSource:
@@ -77,6 +99,18 @@ class HeldSource:
 
     def pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
         yield from self.held
+
+    def inputs_alone(self) -> Iterator[Tensor]:
+        yield from (x for x, _ in self.held)
+
+    def thinned(self, stride: int) -> HeldSource:
+        return _thin(self, stride)
+
+
+def _thin(source: Source, stride: int) -> HeldSource:
+    # Copies: a part of a memory-mapped batch would keep the whole batch in memory.
+    parts = ((i % stride, x, z) for i, (x, z) in enumerate(source.pairs()))
+    return HeldSource([(x[start::stride].clone(), z[start::stride].clone()) for start, x, z in parts])
 
 
 @dataclass
@@ -93,7 +127,7 @@ class LayerStream:
     @property
     def n_rows(self) -> int:
         if self._n_rows is None:
-            for _ in self.chunks():
+            for _ in self.inputs():
                 pass
         if self._n_rows is None:  # pragma: no cover - a full pass sets it
             raise ConfigError("a stream must be read to its end to be counted")
@@ -107,6 +141,18 @@ class LayerStream:
                 count += len(A)
                 yield A.to(dtype), self.activation(Z.to(dtype))
         self._n_rows = count
+
+    def inputs(self) -> Iterator[Tensor]:
+        count = 0
+        for x in self.source.inputs_alone():
+            for A in self.view.input_chunks(x, self.group, self.max_values):
+                count += len(A)
+                yield A.to(self.view.solve_dtype)
+        self._n_rows = count
+
+    def thinned(self, stride: int) -> LayerStream:
+        source = self.source.thinned(stride)
+        return LayerStream(source, self.view, self.activation, self.group, self.max_values)
 
 
 @dataclass(frozen=True)
@@ -128,6 +174,12 @@ class TensorStream:
 
     def chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
         yield from zip(self.A.split(self.chunk_rows), self.B.split(self.chunk_rows), strict=True)
+
+    def inputs(self) -> Iterator[Tensor]:
+        yield from self.A.split(self.chunk_rows)
+
+    def thinned(self, stride: int) -> TensorStream:
+        return TensorStream(self.A[::stride], self.B[::stride], self.chunk_rows)
 
 
 def minibatches(

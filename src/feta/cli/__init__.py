@@ -12,7 +12,7 @@ from cyclopts import App
 from cyclopts.config import Env, Toml
 
 from feta import __version__
-from feta.cli import data, demo, methods, networks, prune
+from feta.cli import bench, data, demo, methods, networks, prune
 from feta.errors import FetaError
 
 app = App(
@@ -24,12 +24,14 @@ app = App(
         Toml("feta.toml", search_parents=True, must_exist=False),
     ),
     help_format="markdown",
+    suppress_keyboard_interrupt=False,  # main says that it was interrupted
 )
 app.command(demo.demo)
 app.command(networks.train)
 app.command(prune.prune)
 app.command(networks.evaluate, name="eval")
 app.command(networks.info)
+app.command(bench.bench)
 app.command(methods.methods)
 app.command(data.app, name="data")
 
@@ -37,7 +39,7 @@ app.command(data.app, name="data")
 def main() -> None:
     """Run a command; an error we know is one line on stderr and exit code 1, never a traceback."""
     try:
-        app()
+        app(sys.argv[1:])
     except FetaError as error:
         sys.stderr.write(f"feta: {error}\n")
         sys.exit(1)

@@ -10,18 +10,23 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from feta.errors import ConfigError
 
 
 def out() -> Console:
-    return Console(highlight=False)
+    return _console(stderr=False)
 
 
 def err() -> Console:
-    return Console(stderr=True, highlight=False)
+    return _console(stderr=True)
+
+
+def _console(*, stderr: bool) -> Console:
+    # No markup: paths and names may hold brackets. Soft wrap: a line that is piped stays one line.
+    return Console(stderr=stderr, highlight=False, markup=False, soft_wrap=True)
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -40,23 +45,21 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
 
 @contextmanager
 def progress_bar() -> Iterator[Progress]:
-    """Bars on stderr; on a pipe nothing but a line at the end."""
+    """Bars on stderr; on a pipe nothing."""
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=err(), transient=True) as bar:
+    with _progress(*columns) as bar:
         yield bar
 
 
 @contextmanager
 def download_bar() -> Iterator[Any]:
     """A callback (file, bytes so far, bytes in all) that draws bars."""
-    with Progress(
-        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), console=err(), transient=True
-    ) as bar:
+    with _progress(TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn()) as bar:
         tasks: dict[str, Any] = {}
 
         def advance(file: str, done: int, total: int | None) -> None:
@@ -65,6 +68,11 @@ def download_bar() -> Iterator[Any]:
             bar.update(tasks[file], completed=done, total=total)
 
         yield advance
+
+
+def _progress(*columns: ProgressColumn) -> Progress:
+    console = err()
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 def resolve_device(name: str | None) -> str:

@@ -34,13 +34,12 @@ def methods(
         return
     console = out()
     for entry in described:
-        console.print(f"[bold]{entry['name']}[/bold]  {entry['summary']}")
+        console.print(entry["name"], style="bold", end="  ")
+        console.print(entry["summary"])
         for line in entry["details"]:
-            console.print(f"  {line}", markup=False)
+            console.print(f"  {line}")
         for option in entry["options"]:
-            console.print(
-                f"  --{entry['name']}.{option['name']} {option['default']}  ({option['type']})", markup=False
-            )
+            console.print(f"  --{entry['name']}.{option['name']} {option['default']}  ({option['type']})")
         console.print()
 
 

@@ -58,10 +58,14 @@ def train(
     from feta.lab.training import Training
     from feta.lab.training import train as run_training
 
-    known = networks.PRESETS.get(preset) if data is not None else networks.preset(preset)
+    # Tokens of the notation start with a digit or with MP; anything else is meant as a name.
+    is_notation = data is not None and not preset[:1].islower()
+    known = None if is_notation else networks.preset(preset)
     specification = known.specification if known else preset
     settings = Training(learning_rate=learning_rate, max_epochs=max_epochs, seed=seed)
-    store.check_writable(output)
+    record_file = records_path(records, output)
+    for path in (output, record_file):
+        store.check_writable(path)
     with download_bar() as advance:
         loaded = datasets.load(data or (known.data if known else ""), data_dir, progress=advance)
     partial = output.with_name(output.name + ".partial")
@@ -88,13 +92,12 @@ def train(
         "data": loaded.label,
         "epochs": network.info.epochs,
         "accuracy": network.info.accuracy,
-        "file": str(output),
         "file_bytes": n_bytes,
     }
     config = {"preset": preset, "data": loaded.name, "max_epochs": max_epochs, "learning_rate": learning_rate}
-    append(records_path(records, output), record("train", config, seed, result))
+    append(record_file, record("train", config, seed, result))
     if json:
-        print_json(result)
+        print_json({**result, "file": str(output)})
         return
     scores = network.info.accuracy
     accuracy = f"{scores['test']:.2f} % test, {scores['validation']:.2f} % validation"

@@ -25,6 +25,19 @@ from feta.cli.networks import Device, Records
 from feta.errors import ConfigError, DataError, unknown_name
 
 _METHOD_OPTIONS = Group("Method options", help="`feta methods --verbose` lists them with their defaults.")
+# What --json prints: a contract with programs.
+JSON_KEYS = (
+    "method",
+    "target_sparsity",
+    "sparsity",
+    "seconds",
+    "device",
+    "seed",
+    "options",
+    "layers",
+    "accuracy",
+    "file_bytes",
+)
 _Options = Annotated[dict[str, str] | None, Parameter(group=_METHOD_OPTIONS)]
 
 
@@ -33,21 +46,28 @@ _Options = Annotated[dict[str, str] | None, Parameter(group=_METHOD_OPTIONS)]
 class MethodOptions:
     """Options of the methods, as text: --METHOD.OPTION VALUE."""
 
-    threshold: _Options = None
     feta: _Options = None
+    threshold: _Options = None
+    net_trim: _Options = None
+    lobs: _Options = None
+    corenet: _Options = None
+    alps: _Options = None
+    exact_obs: _Options = None
+    sparsegpt: _Options = None
+    wanda: _Options = None
 
 
 def prune(
     network: Path,
     /,
     *,
-    method: str = "threshold",
+    method: str = "feta",
     sparsity: str = "0.9",
     layers: Annotated[
         list[str] | None,
         Parameter(
             negative="",
-            help="Names or patterns of the layers to prune; by default the hidden fully connected ones.",
+            help="Name or pattern of the layers to prune, once per pattern; by default the hidden dense ones.",
         ),
     ] = None,
     samples: Annotated[
@@ -95,8 +115,9 @@ def prune(
     given = _method_options(method, options)
     target = parse_sparsity(sparsity)
     net = store.load(network)
-    if output is not None:
-        store.check_writable(output)
+    record_file = records_path(records, output)
+    for path in filter(None, (output, record_file)):
+        store.check_writable(path)
     try:
         with download_bar() as advance:
             loaded = replace(
@@ -135,8 +156,7 @@ def prune(
         )
     summary["file_bytes"] = {"dense": network.stat().st_size, "pruned": len(store.encode(pruned))}
     if output is not None:
-        summary["file_bytes"]["pruned"] = store.save(pruned, output)
-        summary["file"] = str(output)
+        store.save(pruned, output)
     config = {
         "network": network.name,
         "method": method,
@@ -148,11 +168,11 @@ def prune(
         "compensate": compensate,
         "options": summary["options"],
     }
-    append(records_path(records, output), record("prune", config, seed, summary))
+    append(record_file, record("prune", config, seed, summary))
     if json:
-        print_json(summary)
+        print_json({key: summary[key] for key in JSON_KEYS})
     else:
-        _show(summary)
+        _show(summary, output)
 
 
 def parse_sparsity(text: str) -> float | dict[str, float]:
@@ -194,7 +214,7 @@ def _method_options(method: str, options: MethodOptions | None) -> dict[str, str
     return dict(given.get(method) or {})
 
 
-def _show(summary: Mapping[str, Any]) -> None:
+def _show(summary: Mapping[str, Any], output: Path | None) -> None:
     rows = [
         (
             layer["name"],
@@ -217,5 +237,5 @@ def _show(summary: Mapping[str, Any]) -> None:
         out().print(f"test accuracy {dense:.2f} % → {pruned:.2f} %")
     smaller = f"{files['dense'] / files['pruned']:.1f}× smaller"
     out().print(f"file {size(files['dense'])} → {size(files['pruned'])} ({smaller})")
-    if "file" in summary:
-        out().print(f"written to {summary['file']}")
+    if output is not None:
+        out().print(f"written to {output}")

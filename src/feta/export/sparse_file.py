@@ -11,6 +11,7 @@ and every other tensor as it is. Zeros are stored as +0. At 90 % sparsity a floa
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,21 +27,23 @@ from feta.export.atomic import write_atomic
 
 PARTS = ("compressed", "bitmask", "shape")
 METADATA_KEY = "feta"
+PICKLE_HEADS = (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 
 
 def encode(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> bytes:
     """The whole file as bytes."""
     stored: dict[str, Tensor] = {}
+    memory: set[int] = set()
     for name, tensor in tensors.items():
-        parts = _compress(tensor.detach().cpu().contiguous())
+        parts = _compress(_unshared(tensor.detach().cpu().contiguous(), memory))
         named = {name: parts} if isinstance(parts, Tensor) else {f"{name}.{p}": t for p, t in parts.items()}
         clash = sorted(set(named) & (set(stored) | (set(tensors) - {name})))
-        if clash:
-            raise FileError(f"tensor names must not end in {PARTS} of another tensor, got {clash}")
+        if clash or name.endswith(".bitmask"):
+            got = clash or [name]
+            raise FileError(f"tensor names must not end in .bitmask or {PARTS} of another tensor, got {got}")
         stored.update(named)
-    return to_bytes(
-        stored, metadata={"format": "pt", METADATA_KEY: json.dumps(dict(metadata), sort_keys=True)}
-    )
+    text = json.dumps(dict(metadata), sort_keys=True)
+    return _sorted(to_bytes(stored, metadata={"format": "pt", METADATA_KEY: text}))
 
 
 def write(path: Path | str, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> int:
@@ -57,7 +60,9 @@ def read(path: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         metadata = json.loads(text) if text else {}
     except json.JSONDecodeError as error:
-        raise FileError(f"{path}: metadata must be JSON, got {error}") from error
+        raise FileError(f"{path}: metadata must be a JSON object, got {error}") from error
+    if not isinstance(metadata, dict):
+        raise FileError(f"{path}: metadata must be a JSON object, got {text}")
     compressed = [name.removesuffix(".bitmask") for name in stored if name.endswith(".bitmask")]
     for name in compressed:
         missing = [part for part in PARTS if f"{name}.{part}" not in stored]
@@ -80,6 +85,25 @@ def stored_bytes(path: Path | str) -> dict[str, int]:
     return sizes
 
 
+def _unshared(tensor: Tensor, memory: set[int]) -> Tensor:
+    """The tensor, or a copy where its memory is in the file already: safetensors stores no tied weights."""
+    start = tensor.untyped_storage().data_ptr()
+    if start in memory:
+        return tensor.clone()
+    memory.add(start)
+    return tensor
+
+
+def _sorted(content: bytes) -> bytes:
+    """The file with its metadata in order: safetensors' is random, and equal networks must give equal bytes."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # tensors start at a multiple of 8
+    return b"".join((len(text).to_bytes(8, "little"), text, memoryview(content)[end:]))
+
+
 def _compress(tensor: Tensor) -> Tensor | dict[str, Tensor]:
     if tensor.ndim < 2 or not tensor.is_floating_point():
         return tensor
@@ -100,9 +124,14 @@ def _compress(tensor: Tensor) -> Tensor | dict[str, Tensor]:
 
 
 def _restore(values: Tensor, bits: Tensor, shape: Tensor, where: str) -> Tensor:
-    sizes = [int(size) for size in shape]
-    total = int(np.prod(sizes, dtype=np.int64))
-    if min(sizes, default=0) < 0 or len(bits) != -(-total // 8) or bits.dtype != torch.uint8:
+    kinds = [(part.ndim, part.dtype) for part in (values, bits, shape)]
+    if kinds != [(1, values.dtype), (1, torch.uint8), (1, torch.int64)]:
+        raise FileError(f"{where}: parts must be one-dimensional, mask uint8 and shape int64, got {kinds}")
+    sizes = shape.tolist()
+    if min(sizes, default=0) < 0:
+        raise FileError(f"{where}: shape must be of whole numbers >= 0, got {sizes}")
+    total = math.prod(sizes)
+    if len(bits) != -(-total // 8):
         raise FileError(
             f"{where}: a mask for shape {sizes} must have {-(-total // 8)} bytes, got {len(bits)}"
         )
@@ -117,19 +146,20 @@ def _restore(values: Tensor, bits: Tensor, shape: Tensor, where: str) -> Tensor:
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], str]:
     try:
         with open(path, "rb") as file:
-            head = file.read(2)
+            head = file.read(9)
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror}") from error
-    if head in (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"):
-        raise FileError(
-            f"{path} must be a safetensors file, got a pickle or a zip archive, which feta never loads: "
-            "reading one can run code. Save it with safetensors.torch.save_file(model.state_dict(), ...)"
-        )
     try:
         with safe_open(path, framework="pt") as opened:
             text = (opened.metadata() or {}).get(METADATA_KEY, "")
             return {name: opened.get_tensor(name) for name in opened.keys()}, text  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
+        # A safetensors file may begin like a pickle, since its first 8 bytes are the length of its JSON header.
+        if head.startswith(PICKLE_HEADS) and not head.endswith(b"{"):
+            raise FileError(
+                f"{path} must be a safetensors file, got a pickle or a zip archive, which feta never loads: "
+                "reading one can run code. Save it with safetensors.torch.save_file(model.state_dict(), ...)"
+            ) from None
         raise FileError(
             f"{path} must be a whole safetensors file, got one that cannot be read: {error}"
         ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import os
@@ -32,14 +33,17 @@ def record(kind: str, config: Mapping[str, Any], seed: int, metrics: Mapping[str
 
 def append(path: Path, line: Mapping[str, Any]) -> None:
     """Add a record; one write of one line, so that runs side by side do not mix theirs."""
-    text = json.dumps(line, sort_keys=True, allow_nan=False) + "\n"
+    content = (json.dumps(line, allow_nan=False) + "\n").encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _mend(path)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            os.write(handle, text.encode())
+            written = os.write(handle, content)
         finally:
             os.close(handle)
+        if written < len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     except OSError as error:
         raise FileError(f"cannot add a record to {path}: {error.strerror}") from error
 
@@ -47,7 +51,7 @@ def append(path: Path, line: Mapping[str, Any]) -> None:
 def read(path: Path) -> list[dict[str, Any]]:
     """All records of a file; a last line cut short by a kill is left out."""
     try:
-        lines = path.read_text().splitlines(keepends=True)
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
     except OSError as error:
         raise FileError(f"cannot read records {path}: {error.strerror}") from error
     found = []
@@ -59,6 +63,20 @@ def read(path: Path) -> list[dict[str, Any]]:
                 break
             raise FileError(f"{path}, line {number}: must be a JSON object, got {error}") from error
     return found
+
+
+def _mend(path: Path) -> None:
+    """Drop a last line cut short by a kill, or else the next one would run on from it and be lost too."""
+    content = path.read_bytes() if path.exists() else b""
+    end = content.rfind(b"\n") + 1
+    if end == len(content):
+        return
+    try:
+        json.loads(content[end:])
+    except ValueError:
+        os.truncate(path, end)
+    else:
+        path.write_bytes(content + b"\n")
 
 
 @functools.cache
@@ -88,11 +106,13 @@ def _version(package: str) -> str:
 
 def _commit() -> str:
     """The commit of a source checkout; releases are named by their version."""
-    folder = Path(__file__).parent
+    root = Path(__file__).parents[3]
+    if not (root / ".git").exists():  # installed, perhaps inside somebody else's repository
+        return "unknown"
     try:
         answer = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=12"],
-            cwd=folder,
+            cwd=root,
             capture_output=True,
             text=True,
             check=True,

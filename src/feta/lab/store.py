@@ -94,7 +94,8 @@ def _fill(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
     try:
         model.load_state_dict(dict(tensors))
     except RuntimeError as error:
-        raise FileError(f"{path} must hold the weights of this model: {error}") from error
+        reason = " ".join(str(error).split())  # one line, as all our messages
+        raise FileError(f"{path} must hold the weights of this model: {reason}") from error
 
 
 def _metadata(info: NetworkInfo) -> dict[str, Any]:
@@ -109,14 +110,15 @@ def _info(metadata: Mapping[str, Any], path: Path) -> NetworkInfo:
             "put its weights into your own model with feta.load_into(model, path)"
         )
     try:
+        channels, height, width = (int(size) for size in fields["shape"])
+        mean, std = (tuple(map(float, fields["normalisation"][key])) for key in ("mean", "std"))
         return NetworkInfo(
             **{
                 **fields,
-                "shape": tuple(fields["shape"]),
-                "normalisation": Normalisation(
-                    tuple(fields["normalisation"]["mean"]), tuple(fields["normalisation"]["std"])
-                ),
+                "specification": str(fields["specification"]),
+                "shape": (channels, height, width),
+                "normalisation": Normalisation(mean, std),
             }
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise FileError(f"{path}: the network's description must be complete, got {error!r}") from error

@@ -42,6 +42,8 @@ class Training:
         for name in ("learning_rate", "decay", "batch_size", "max_epochs", "patience"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"Training.{name} must be > 0, got {getattr(self, name)}")
+        if not 0 <= self.momentum < 1:
+            raise ConfigError(f"Training.momentum must be in [0, 1), got {self.momentum}")
 
 
 @dataclass(frozen=True)
@@ -142,8 +144,9 @@ class _Run:
     def store(self, path: Path, fingerprint: str) -> None:
         tensors = {f"model.{name}": t for name, t in self.model.state_dict().items()}
         tensors |= {f"best.{name}": t for name, t in self.best_weights.items()}
-        for name, parameter in self.model.named_parameters():
-            tensors[f"momentum.{name}"] = self.optimiser.state[parameter]["momentum_buffer"]
+        if self.settings.momentum > 0:
+            for name, parameter in self.model.named_parameters():
+                tensors[f"momentum.{name}"] = self.optimiser.state[parameter]["momentum_buffer"]
         progress = {"epoch": self.epoch, "stale": self.stale, "best": self.best, "latest": self.latest}
         sparse_file.write(path, tensors, {"fingerprint": fingerprint, "progress": progress})
 
@@ -161,8 +164,9 @@ class _Run:
         }
         self.model.load_state_dict(part["model"])
         self.best_weights = {name: t.to(device) for name, t in part["best"].items()}
-        for name, parameter in self.model.named_parameters():
-            self.optimiser.state[parameter]["momentum_buffer"] = part["momentum"][name].to(device)
+        parameters = dict(self.model.named_parameters())
+        for name, buffer in part["momentum"].items():
+            self.optimiser.state[parameters[name]]["momentum_buffer"] = buffer.to(device)
         progress = metadata["progress"]
         self.epoch, self.stale = int(progress["epoch"]), int(progress["stale"])
         self.best, self.latest = float(progress["best"]), float(progress["latest"])

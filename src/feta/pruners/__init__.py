@@ -10,10 +10,20 @@ from typing import Any
 
 from feta.errors import ConfigError, unknown_name
 from feta.problem import Pruner
+from feta.pruners.alps import Alps
+from feta.pruners.corenet import Corenet
+from feta.pruners.exact_obs import ExactObs
 from feta.pruners.feta import Feta
+from feta.pruners.lobs import Lobs
+from feta.pruners.net_trim import NetTrim
+from feta.pruners.sparsegpt import SparseGpt
 from feta.pruners.threshold import Threshold
+from feta.pruners.wanda import Wanda
 
-METHODS: dict[str, type[Any]] = {method.name: method for method in (Threshold, Feta)}
+METHODS: dict[str, type[Any]] = {
+    method.name: method
+    for method in (Feta, Threshold, NetTrim, Lobs, Corenet, Alps, ExactObs, SparseGpt, Wanda)
+}
 
 
 def make(method: str | Pruner, options: Mapping[str, Any] | None = None) -> Pruner:

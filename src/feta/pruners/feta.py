@@ -2,44 +2,56 @@
 
     minimize over U   (1/m) sum ||rho(a'U + bias) - b||^2 + lambda * Omega(U)
 
-solver="svrg" is Algorithms 1 and 2 as published; what the paper leaves open (the search for lambda, the
-exact count, the refit on the support) are options of it.
+solver="gram" solves it at an exact number of non-zeros as least squares with moving targets and one fixed
+Gram matrix (solvers.gram). solver="svrg" is Algorithms 1 and 2 as published; what the paper leaves open (the
+search for lambda, the exact count, the refit on the support) are options of it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
+from torch import Tensor
 
-from feta.calibration.statistics import gram
-from feta.errors import ConfigError
+from feta.calibration.statistics import Gram, gram
+from feta.errors import ConfigError, unknown_name
 from feta.objective.datafit import DataFit
 from feta.objective.rectifier import Identity, Rectifier, Relu, Softplus
 from feta.problem import Activation, LayerProblem, LayerSolution, Status
+from feta.solvers.gram import GramSettings, solve_gram
 from feta.solvers.lambda_path import penalty_maker, solve_path, support_of
-from feta.solvers.majorise import refit_on_support
+from feta.solvers.majorise import SampledTargets, StreamedTargets, refit_on_support
 from feta.solvers.power import largest_eigenvalue
 from feta.solvers.prox_svrg import Svrg
 from feta.solvers.refit import split_bias_row, with_bias_row
 from feta.sparsity import Sparsity
 
+QUALITIES = {
+    "fast": GramSettings(retargets=1, every=3),
+    "default": GramSettings(),
+    "best": GramSettings(retargets=10, searches=3, growth=1.05, every=3, max_iterations=600),
+}
+
 
 @dataclass(frozen=True)
 class Feta:
-    """Fit the layer's outputs after the ReLU by a difference of convex functions.
+    """Fit the layer's outputs after the ReLU: a difference of convex functions.
 
-    Formula: min over U of (1/m) Σ ‖ρ(aᵀU) − b‖² + λ Ω(U), DCA over Acc-Prox-SVRG
-    Cost: search_steps + outer iterations of 2·stages passes over the data.
-    Source: Algorithms 1 and 2 of the paper; values of its appendix C.
+    Formula: min over U of (1/m) Σ ‖ρ(aᵀU) − b‖² + λ Ω(U)
+    Cost: gram: one pass, d_in² memory, about 60 products of d_in² d_out. svrg: search-steps + outer
+      iterations of 2·stages passes.
+    Source: the paper; svrg is its Algorithms 1 and 2 with the values of appendix C.
     """
 
     name: ClassVar[str] = "feta"
-    passes: ClassVar[str] = "many"
 
-    solver: Literal["svrg"] = "svrg"
-    regulariser: Literal["l1", "rows", "columns"] = "l1"
+    solver: Literal["gram", "svrg"] = "gram"
+    quality: Literal["fast", "default", "best"] = "default"  # of gram
+    sample: int = 8192  # rows that gram re-targets on; "best" reads them all
+    weigh_outputs: bool = True  # gram: by how much they matter to the network's own outputs
+    regulariser: Literal["l1", "rows", "columns"] = "l1"  # of svrg, as all that follow
     strength: float | None = None  # lambda; None: searched for the target sparsity
     outer: int = 8
     stages: int = 3
@@ -47,14 +59,22 @@ class Feta:
     step: float = 1e-3
     momentum: float = 0.95
     theta: float | None = None  # of the smooth ReLU; None: the true one
+    search_steps: int = 10
     debias: bool = True
     refits: int = 20  # of debias, at the most
-    search_steps: int = 10
-    ridge: float = 1e-6
+    ridge: float = 1e-6  # of every refit
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("outer", "search_steps", "refits"):
+        choices = (
+            ("solver", ("gram", "svrg")),
+            ("quality", QUALITIES),
+            ("regulariser", ("l1", "rows", "columns")),
+        )
+        for name, known in choices:
+            if getattr(self, name) not in known:
+                raise unknown_name(f"Feta.{name}", getattr(self, name), known)
+        for name in ("outer", "search_steps", "refits", "sample"):
             if not getattr(self, name) >= 1:
                 raise ConfigError(f"Feta.{name} must be >= 1, got {getattr(self, name)}")
         for name in ("ridge", "strength"):
@@ -63,20 +83,45 @@ class Feta:
         self._settings()
         self._rectifier(Activation.RELU)
 
+    @property
+    def passes(self) -> str:
+        return "few" if self.solver == "gram" else "many"
+
+    @property
+    def uses_importance(self) -> bool:
+        """Whether the engine should find out how much each output matters."""
+        return self.solver == "gram" and self.weigh_outputs
+
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
-        has_bias = problem.bias is not None
         keep = target.count(problem.W.numel())
         V = with_bias_row(problem.W, problem.bias)
-        statistics = gram(problem.rows, with_bias=has_bias)
+        statistics = gram(problem.rows, with_bias=problem.bias is not None)
+        solve = self._gram if self.solver == "gram" else self._svrg
+        found, mask, status, stats = solve(problem, statistics, V, keep)
+        U, bias = split_bias_row(found.to(problem.W.dtype), problem.bias is not None)
+        message = "" if status is Status.OK else f"the solver ended as {status.value}"
+        return LayerSolution(U.where(mask, 0), bias, status, message, stats)
+
+    def _gram(self, problem: LayerProblem, statistics: Gram, V: Tensor, keep: int) -> _Found:
+        settings = QUALITIES[self.quality]
+        reader = (
+            StreamedTargets(problem)
+            if self.quality == "best"
+            else SampledTargets.of(problem, statistics, V, self.sample)
+        )
+        result = solve_gram(problem, statistics, reader, V, keep, settings)
+        stats = {"objectives": result.objectives, "iterations": result.iterations, "damping": result.damping}
+        return result.V, result.mask, result.status, stats
+
+    def _svrg(self, problem: LayerProblem, statistics: Gram, V: Tensor, keep: int) -> _Found:
         # Beyond 1 / L no gradient step is safe; the published step is kept where it is shorter.
         longest = statistics.rows / (2 * largest_eigenvalue(statistics.H, self.seed))
-        settings = self._settings(min(self.step, longest))
         path = solve_path(
             problem,
             V,
-            DataFit(self._rectifier(problem.activation), has_bias),
+            DataFit(self._rectifier(problem.activation), statistics.with_bias),
             penalty_maker(self.regulariser),
-            settings,
+            self._settings(min(self.step, longest)),
             strength=self.strength,
             keep=keep,
             outer=self.outer,
@@ -86,21 +131,19 @@ class Feta:
         found = path.result.V
         U = found[: len(problem.W)]
         mask = U != 0 if self.strength is not None else support_of(U, path.penalty, problem.W, keep)
-        stats = {
+        stats: dict[str, Any] = {
             "strength": path.penalty.strength,
             "step": path.result.settings.step,
             "objectives": list(path.result.objectives),
             "nonzeros_before_selection": int(torch.count_nonzero(U)),
             "searched": [list(trial) for trial in path.searched],
         }
-        status = path.result.status
-        if self.debias:
-            refit = refit_on_support(problem, statistics.H, mask, found, rounds=self.refits, ridge=self.ridge)
-            found, status = refit.V.to(problem.W.dtype), refit.refit.status
-            stats["debiased_objectives"] = list(refit.objectives)
-        U, bias = split_bias_row(found, has_bias)
-        message = "" if status is Status.OK else f"the solver ended as {status.value}"
-        return LayerSolution(U.where(mask, 0), bias, status, message, stats)
+        if not self.debias:
+            return found, mask, path.result.status, stats
+        reader = StreamedTargets(problem)
+        refit = refit_on_support(reader, statistics.H, mask, found, rounds=self.refits, ridge=self.ridge)
+        stats["debiased_objectives"] = list(refit.objectives)
+        return refit.V, mask, refit.refit.status, stats
 
     def _settings(self, step: float | None = None) -> Svrg:
         return Svrg(self.stages, self.batch, self.step if step is None else step, self.momentum)
@@ -109,3 +152,6 @@ class Feta:
         if activation is Activation.LINEAR:
             return Identity()
         return Relu() if self.theta is None else Softplus(self.theta)
+
+
+_Found = tuple[Tensor, Tensor, Status, dict[str, Any]]  # V, mask, status, stats

@@ -38,10 +38,11 @@ def factor(H: Tensor, relative_damping: float = 0.0, *, ladder: int = 12) -> Fac
     identity = torch.eye(len(H), dtype=H.dtype, device=H.device)
     relative = relative_damping
     for step in range(ladder):
+        if step > 0:
+            relative = max(relative * 10, 1e-12)
         L, info = torch.linalg.cholesky_ex(H + relative * scale * identity)
         if int(info) == 0 and bool(torch.isfinite(L).all()):
             return Factor(L, relative * scale, Status.OK if step == 0 else Status.DAMPED)
-        relative = max(relative * 10, 1e-12)
     raise ModelError(
         f"a {len(H)} x {len(H)} Gram matrix has no Cholesky factor even with damping {relative:g}"
     )

@@ -1,59 +1,106 @@
-"""The ReLU objective as least squares with moving targets (FeTa on the Gram matrix).
+"""The ReLU objective as least squares with moving targets.
 
     F(V) = (1/m) ||rho(A~ V) - B||^2  <=  (1/m) ||A~ V - T||^2,     T = B where B > 0, min(Z, 0) elsewhere
 
 with Z = A~ V_k. The bound is tight at V_k wherever no active output has died (B > 0 but Z <= 0). For those
 the convex bound asks for B again, which can revive them but is not tight; the DC slope of Algorithm 1 asks
-for Z, which is tight but leaves them dead. H = A~' A~ is fixed: a step needs only A~' T, one pass.
+for Z, which is tight but leaves them dead. H = A~' A~ is fixed: a step needs only C = A~' T.
+
+    StreamedTargets   C over all rows, one pass for each V
+    SampledTargets    C = H W~ + (m / m_s) A_s~' (T_s - A_s~ W~) from m_s rows that are held: the part that is
+                      linear in the trained weights W~ is exact, only what the ReLU changes is estimated
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from feta.calibration.statistics import complete
+from feta.calibration.statistics import Gram, complete
 from feta.problem import Activation, LayerProblem
 from feta.solvers.masked_refit import Refit, masked_refit
 
 
 @dataclass(frozen=True)
 class Step:
-    """One pass at V: the objective there, and the cross terms of the next least-squares problem."""
+    """What the rows say at V: the objective there, and the cross terms of the next least-squares problem."""
 
     objective: float  # F(V)
-    C: Tensor  # (d_in [+ 1], d_out) float64: sums over rows, like H
-    target_squares: (
-        Tensor  # (d_out,) float64: sum of T^2 per output, so that ||A~V - T||^2 follows from H and C
-    )
+    C: Tensor  # (d_in [+ 1], d_out) float64: A~' T, sums over rows like H
+
+
+class TargetReader(Protocol):
+    def at(self, V: Tensor, *, revive: bool = True) -> Step: ...
+
+
+@dataclass(frozen=True)
+class StreamedTargets:
+    problem: LayerProblem
+
+    def at(self, V: Tensor, *, revive: bool = True) -> Step:
+        C, total, rows = torch.zeros_like(V, dtype=torch.float64), 0.0, 0
+        for A, B in self.problem.rows.chunks():
+            product, error = _one_chunk(self.problem, V, A, B, revive, None)
+            C += product
+            total += error
+            rows += len(A)
+        return Step(total / max(rows, 1), complete(C))
+
+
+@dataclass(frozen=True)
+class SampledTargets:
+    """Rows are held: at most about `size` of them, so that memory does not depend on the data."""
+
+    problem: LayerProblem
+    chunks: list[tuple[Tensor, Tensor, Tensor]]  # A_s, B_s, A_s~ W~
+    base: Tensor  # H W~
+    factor: float  # m / m_s
     rows: int
 
+    @classmethod
+    def of(cls, problem: LayerProblem, statistics: Gram, W: Tensor, size: int) -> SampledTargets:
+        thin = problem.rows.thinned(max(1, statistics.rows // size))
+        chunks = [(A, B, _outputs(problem, W, A)) for A, B in thin.chunks()]
+        rows = sum(len(A) for A, _, _ in chunks)
+        return cls(problem, chunks, statistics.H @ W.double(), statistics.rows / rows, rows)
 
-def retarget(problem: LayerProblem, V: Tensor, *, revive: bool = True) -> Step:
-    """F at V and A~' T for the targets that V gives; linear layers have T = B."""
-    has_bias, relu = problem.bias is not None, problem.activation is Activation.RELU
-    C = torch.zeros(V.shape, dtype=torch.float64, device=V.device)
-    squares = torch.zeros(V.shape[1], dtype=torch.float64, device=V.device)
-    total, rows = torch.zeros((), dtype=torch.float64, device=V.device), 0
-    for A, B in problem.rows.chunks():
-        v = V.to(A.dtype)
-        Z = torch.addmm(v[-1], A, v[:-1]) if has_bias else A @ v
-        total += (problem.activation(Z) - B).square().sum(dtype=torch.float64)
-        T = _targets(Z, B, revive) if relu else B
-        C[: A.shape[1]] += A.t() @ T
-        if has_bias:
-            C[-1] += T.sum(0, dtype=torch.float64)
-        squares += T.square().sum(0, dtype=torch.float64)
-        rows += len(A)
-    return Step(float(total) / rows, complete(C), squares, rows)
+    def at(self, V: Tensor, *, revive: bool = True) -> Step:
+        C, total = torch.zeros_like(V, dtype=torch.float64), 0.0
+        for A, B, reference in self.chunks:
+            product, error = _one_chunk(self.problem, V, A, B, revive, reference)
+            C += product
+            total += error
+        return Step(total / self.rows, complete(self.base + self.factor * C))
 
 
-def _targets(Z: Tensor, B: Tensor, revive: bool) -> Tensor:
-    below = Z.clamp_max(0)
+def _one_chunk(
+    problem: LayerProblem, V: Tensor, A: Tensor, B: Tensor, revive: bool, reference: Tensor | None
+) -> tuple[Tensor, float]:
+    """A~' (T - reference) and ||rho(Z) - B||^2 of one chunk of rows."""
+    relu = problem.activation is Activation.RELU
+    Z = _outputs(problem, V, A)
+    T = relu_targets(Z, B, revive) if relu else B
+    if reference is not None:
+        T = T - reference
+    product = (A.t() @ T).double()
+    if problem.bias is not None:
+        product = torch.cat([product, T.sum(0, keepdim=True, dtype=torch.float64)])
+    error = (Z.clamp_min_(0) if relu else Z).sub_(B)
+    return product, float(torch.linalg.vector_norm(error, dtype=torch.float64)) ** 2
+
+
+def _outputs(problem: LayerProblem, V: Tensor, A: Tensor) -> Tensor:
+    v = V.to(A.dtype)
+    return A @ v if problem.bias is None else torch.addmm(v[-1], A, v[:-1])
+
+
+def relu_targets(Z: Tensor, B: Tensor, revive: bool = True) -> Tensor:
+    """T: B where the output is active, min(Z, 0) elsewhere; without `revive` dead outputs stay at Z."""
     active = B > 0 if revive else (B > 0) & (Z > 0)
-    return torch.where(active, B, below)
+    return torch.where(active, B, Z.clamp_max(0))
 
 
 @dataclass(frozen=True)
@@ -66,7 +113,7 @@ class RefitPath:
 
 
 def refit_on_support(
-    problem: LayerProblem,
+    reader: TargetReader,
     H: Tensor,
     mask: Tensor,
     V: Tensor,
@@ -77,17 +124,17 @@ def refit_on_support(
 ) -> RefitPath:
     """min F over weights on the mask, from V: re-target, solve every column exactly, repeat."""
     V = V.double() * torch.cat([mask, mask.new_ones(len(V) - len(mask), V.shape[1])])
-    step = retarget(problem, V)
+    step = reader.at(V)
     objectives, revive = [step.objective], True
     refit = masked_refit(H, step.C, mask, ridge=ridge, toward=V)
     for _ in range(rounds):
-        after = retarget(problem, refit.V, revive=revive)
+        after = reader.at(refit.V, revive=revive)
         if after.objective > objectives[-1]:
             if not revive:
                 break
             # The convex bound was not tight: some outputs had died. The DC slope is, so it cannot fail.
             revive = False
-            step = retarget(problem, V, revive=False)
+            step = reader.at(V, revive=False)
         else:
             gain = 1 - after.objective / max(objectives[-1], 1e-300)
             V, step = refit.V, after

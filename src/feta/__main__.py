@@ -1,0 +1,5 @@
+"""python -m feta: the command line."""
+
+from feta.cli import main
+
+main()

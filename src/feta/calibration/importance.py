@@ -1,0 +1,78 @@
+"""How much each output of a layer matters to the network's own outputs.
+
+    s_j^2 = mean over samples with output j active of   sum_c (d logit_c / d z_j)^2
+
+Estimated by a few backward passes of the original network with random signs on the logits: no labels, one
+batch. It tells a layer's solver which outputs deserve its weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from feta.calibration.inputs import Batch, call
+
+
+def output_importance(
+    model: nn.Module,
+    names: Sequence[str],
+    batch: Batch,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    seed: int = 0,
+    probes: int = 8,
+) -> dict[str, Tensor]:
+    """s (d_out,) for each named layer; a layer that gradients do not reach is left out."""
+    outputs: dict[str, Tensor] = {}
+
+    def keep(name: str) -> Any:
+        def hook(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+            # Where parameters are frozen and inputs are integers nothing would ask for gradients.
+            outputs[name] = output if output.requires_grad else output.requires_grad_()
+            return outputs[name].clone()  # in-place functions that follow must not touch what is kept
+
+        return hook
+
+    handles = [model.get_submodule(name).register_forward_hook(keep(name)) for name in names]
+    generator = torch.Generator().manual_seed(seed)
+    try:
+        with torch.enable_grad():
+            logits = _logits(call(model, batch, device, dtype))
+            kept = list(outputs.values())
+            totals = [torch.zeros_like(z) for z in kept]
+            if logits is None or not logits.requires_grad:
+                return {}
+            for _ in range(probes):
+                signs = torch.randint(0, 2, logits.shape, generator=generator).to(logits) * 2 - 1
+                gradients = torch.autograd.grad(logits, kept, signs, retain_graph=True, allow_unused=True)
+                for total, gradient in zip(totals, gradients, strict=True):
+                    if gradient is not None:
+                        total += gradient.square()
+    finally:
+        for handle in handles:
+            handle.remove()
+    found = {
+        name: _per_output(model.get_submodule(name), z, t)
+        for (name, z), t in zip(outputs.items(), totals, strict=True)
+    }
+    return {name: s for name, s in found.items() if bool((s > 0).any())}
+
+
+def _logits(result: Any) -> Tensor | None:
+    if isinstance(result, Tensor):
+        return result
+    values = result.values() if isinstance(result, Mapping) else result
+    return next((v for v in values if isinstance(v, Tensor) and v.is_floating_point()), None)
+
+
+def _per_output(layer: nn.Module, z: Tensor, squares: Tensor) -> Tensor:
+    """Means over everything but the layer's output dimension: the last of a Linear, the second of a Conv2d."""
+    dim = 1 if isinstance(layer, nn.Conv2d) else -1
+    over = [d for d in range(z.ndim) if d != dim % z.ndim]
+    active = (z.detach() > 0).sum(over).clamp_min(1)
+    return (squares.double().sum(over) / active).sqrt()

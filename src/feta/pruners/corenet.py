@@ -1,0 +1,127 @@
+"""Corenet: sample weights by their sensitivity, and reweight them so that every output is right on average.
+
+    q_j = s_j / sum s        n ~ Multinomial(N, q)        u_j = n_j w_j / (N q_j),    E[u] = w
+
+for each output and each sign of its weights, a part: s (calibration/sensitivity) is measured on a small sample
+S of the inputs. W and U are (d_in, d_out); the bias is not touched.
+
+How many draws: the paper's bound for a part is N = c sum s with one c for all of a layer's parts (8 K / e^2 times
+a logarithm, for a relative error e), far too large to be of use as it stands. The proportion is kept and c
+is chosen by bisection so that the expected number of distinct draws, sum (1 - (1 - q_j)^N), is the number of
+weights to keep. What the draw leaves over or short is settled by sensitivity: the least sensitive draws
+are dropped, or the most sensitive weights that were not drawn join with their trained values, and
+after them, where too few have any sensitivity, the largest ones.
+
+Corenet+ first removes every neuron that is silent on all of S. Its column becomes zero, and a bias above
+zero becomes zero with it: without its weights it would no longer be silent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from feta.calibration.sensitivity import sensitivities
+from feta.calibration.stream import sample_rows
+from feta.errors import ConfigError
+from feta.problem import Activation, LayerProblem, LayerSolution
+from feta.sparsity import Sparsity, top_k_mask
+
+MOST_DRAWS = 1e12  # of one part; beyond it the weights are as good as exact
+
+
+@dataclass(frozen=True)
+class Corenet:
+    """Draw weights at random by their importance and rescale them to be unbiased.
+
+    Formula: u_j = n_j·w_j / (N·q_j),  q_j ∝ max over x ∈ S of w_j a_j(x) / Σ_k w_k a_k(x)
+    Cost: two passes for the sample; |S| d_in d_out for the sensitivities.
+    Source: Baykal et al. 2018 (arXiv 1804.05345).
+    """
+
+    sample_size: int = 256
+    neuron_removal: bool = True  # Corenet+
+    seed: int = 0
+
+    name: ClassVar[str] = "corenet"
+    passes: ClassVar[str] = "few"
+
+    def __post_init__(self) -> None:
+        if self.sample_size < 1:
+            raise ConfigError(f"Corenet.sample_size must be >= 1, got {self.sample_size}")
+
+    def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
+        W = problem.W
+        keep = target.count(W.numel())
+        if int(W.count_nonzero()) <= keep:
+            return LayerSolution(W.clone(), problem.bias)
+        A, B = sample_rows(problem.rows, self.sample_size, torch.Generator().manual_seed(self.seed))
+        removed = torch.zeros(W.shape[1], dtype=torch.bool, device=W.device)
+        if self.neuron_removal and problem.activation is Activation.RELU:
+            removed = (B <= 0).all(0)
+        s = sensitivities(A, W).double().where(~removed, 0)
+        drawn, draws = _draw(W, s, keep, np.random.default_rng(self.seed))
+        mask = top_k_mask(ranking(W, s, drawn != 0, removed), keep)
+        U = drawn.where(drawn != 0, W).where(mask, 0)
+        bias = problem.bias
+        if bias is not None:
+            bias = bias.where(~removed | U.any(0), bias.clamp(max=0))
+        stats = {
+            "sample": len(A),
+            "draws": draws,
+            "drawn": int(drawn.count_nonzero()),
+            "removed_neurons": int(removed.sum()),
+            "without_sensitivity": int(((s == 0) & (W != 0)).sum()),
+        }
+        return LayerSolution(U, bias, stats=stats)
+
+
+def sample_part(w: Tensor, q: Tensor, N: Tensor, generator: np.random.Generator) -> Tensor:
+    """N draws with replacement from each part, a row: u = n w / (N q), with E[u] = w where q > 0.
+
+    w and q are (parts, d_in), q sums to 1 in each row or is 0 in all of it; N (parts,) is integer.
+    """
+    shares = q.double().cpu().numpy()
+    # numpy gives what rounding leaves of a row to its last entry; an entry of its own keeps it from the weights.
+    shares = np.concatenate([shares, np.zeros((len(shares), 1))], axis=1)
+    counts = torch.from_numpy(generator.multinomial(N.cpu().numpy(), shares)[:, :-1]).to(w.device)
+    expected = q.double() * N[:, None]
+    return (w * counts / expected).where(expected > 0, 0).to(w.dtype)
+
+
+def draws_per_part(q: Tensor, totals: Tensor, keep: int) -> Tensor:
+    """N = c sum s (parts,) with c such that keep distinct weights are expected; at least one a part."""
+    logs = torch.log1p(-q.clamp(max=1 - 1e-15))  # log(1 - q)
+    low, high = 0.0, MOST_DRAWS
+    for _ in range(100):
+        c = (low * high) ** 0.5 if low > 0 else min(1.0, high / 2)
+        expected = -float(torch.expm1(logs * (c * totals)[:, None]).sum())
+        low, high = (c, high) if expected < keep else (low, c)
+        if high < low * 1.0001:
+            break
+    return (high * totals).clamp(max=MOST_DRAWS).round().clamp(min=1).long()
+
+
+def ranking(W: Tensor, s: Tensor, drawn: Tensor, removed: Tensor) -> Tensor:
+    """Who stays: draws by sensitivity, then other weights by it, then by size; removed neurons come last."""
+    size = W.double().abs()
+    scores = (size / size.max()).where(s == 0, 1 + s)  # by size in [0, 1], by sensitivity in (1, 2]
+    scores = scores.where(~drawn, 2 + s)
+    return scores.where(~removed, scores - 1).where(W != 0, -2)
+
+
+def _draw(W: Tensor, s: Tensor, keep: int, generator: np.random.Generator) -> tuple[Tensor, int]:
+    """The sampled layer (zero where not drawn), and the number of draws."""
+    if int(s.count_nonzero()) <= keep:
+        return W.where(s > 0, 0), 0  # there is room for every weight that has a say: nothing to estimate
+    parts = torch.cat([s.where(W > 0, 0).t(), s.where(W < 0, 0).t()])  # (2 d_out, d_in)
+    totals = parts.sum(1)
+    q = parts / totals.where(totals > 0, 1)[:, None]
+    N = draws_per_part(q, totals, keep)
+    sampled = sample_part(W.t().repeat(2, 1), q, N, generator)
+    positive, negative = sampled.chunk(2)
+    return (positive + negative).t().contiguous(), int(N[totals > 0].sum())

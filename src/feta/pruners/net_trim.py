@@ -1,0 +1,201 @@
+"""Net-Trim: the sparsest weights, in the l1 sense, whose response stays in a ball around the outputs.
+
+    minimise ||U||_1   subject to   ||(A U + b - B)_Omega||_F <= epsilon,   (A U + b)_Omega^c <= V
+
+A (m, d_in), U (d_in, d_out), Omega = {B > 1e-6}, everything for a linear layer. V = 0 in the parallel form; in
+the cascade A comes from the network pruned so far and V = A W + bias. The bias b is free. The solver is
+ADMM (solvers/net_trim_admm), 400 iterations with rho = 100 as in the paper.
+
+The program has an epsilon and no sparsity, so an exact sparsity asks for a search: for a given epsilon the
+k largest weights of the solution are kept, and epsilon is chosen by what these can do.
+
+    error        the epsilon whose kept weights have the least error ||rho(A U + b) - B||; they may lie outside
+                 of the ball they were cut from, which the status then says
+    constraint   the least epsilon whose kept weights still meet the constraints, up to the tolerance: the
+                 program's promise holds, at the price of an epsilon two to four times as large
+
+The search is warm started, a quarter of the iterations settle at its first epsilon, three eighths are for
+its steps, and the rest run at the epsilon found. In the cascade W is sure to be feasible from
+sqrt(1.1) ||(A W + bias - B)_Omega|| on, the authors' epsilon there: `constraint` and a given epsilon keep above it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from feta.errors import ConfigError
+from feta.problem import LayerProblem, LayerSolution, Status
+from feta.solvers.net_trim_admm import Constraints, Gap, NetTrimAdmm
+from feta.solvers.refit import split_bias_row, with_bias_row
+from feta.sparsity import Sparsity, top_k_mask
+
+CASCADE_SLACK = math.sqrt(1.1)
+GOLDEN = (math.sqrt(5) - 1) / 2
+SEARCH_RANGE = 16  # epsilon lies between the misfit of plain thresholding and this fraction of it
+
+Trial = Callable[[float], Gap]  # epsilon -> how the weights kept there do, after some more iterations
+
+
+@dataclass(frozen=True)
+class NetTrim:
+    """Minimise the l1 norm of the weights within a ball around the layer's outputs.
+
+    Formula: min ‖U‖₁  s.t.  ‖(AU − B)_Ω‖_F ≤ ε,  (AU)_Ωᶜ ≤ V
+    Cost: d_in² memory and d_in³ once; two passes an iteration; one array of m·d_out values.
+    Source: Aghasi et al. 2018 (arXiv 1806.06457).
+    """
+
+    iterations: int = 400
+    rho: float = 100.0
+    search: Literal["error", "constraint"] = "error"
+    search_steps: int = 8
+    tolerance: float = 0.1  # of epsilon: by how much the pruned response may miss the constraints
+    residual: float = 0.01  # relative residuals of the ADMM above this are reported
+    epsilon: float | None = None  # as a share of ||B_Omega||: no search, and the sparsity that comes of it
+
+    name: ClassVar[str] = "net-trim"
+    passes: ClassVar[str] = "many"
+
+    def __post_init__(self) -> None:
+        if self.search not in ("error", "constraint"):
+            raise ConfigError(f"NetTrim.search must be 'error' or 'constraint', got {self.search!r}")
+        for label in ("iterations", "search_steps"):
+            if getattr(self, label) < 1:
+                raise ConfigError(f"NetTrim.{label} must be >= 1, got {getattr(self, label)}")
+        for label in ("rho", "tolerance", "residual", "epsilon"):
+            value = getattr(self, label)
+            if value is not None and not value > 0:
+                raise ConfigError(f"NetTrim.{label} must be > 0, got {value}")
+
+    def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
+        keep = target.count(problem.W.numel())
+        if self.epsilon is None and int(problem.W.count_nonzero()) <= keep:
+            return LayerSolution(problem.W.clone(), problem.bias, stats={"iterations": 0})
+        solve = _Solve.of(problem, keep, self.rho)
+        if self.epsilon is not None:
+            epsilon = max(self.epsilon * solve.trained.size, solve.floor)
+            solve.admm.run(self.iterations, epsilon)
+            return self._solution(solve, solve.admm.W2, epsilon)
+        epsilon = self._search(solve)
+        solve.admm.run(max(0, self.iterations - solve.admm.iterations), epsilon)
+        return self._solution(solve, solve.kept(), epsilon)
+
+    def _search(self, solve: _Solve) -> float:
+        # Floors for what has no misfit to lose: k weights that do all, or outputs that are all dead.
+        start = max(solve.gap(solve.thresholded()).misfit, 1e-6 * solve.trained.size) or 1.0
+
+        def trial(epsilon: float) -> Gap:
+            if solve.admm.iterations == 0:
+                solve.admm.run(self.iterations // 4, epsilon)
+            solve.admm.run(max(1, 3 * self.iterations // (8 * self.search_steps)), epsilon)
+            gap = solve.gap(solve.kept())
+            solve.problem.report("search", epsilon=epsilon, misfit=gap.misfit, error=gap.error)
+            return gap
+
+        if self.search == "error":
+            return least_error(trial, start / SEARCH_RANGE, start, self.search_steps)
+        # Half the tolerance, so that what the last iterations change does not break it.
+        return least_feasible(
+            trial, max(start, solve.floor), solve.floor, self.search_steps, self.tolerance / 2
+        )
+
+    def _solution(self, solve: _Solve, X: Tensor, epsilon: float) -> LayerSolution:
+        """U and its bias out of X, with what became of the constraints."""
+        W, admm = solve.problem.W, solve.admm
+        X = X.to(W.dtype)
+        gap = solve.gap(X)
+        U, bias = split_bias_row(X, solve.problem.bias is not None)
+        count = int(admm.W2[: len(W)].count_nonzero())
+        status, message = admm.status, ""
+        if not gap.met(epsilon, self.tolerance):
+            status = Status.INFEASIBLE
+            shares = f"misfit {gap.misfit / epsilon:.2f} epsilon, excess {gap.excess / epsilon:.2f} epsilon"
+            message = f"{int(U.count_nonzero())} of the program's {count} weights: {shares}"
+        elif max(admm.primal, admm.dual) > self.residual:
+            status = Status.NOT_CONVERGED
+            message = f"residuals {admm.primal:.2g}, {admm.dual:.2g} after {admm.iterations} iterations"
+        stats = {
+            "epsilon": epsilon,
+            "relative_epsilon": epsilon / gap.size if gap.size > 0 else 0.0,
+            "misfit": gap.misfit,
+            "excess": gap.excess,
+            "worst_excess": gap.worst,
+            "iterations": admm.iterations,
+            "primal_residual": admm.primal,
+            "dual_residual": admm.dual,
+            "program_nonzeros": count,
+            "nonzeros": int(U.count_nonzero()),
+        }
+        return LayerSolution(U, bias, status, message, stats)
+
+
+def least_error(trial: Trial, low: float, high: float, steps: int) -> float:
+    """Golden section on log epsilon; the best of all that were tried."""
+    left, right = math.log(low), math.log(high)
+    tried: dict[float, float] = {}
+    inner = left + (1 - GOLDEN) * (right - left)
+    for _ in range(steps):
+        tried[inner] = trial(math.exp(inner)).error
+        best = min(tried, key=lambda x: tried[x])
+        # The bracket is the best point's neighbours; the next point lies in the larger of the two gaps.
+        left = max((x for x in tried if x < best), default=math.log(low))
+        right = min((x for x in tried if x > best), default=math.log(high))
+        if right - best > best - left:
+            inner = best + (1 - GOLDEN) * (right - best)
+        else:
+            inner = best - (1 - GOLDEN) * (best - left)
+    return math.exp(best)
+
+
+def least_feasible(trial: Trial, start: float, floor: float, steps: int, tolerance: float) -> float:
+    """Bisection on log epsilon: up to the misfit found where the constraints are missed, down where met."""
+    low, high, epsilon = floor, math.inf, start
+    for _ in range(steps):
+        gap = trial(epsilon)
+        if gap.met(epsilon, tolerance):
+            high = epsilon
+            epsilon = math.sqrt(low * high) if low > high / 4 else high / 2
+        else:
+            low = epsilon
+            epsilon = max(gap.misfit, 1.1 * low) if math.isinf(high) else math.sqrt(low * high)
+    return epsilon if math.isinf(high) else high
+
+
+@dataclass(frozen=True)
+class _Solve:
+    """One layer's program while it is being solved."""
+
+    problem: LayerProblem
+    keep: int
+    constraints: Constraints
+    admm: NetTrimAdmm
+    trained: Gap  # that of the trained weights
+    floor: float  # from here on the trained weights are feasible, with the authors' slack
+
+    @classmethod
+    def of(cls, problem: LayerProblem, keep: int, rho: float) -> _Solve:
+        start = with_bias_row(problem.W, problem.bias)
+        bound = start if problem.cascaded else None
+        constraints = Constraints(problem.rows, problem.activation, problem.bias is not None, bound)
+        trained = constraints.gap(start)
+        floor = CASCADE_SLACK * trained.misfit if problem.cascaded else 0.0
+        return cls(problem, keep, constraints, NetTrimAdmm(constraints, start, rho), trained, floor)
+
+    def gap(self, X: Tensor) -> Gap:
+        return self.constraints.gap(X)
+
+    def thresholded(self) -> Tensor:
+        W = self.problem.W
+        return with_bias_row(W.where(top_k_mask(W.abs(), self.keep), 0), self.problem.bias)
+
+    def kept(self) -> Tensor:
+        """The largest weights of W2; where W2 has fewer, the next ones in line, as they are in W3."""
+        X, rows = self.admm.W2, len(self.problem.W)
+        mask = top_k_mask(self.admm.Q[:rows].abs(), self.keep)
+        X[:rows] = X[:rows].where(X[:rows] != 0, self.admm.W3[:rows]).where(mask, 0)
+        return X

@@ -1,0 +1,55 @@
+"""Wanda: keep the weights that carry the most signal, |w_ij| ||a_i||_2; no weight is changed.
+
+W (d_in, d_out), a_i the i-th column of A (m, d_in). Weights compete within their output, as in the
+paper, or over the whole layer. Within outputs every column of U keeps floor(k / d_out) weights, and the
+k mod d_out weights left over go one each to the first outputs, so that the layer has exactly k.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from feta.calibration.statistics import column_norms
+from feta.errors import ConfigError
+from feta.problem import LayerProblem, LayerSolution
+from feta.sparsity import Sparsity, top_k_mask
+
+
+@dataclass(frozen=True)
+class Wanda:
+    """Keep the largest |weight| x |input| and zero the others.
+
+    Formula: U = W ⊙ 1[|w_ij|·‖a_i‖₂ > t_j]
+    Cost: one pass for the norms, one sort over the weights.
+    Source: Sun et al. 2023 (arXiv 2306.11695).
+    """
+
+    scope: Literal["output", "layer"] = "output"
+
+    name: ClassVar[str] = "wanda"
+    passes: ClassVar[str] = "few"
+
+    def __post_init__(self) -> None:
+        if self.scope not in ("output", "layer"):
+            raise ConfigError(f"Wanda.scope must be 'output' or 'layer', got {self.scope!r}")
+
+    def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
+        W = problem.W
+        scores = W.double().abs() * column_norms(problem.rows)[:, None]
+        k = target.count(W.numel())
+        mask = top_k_mask(scores, k) if self.scope == "layer" else top_per_output(scores, k)
+        return LayerSolution(W.where(mask, 0), problem.bias)
+
+
+def top_per_output(scores: Tensor, k: int) -> Tensor:
+    """The mask of the largest scores of each column, k in all; of equal ones the first by index."""
+    every, rest = divmod(k, scores.shape[1])
+    best_first = scores.t().argsort(dim=1, descending=True, stable=True)  # (d_out, d_in)
+    mask = torch.zeros_like(best_first, dtype=torch.bool)
+    mask.scatter_(1, best_first[:, :every], True)
+    mask[:rest].scatter_(1, best_first[:rest, every : every + 1], True)
+    return mask.t()

@@ -1,0 +1,142 @@
+"""FeTa on the Gram matrix: the ReLU objective at an exact number of non-zeros, for about one pass.
+
+    minimize over V   F(V) = (1/m) ||rho(A~ V) - B||^2      with k non-zero weights in the layer
+
+    1. one pass: H = A~' A~
+    2. support: l0-constrained ADMM on H (solvers.support_admm), exact top-k over the layer
+    3. refit: every column exactly on its support (solvers.masked_refit)
+    4. re-target: the new A~' T, and back to 3, or to 2 for a support that suits the new targets
+
+The targets (solvers.majorise) are read from a sample of the rows that is held, or from all rows in passes.
+A step is kept only when it lowers F over these rows. Weights on the outputs, s_j, enter the choice of the
+support alone: they say which outputs get the weights, not how an output is fitted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from feta.calibration.statistics import Gram
+from feta.errors import ConfigError
+from feta.problem import LayerProblem, Status
+from feta.solvers.majorise import TargetReader
+from feta.solvers.masked_refit import Refit, masked_refit
+from feta.solvers.support_admm import support_admm
+
+
+@dataclass(frozen=True)
+class GramSettings:
+    """How much work the solver may put in."""
+
+    retargets: int = 3
+    searches: int = 1  # for a support, the first included
+    rho: float = 0.03
+    growth: float = 1.3  # of rho …
+    every: int = 6  # … after so many iterations
+    max_iterations: int = 300
+    ridge: float = 1e-6  # of the mean of H's diagonal
+
+    def __post_init__(self) -> None:
+        for name in ("retargets", "searches", "every", "max_iterations"):
+            if not getattr(self, name) >= 1:
+                raise ConfigError(f"GramSettings.{name} must be >= 1, got {getattr(self, name)}")
+        if not self.growth > 1:
+            raise ConfigError(f"GramSettings.growth must be > 1, got {self.growth}")
+
+
+@dataclass
+class GramResult:
+    V: Tensor  # (d_in [+ 1], d_out) float64
+    mask: Tensor  # (d_in, d_out) bool
+    objectives: list[float] = field(default_factory=list)  # F after each accepted step, the first refit first
+    iterations: int = 0  # of ADMM
+    status: Status = Status.OK
+    damping: float = 0.0
+
+
+def solve_gram(
+    problem: LayerProblem,
+    statistics: Gram,
+    reader: TargetReader,
+    V: Tensor,
+    keep: int,
+    settings: GramSettings,
+) -> GramResult:
+    """The pruned layer from the trained V (bias in the last row)."""
+    search = _Search(problem, statistics.H, keep, settings)
+    result = search.result
+    start = V.double()
+    C = reader.at(start).C
+    mask = search.support(C, start, settings.rho)
+    V = search.refit(C, mask, start).V
+    here = reader.at(V)
+    result.V, result.mask = V, mask
+    result.objectives.append(here.objective)
+    before, weight = V, 1.0  # Nesterov's sequence, begun anew whenever a step is refused
+    for round_ in range(1, settings.retargets + 1):
+        if round_ < settings.searches:
+            mask = search.support(here.C, result.V, settings.rho)
+            before, weight = result.V.where(search.whole(mask), 0), 1.0
+        refit = search.refit(here.C, mask, result.V)
+        heavier = (1 + (1 + 4 * weight**2) ** 0.5) / 2
+        push = (weight - 1) / heavier
+        trial = refit.V + push * (refit.V - before)
+        there = reader.at(trial)
+        problem.report("retarget", objective=there.objective, round=round_)
+        if there.objective <= result.objectives[-1]:
+            before, weight = refit.V, heavier
+            result.V, result.mask, here = trial, mask, there
+            result.objectives.append(there.objective)
+        elif push > 0 or mask is not result.mask:
+            mask, before, weight = result.mask, result.V, 1.0
+        else:
+            # Some outputs have died, where the convex bound is not tight: the DC slope is.
+            here = reader.at(result.V, revive=False)
+    return result
+
+
+class _Search:
+    """H and the settings, and what the solve has cost so far."""
+
+    def __init__(self, problem: LayerProblem, H: Tensor, keep: int, settings: GramSettings) -> None:
+        self.problem, self.H, self.keep, self.settings = problem, H, keep, settings
+        self.d_in = len(problem.W)
+        self.prunable = torch.arange(len(H), device=H.device) < self.d_in
+        weights = problem.output_weights
+        self.scale = None if weights is None else weights.double().to(H.device)
+        empty = torch.empty(0, device=H.device)
+        self.result = GramResult(empty, empty)
+
+    def support(self, C: Tensor, V: Tensor, rho: float) -> Tensor:
+        settings = self.settings
+        alive = self.H.diagonal()[:, None] > 0
+        scale = 1.0 if self.scale is None else self.scale
+        found = support_admm(
+            self.H,
+            (C * scale).where(alive, 0),
+            (V * scale).where(alive, 0),
+            self.keep,
+            penalised_rows=self.prunable,
+            rho=rho,
+            schedule=((0.0, settings.growth),),
+            every=settings.every,
+            max_iterations=settings.max_iterations,
+        )
+        self.result.iterations += found.iterations
+        self.result.damping = max(self.result.damping, found.damping)
+        self.problem.report("support", iterations=found.iterations, rho=found.rho)
+        return found.mask[: self.d_in]
+
+    def refit(self, C: Tensor, mask: Tensor, V: Tensor) -> Refit:
+        refit = masked_refit(self.H, C, mask, ridge=self.settings.ridge, toward=V)
+        if refit.status is not Status.OK:
+            self.result.status = refit.status
+            self.result.damping = max(self.result.damping, refit.damping)
+        return refit
+
+    def whole(self, mask: Tensor) -> Tensor:
+        """The mask with the bias row, which is always kept."""
+        return torch.cat([mask, mask.new_ones(len(self.H) - len(mask), mask.shape[1])])

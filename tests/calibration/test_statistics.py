@@ -1,0 +1,96 @@
+"""One-pass sums against their float64 definition, however the rows are cut."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feta.calibration.statistics import column_norms, cross, gram
+from feta.calibration.stream import TensorStream
+from feta.errors import DataError
+
+STATISTICS = [gram, lambda s: cross(s, lambda A, B: B), column_norms]
+
+
+def rows(m: int, d_in: int = 4, d_out: int = 3, seed: int = 0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    return tuple(torch.randn(m, d, generator=generator, dtype=dtype) for d in (d_in, d_out))
+
+
+def extended(A: torch.Tensor, with_bias: bool) -> torch.Tensor:
+    A = A.double()
+    return torch.cat([A, torch.ones(len(A), 1, dtype=torch.float64)], dim=1) if with_bias else A
+
+
+@pytest.mark.parametrize("with_bias", [True, False])
+@given(m=st.integers(1, 30), chunk=st.integers(1, 31), seed=st.integers(0, 5))
+def test_sums_are_those_of_the_definition_whatever_the_chunks(with_bias, m, chunk, seed):
+    A, B = rows(m, seed=seed)
+    stream, E = TensorStream(A, B, chunk), extended(A, with_bias)
+    found = gram(stream, with_bias=with_bias)
+    torch.testing.assert_close(found.H, E.t() @ E)
+    assert (found.rows, found.d_in, found.with_bias) == (m, 4, with_bias)
+    torch.testing.assert_close(cross(stream, lambda A, B: B, with_bias=with_bias), E.t() @ B)
+    torch.testing.assert_close(column_norms(stream), A.norm(dim=0))
+
+
+def test_targets_are_computed_from_the_rows():
+    A, B = rows(20)
+    found = cross(TensorStream(A, B, 7), lambda A, B: A[:, :2] * B[:, :1], with_bias=False)
+    torch.testing.assert_close(found, A.t() @ (A[:, :2] * B[:, :1]))
+
+
+def test_float32_rows_are_added_up_in_float64():
+    """In float32 a sum of 2^24 and ones would stand still."""
+    A = torch.cat([torch.full((1, 1), 4096.0), torch.ones(1000, 1)])
+    H = gram(TensorStream(A, A, chunk_rows=1)).H
+    assert H.dtype == torch.float64
+    assert H.tolist() == [[2.0**24 + 1000, 5096.0], [5096.0, 1001.0]]
+    assert column_norms(TensorStream(A, A, chunk_rows=1)).item() ** 2 == pytest.approx(
+        2.0**24 + 1000, rel=1e-12
+    )
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64, 1000])
+def test_float32_is_close_to_float64(chunk):
+    A, B = rows(1000, dtype=torch.float32)
+    E = extended(A, True)
+    torch.testing.assert_close(gram(TensorStream(A, B, chunk)).H, E.t() @ E, rtol=1e-5, atol=1e-3)
+    torch.testing.assert_close(
+        cross(TensorStream(A, B, chunk), lambda A, B: B), E.t() @ B.double(), rtol=1e-5, atol=1e-3
+    )
+
+
+@pytest.mark.parametrize("statistic", STATISTICS, ids=["gram", "cross", "norms"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e38])
+def test_values_that_are_not_finite_or_overflow(statistic, bad):
+    A, B = rows(10, dtype=torch.float32)
+    A[4, 2] = bad
+    B[4] = 1e10
+    with pytest.raises(DataError, match="a layer's inputs must be finite, got NaN, infinite or overflowing"):
+        statistic(TensorStream(A, B, 3))
+
+
+def test_small_variance_around_a_large_mean_survives_float32():
+    A = 1000 + 0.01 * torch.randn(5000, 3, generator=torch.Generator().manual_seed(0))
+    H = gram(TensorStream(A, A, chunk_rows=100)).H
+    E = extended(A, True)
+    spread = lambda H: (H - torch.outer(H[-1], H[-1]) / 5000)[:3, :3]  # noqa: E731
+    torch.testing.assert_close(spread(H), spread(E.t() @ E), rtol=1e-3, atol=1e-3)
+
+
+class Empty:
+    n_rows = 0
+
+    def chunks(self):
+        return iter(())
+
+    inputs = chunks
+
+
+@pytest.mark.parametrize("statistic", STATISTICS, ids=["gram", "cross", "norms"])
+def test_no_rows(statistic):
+    with pytest.raises(DataError, match="must hold at least one row, got none"):
+        statistic(Empty())

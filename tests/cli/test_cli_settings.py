@@ -1,0 +1,64 @@
+"""feta.toml and the environment: what they set, what outranks them, and what they say to mistakes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+
+def sparsity(run, trained, *arguments) -> float:
+    answer = run("prune", trained, "--json", *arguments)
+    assert answer.code == 0, answer.err
+    return json.loads(answer.out)["target_sparsity"]
+
+
+def test_a_file_in_this_folder_or_above(run, trained, monkeypatch):
+    Path("feta.toml").write_text("[prune]\nsparsity = 0.95\nseed = 7\n")
+    assert sparsity(run, trained) == 0.95
+    Path("below").mkdir()
+    monkeypatch.chdir("below")
+    assert sparsity(run, trained) == 0.95
+
+
+def test_the_environment(run, trained, monkeypatch):
+    monkeypatch.setenv("FETA_PRUNE_SPARSITY", "0.75")
+    assert sparsity(run, trained) == 0.75
+
+
+def test_the_command_line_outranks_the_environment_and_that_the_file(run, trained, monkeypatch):
+    Path("feta.toml").write_text("[prune]\nsparsity = 0.95\n")
+    monkeypatch.setenv("FETA_PRUNE_SPARSITY", "0.75")
+    assert sparsity(run, trained) == 0.75
+    assert sparsity(run, trained, "--sparsity", "0.5") == 0.5
+
+
+def test_settings_of_one_command_do_not_reach_another(run, trained, monkeypatch):
+    Path("feta.toml").write_text("[prune]\nsparsity = 0.95\n[train]\nmax_epochs = 1\n")
+    monkeypatch.setenv("FETA_DATA", "/nowhere")  # where data sets are, not a setting of `feta data`
+    for command in (("methods",), ("info", trained), ("data", "list"), ("eval", trained)):
+        assert run(*command).code == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[prune\n", "TOMLDecodeError"),
+        ("[prune]\nsparsty = 0.5\n", "sparsty"),
+        ('[prune]\nmode = "sideways"\n', "sideways"),
+    ],
+)
+def test_mistakes_in_the_file(run, trained, text, words):
+    Path("feta.toml").write_text(text)
+    answer = run("prune", trained)
+    assert answer.code != 0
+    assert words in answer.err
+    assert "Traceback" not in answer.err
+
+
+def test_mistakes_in_the_environment(run, trained, monkeypatch):
+    monkeypatch.setenv("FETA_PRUNE_SPARSITY", "1.5")
+    answer = run("prune", trained)
+    assert answer.code == 1
+    assert "must be in [0, 1), got 1.5" in answer.err

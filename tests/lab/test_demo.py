@@ -1,0 +1,76 @@
+"""The demo on a small data set: its files, and that the page is a function of the records alone."""
+
+from __future__ import annotations
+
+import pytest
+
+import feta
+from feta.lab import demo
+from feta.lab.records import read
+
+
+@pytest.fixture(scope="module")
+def made(tiny_data, tmp_path_factory):
+    folder, told = tmp_path_factory.mktemp("demo"), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(demo.datasets, "load", lambda name: tiny_data)
+        runs = demo.run_demo(folder, seed=1, tell=told.append)
+    return folder, runs, told
+
+
+def test_files(made):
+    folder, runs, told = made
+    assert {"dense.safetensors", "pruned.safetensors", "records.jsonl", "report.html"} <= {
+        path.name for path in folder.iterdir()
+    }
+    assert read(folder / "records.jsonl") == [
+        {**run, "metrics": {**run["metrics"], "layers": _as_read(run["metrics"]["layers"])}} for run in runs
+    ]
+    assert {run["config"]["sparsity"] for run in runs} == set(demo.SPARSITIES)
+    assert told
+
+
+def _as_read(layers):
+    return [{**layer, "shape": list(layer["shape"])} for layer in layers]
+
+
+def test_the_networks_are_those_of_the_records(made):
+    folder, runs, _ = made
+    dense, pruned = feta.load(folder / "dense.safetensors"), feta.load(folder / "pruned.safetensors")
+    shown = [run["metrics"] for run in runs if run["config"]["sparsity"] == demo.SHOWN]
+    assert pruned.info.accuracy in [metrics["accuracy"]["pruned"] for metrics in shown]
+    assert dense.info.accuracy["test"] == runs[0]["metrics"]["accuracy"]["dense"]["test"]
+    assert (folder / "dense.safetensors").stat().st_size == shown[0]["file_bytes"]["dense"]
+    assert (folder / "pruned.safetensors").stat().st_size in [m["file_bytes"]["pruned"] for m in shown]
+
+
+def test_counts_are_exact_in_every_run(made):
+    for run in made[1]:
+        for layer in run["metrics"]["layers"]:
+            weights = layer["shape"][0] * layer["shape"][1]
+            assert layer["nonzeros"] == feta.Sparsity(run["config"]["sparsity"]).count(weights)
+
+
+def test_the_page_is_a_function_of_the_records(made):
+    folder, _, _ = made
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert demo.demo_page(read(folder / "records.jsonl")) == page
+    for words in ("<!doctype html>", "test accuracy, pruned", "60FC-60FC-10SM"):
+        assert words.lower() in page.lower()
+
+
+def test_the_chart_has_a_line_per_method_and_the_dense_network(made):
+    runs = made[1]
+    chart = demo.accuracy_chart(runs)
+    names = list(dict.fromkeys(run["config"]["method"] for run in runs))
+    assert [line.name for line in chart.series] == ["dense network", *names]
+    for line in chart.series[1:]:
+        assert [point.x for point in line.points] == [100 * share for share in demo.SPARSITIES]
+
+
+def test_the_same_seed_gives_the_same_numbers(made, tiny_data, tmp_path, monkeypatch):
+    monkeypatch.setattr(demo.datasets, "load", lambda name: tiny_data)
+    again = demo.run_demo(tmp_path, seed=1)
+    accuracies = [[run["metrics"]["accuracy"] for run in runs] for runs in (made[1], again)]
+    assert accuracies[0] == accuracies[1]
+    assert (tmp_path / "dense.safetensors").read_bytes() == (made[0] / "dense.safetensors").read_bytes()

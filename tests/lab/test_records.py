@@ -1,0 +1,127 @@
+"""Records: one line per run, traceable, and readable after a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import feta
+from feta.errors import FileError
+from feta.lab import records
+from feta.lab.records import append, read, record
+
+
+def line(number: int) -> dict[str, object]:
+    return record("test", {"n": number}, seed=number, metrics={"accuracy": 90.5})
+
+
+def test_what_was_appended_is_read(tmp_path):
+    path = tmp_path / "deep" / "records.jsonl"
+    lines = [line(n) for n in range(3)]
+    for entry in lines:
+        append(path, entry)
+    assert read(path) == lines
+    assert len(path.read_text().splitlines()) == 3
+
+
+def test_a_record_says_what_made_it():
+    entry = record("prune", {"method": "threshold"}, 7, {"accuracy": 90.5})
+    assert set(entry) == {"kind", "time", "config", "seed", "metrics", "environment"}
+    assert (entry["kind"], entry["config"], entry["seed"]) == ("prune", {"method": "threshold"}, 7)
+    assert entry["time"].endswith("+00:00")
+    environment = entry["environment"]
+    assert environment["feta"] == feta.__version__
+    assert all(isinstance(value, str) and value for value in environment.values())
+    assert {"commit", "python", "torch", "numpy", "processor", "cores", "threads", "gpu"} <= set(environment)
+
+
+def test_a_record_does_not_name_the_machine():
+    text = json.dumps(line(0))
+    for private in (str(Path.home()), str(Path.cwd()), str(Path(feta.__file__).parent)):
+        assert private not in text
+    assert socket.gethostname() not in re.split(r"[^\w.-]+", text)
+
+
+@pytest.mark.parametrize("cut", [1, 20, 200])
+def test_a_last_line_cut_by_a_kill_is_left_out_and_written_over(tmp_path, cut):
+    path = tmp_path / "records.jsonl"
+    for number in range(3):
+        append(path, line(number))
+    whole = path.read_bytes()
+    start = whole[:-1].rindex(b"\n") + 1
+    path.write_bytes(whole[: start + cut])
+    assert [entry["seed"] for entry in read(path)] == [0, 1]
+    append(path, line(3))
+    assert [entry["seed"] for entry in read(path)] == [0, 1, 3]
+
+
+def test_a_whole_last_line_without_its_newline_is_kept(tmp_path):
+    path = tmp_path / "records.jsonl"
+    append(path, line(0))
+    path.write_bytes(path.read_bytes()[:-1])
+    assert [entry["seed"] for entry in read(path)] == [0]
+    append(path, line(1))
+    assert [entry["seed"] for entry in read(path)] == [0, 1]
+
+
+@pytest.mark.parametrize("bad", [b'{"seed": 1, "kin\n', b"\n", b"\xff\xfe\x00\n"])
+def test_a_bad_line_in_the_middle_is_an_error_that_names_it(tmp_path, bad):
+    path = tmp_path / "records.jsonl"
+    append(path, line(0))
+    with path.open("ab") as file:
+        file.write(bad)
+    append(path, line(2))
+    with pytest.raises(FileError, match=rf"{path}, line 2: must be a JSON object"):
+        read(path)
+
+
+def test_a_bad_last_line_that_is_whole_is_an_error(tmp_path):
+    path = tmp_path / "records.jsonl"
+    path.write_text("not json\n")
+    with pytest.raises(FileError, match="line 1: must be a JSON object"):
+        read(path)
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(FileError, match=r"cannot read records .*none.jsonl: No such file or directory"):
+        read(tmp_path / "none.jsonl")
+
+
+def test_a_record_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(FileError, match="cannot add a record to"):
+        append(tmp_path / "file" / "records.jsonl", line(0))
+
+
+def test_a_disk_that_takes_half_a_line_is_an_error(tmp_path, monkeypatch):
+    path, whole = tmp_path / "records.jsonl", os.write
+    append(path, line(0))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda handle, content: whole(handle, content[: len(content) // 2]))
+        with pytest.raises(FileError, match=r"cannot add a record to .*No space left on device"):
+            append(path, line(1))
+    append(path, line(2))
+    assert [entry["seed"] for entry in read(path)] == [0, 2]
+
+
+def test_numbers_that_are_no_json(tmp_path):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        append(tmp_path / "x", {"accuracy": float("nan")})
+    assert not (tmp_path / "x").exists()
+
+
+def test_the_commit_is_that_of_fetas_own_checkout(monkeypatch, tmp_path):
+    """Installed into an environment inside somebody's repository, feta must not report that one's commit."""
+    package = tmp_path / ".venv" / "lib" / "site-packages" / "feta" / "lab" / "records.py"
+    package.parent.mkdir(parents=True)
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@example.org"]
+    for command in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "x"]):
+        subprocess.run([*git, *command], check=True)
+    monkeypatch.setattr(records, "__file__", str(package))
+    assert records._commit() == "unknown"

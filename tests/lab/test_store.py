@@ -1,0 +1,162 @@
+"""Networks as files: what comes back, what is refused, and that nothing is left half-written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import feta
+from feta.errors import FetaError, FileError
+from feta.export import sparse_file
+from feta.lab import networks, store
+from feta.lab.data import Normalisation
+from feta.lab.store import Network, NetworkInfo
+
+INFO = NetworkInfo(
+    "4C3-MP2-8FC-3SM",
+    (1, 6, 6),
+    "tiny",
+    Normalisation((0.5,), (0.25,)),
+    preset="mine",
+    seed=3,
+    epochs=7,
+    accuracy={"validation": 91.5, "test": 90.25},
+)
+
+
+@pytest.fixture
+def network():
+    return Network(networks.build(INFO.specification, INFO.shape, seed=1).eval(), INFO)
+
+
+def equal(model: nn.Module, other: nn.Module) -> bool:
+    first, second = model.state_dict(), other.state_dict()
+    return list(first) == list(second) and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_dense_round_trip(tmp_path, network):
+    n_bytes = feta.save(network, tmp_path / "net.safetensors")
+    back = feta.load(str(tmp_path / "net.safetensors"))
+    assert back.info == INFO
+    assert equal(back.model, network.model)
+    assert not back.model.training
+    assert n_bytes == (tmp_path / "net.safetensors").stat().st_size == len(store.encode(network))
+
+
+def test_pruned_round_trip(tmp_path):
+    wide = NetworkInfo("60FC-3SM", (1, 28, 28), "tiny", INFO.normalisation)
+    dense = Network(networks.build(wide.specification, wide.shape, seed=1).eval(), wide)
+    result = feta.prune(dense.model, sparsity=0.9, layers="fc1")
+    pruned = dense.with_model(result.model, pruning={"method": "threshold", "layers": ["fc1"]}, accuracy={})
+    sizes = [feta.save(net, tmp_path / name) for name, net in (("dense", dense), ("pruned", pruned))]
+    back = feta.load(tmp_path / "pruned")
+    assert equal(back.model, result.model)
+    assert back.info == replace(wide, pruning={"method": "threshold", "layers": ["fc1"]})
+    assert sizes[0] > 7 * sizes[1]
+
+
+def test_loading_does_not_touch_the_callers_generator(tmp_path, network):
+    feta.save(network, tmp_path / "net")
+    state = torch.random.get_rng_state()
+    feta.load(tmp_path / "net")
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_weights_of_the_users_own_module(tmp_path):
+    torch.manual_seed(0)
+    mine = nn.Sequential(nn.Linear(30, 20), nn.BatchNorm1d(20), nn.Linear(20, 2))
+    mine[0].weight.data[torch.rand(20, 30) < 0.9] = 0
+    feta.save(mine, tmp_path / "mine.safetensors")
+    other = nn.Sequential(nn.Linear(30, 20), nn.BatchNorm1d(20), nn.Linear(20, 2))
+    assert feta.load_into(other, tmp_path / "mine.safetensors") is other
+    assert equal(other, mine)
+
+
+def test_tied_weights_of_a_users_module(tmp_path):
+    def tied():
+        model = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 5))
+        model[1].weight = model[0].weight
+        return model
+
+    model = tied()
+    feta.save(model, tmp_path / "x")
+    assert equal(feta.load_into(tied(), tmp_path / "x"), model)
+
+
+def test_a_file_without_a_description_says_what_to_do(tmp_path, network):
+    feta.save(network.model, tmp_path / "a")
+    save_file(network.model.state_dict(), tmp_path / "b")
+    for name in ("a", "b"):
+        with pytest.raises(
+            FileError, match=rf"{name} must describe its network, .*feta.load_into\(model, path\)"
+        ):
+            feta.load(tmp_path / name)
+        model = networks.build(INFO.specification, INFO.shape, seed=2)
+        assert equal(feta.load_into(model, tmp_path / name), network.model)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"specification": None},
+        {"shape": None},
+        {"shape": [1, 28]},
+        {"shape": "abc"},
+        {"shape": [1, 6, "x"]},
+        {"normalisation": {}},
+        {"normalisation": None},
+        {"unknown": 3},
+        {"specification": "8FC"},
+        {"specification": 5},
+    ],
+)
+def test_a_description_that_is_not_whole(tmp_path, network, changes):
+    described = {**store._metadata(INFO)["network"], **changes}
+    described = {key: value for key, value in described.items() if value is not None}
+    sparse_file.write(tmp_path / "net", network.model.state_dict(), {"network": described})
+    with pytest.raises(FetaError):
+        feta.load(tmp_path / "net")
+
+
+@pytest.mark.parametrize("described", [5, "text", [], [1, 2]])
+def test_a_description_that_is_none(tmp_path, network, described):
+    sparse_file.write(tmp_path / "net", network.model.state_dict(), {"network": described})
+    with pytest.raises(FileError, match="description must be complete"):
+        feta.load(tmp_path / "net")
+
+
+def test_weights_of_another_network_are_refused_in_one_line(tmp_path, network):
+    other = networks.build("9FC-3SM", (1, 6, 6), seed=0)
+    feta.save(Network(other, INFO), tmp_path / "net")
+    with pytest.raises(FileError, match=r"net must hold the weights of this model: .*conv1.weight") as caught:
+        feta.load(tmp_path / "net")
+    assert "\n" not in str(caught.value)
+
+
+def test_check_writable_leaves_nothing_behind(tmp_path):
+    store.check_writable(tmp_path / "net")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_check_writable_of_a_folder_and_below_a_file(tmp_path):
+    with pytest.raises(FileError, match="it is a folder"):
+        store.check_writable(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(FileError, match=r"cannot write .*file/net: "):
+        store.check_writable(tmp_path / "file" / "net")
+
+
+def test_check_writable_without_permission(tmp_path, monkeypatch):
+    def denied(*args, **kwargs):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", denied)
+    with pytest.raises(FileError, match=f"cannot write {tmp_path / 'net'}: Permission denied"):
+        store.check_writable(tmp_path / "net")
