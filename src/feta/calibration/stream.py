@@ -20,7 +20,7 @@ from torch import Tensor
 from feta.calibration.capture import LayerTap
 from feta.calibration.inputs import Inputs
 from feta.calibration.spill import Spill
-from feta.errors import ConfigError, ModelError
+from feta.errors import ConfigError, DataError, ModelError
 from feta.layers import LayerView
 from feta.problem import Activation, ActivationStream
 
@@ -205,4 +205,7 @@ def sample_rows(stream: ActivationStream, n: int, generator: torch.Generator) ->
             rows = inside.to(A.device)
             picked.append((A[rows], B[rows]))
         start += len(A)
-    return torch.cat([A for A, _ in picked]), torch.cat([B for _, B in picked])
+    A, B = torch.cat([A for A, _ in picked]), torch.cat([B for _, B in picked])
+    if not bool(torch.isfinite(A).all()):
+        raise DataError("a layer's inputs must be finite, got NaN or infinite values in the data")
+    return A, B

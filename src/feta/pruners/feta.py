@@ -122,7 +122,7 @@ class Feta:
             DataFit(self._rectifier(problem.activation), statistics.with_bias),
             penalty_maker(self.regulariser),
             self._settings(min(self.step, longest)),
-            strength=self.strength,
+            strength=0.0 if keep == problem.W.numel() and self.strength is None else self.strength,
             keep=keep,
             outer=self.outer,
             search_steps=self.search_steps,

@@ -1,0 +1,341 @@
+"""Net-Trim: the ADMM against a literal one and against a convex solver, then the method."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+
+from feta.calibration.stream import TensorStream
+from feta.errors import ConfigError
+from feta.problem import Activation, LayerProblem, Status
+from feta.pruners.net_trim import NetTrim, least_error, least_feasible
+from feta.solvers.net_trim_admm import Constraints, Gap, NetTrimAdmm
+from feta.sparsity import Sparsity
+
+FORMS = [
+    pytest.param(activation, cascaded, bias, id=f"{activation}-{'cascade' if cascaded else 'parallel'}-{bias}")
+    for activation in (Activation.RELU, Activation.LINEAR)
+    for cascaded in (False, True)
+    for bias in (True, False)
+]
+
+
+def layer(m=60, d_in=8, d_out=3, *, activation=Activation.RELU, cascaded=False, bias=True, seed=0, chunk=17):
+    """A small layer in float64; in the cascade its inputs differ from those that gave B."""
+    g = torch.Generator().manual_seed(seed)
+    A0 = torch.randn(m, d_in, generator=g, dtype=torch.float64)
+    W = torch.randn(d_in, d_out, generator=g, dtype=torch.float64) / math.sqrt(d_in)
+    b = 0.3 * torch.randn(d_out, generator=g, dtype=torch.float64) if bias else None
+    B = activation(A0 @ W if b is None else A0 @ W + b)
+    A = A0 + 0.2 * torch.randn(m, d_in, generator=g, dtype=torch.float64) if cascaded else A0
+    return LayerProblem(W, b, TensorStream(A, B, chunk), activation, cascaded)
+
+
+def held(problem):
+    """A with a column for the bias, B, W with its bias row, Omega, and V."""
+    A, B, W = problem.stream.A, problem.stream.B, problem.W
+    if problem.bias is not None:
+        A, W = torch.cat([A, A.new_ones(len(A), 1)], 1), torch.cat([W, problem.bias[None]])
+    omega = torch.ones_like(B, dtype=torch.bool) if problem.activation is Activation.LINEAR else B > 1e-6
+    return A, B, W, omega, A @ W if problem.cascaded else torch.zeros_like(B)
+
+
+def admm_of(problem, rho, start=None):
+    _, _, W, _, _ = held(problem)
+    bound = W if problem.cascaded else None
+    constraints = Constraints(problem.stream, problem.activation, problem.bias is not None, bound)
+    return NetTrimAdmm(constraints, W if start is None else start, rho)
+
+
+def literal_admm(A, B, V, omega, W3, epsilon, rho, has_bias):
+    """Section 2 of ALGORITHMS.md, line by line, with all its arrays and on scaled data."""
+    scale = 0.3 * (A.t() @ A).diagonal().max().sqrt()
+    A, B, V, epsilon = A / scale, B / scale, V / scale, epsilon / scale
+    inverse = torch.linalg.inv(A.t() @ A + torch.eye(A.shape[1], dtype=A.dtype))
+    U1, U2 = torch.zeros_like(B), torch.zeros_like(W3)
+    threshold = torch.full((A.shape[1], 1), 1 / rho, dtype=A.dtype)
+    if has_bias:
+        threshold[-1] = 0
+    while True:
+        Z = A @ W3 - U1
+        ratio = min(1.0, float(epsilon / torch.linalg.norm((Z - B)[omega])))
+        W1 = torch.where(omega, B + ratio * (Z - B), torch.minimum(Z, V))
+        W2 = (W3 - U2).sign() * ((W3 - U2).abs() - threshold).clamp(min=0)
+        W3 = inverse @ (A.t() @ (W1 + U1) + W2 + U2)
+        U1 = U1 + W1 - A @ W3
+        U2 = U2 + W2 - W3
+        yield W2, W3
+
+
+@pytest.mark.parametrize(("activation", "cascaded", "bias"), FORMS)
+def test_iterates_are_those_of_the_literal_admm(activation, cascaded, bias):
+    problem = layer(activation=activation, cascaded=cascaded, bias=bias)
+    A, B, W, omega, V = held(problem)
+    epsilon = 0.3 * float(B[omega].norm())
+    admm = admm_of(problem, 5.0)
+    literal = literal_admm(A, B, V, omega, W, epsilon, 5.0, bias)
+    for _, (W2, W3) in zip(range(30), literal, strict=False):
+        torch.testing.assert_close(admm.W2, W2, atol=1e-10, rtol=0)
+        admm.run(1, epsilon)
+        torch.testing.assert_close(admm.W3, W3, atol=1e-10, rtol=0)
+
+
+def convex_optimum(A, B, V, omega, W, epsilon, has_bias):
+    """The least l1 norm, by SLSQP on u = p - n with p, n >= 0, from the feasible W."""
+    A, B, V, omega, W = (X.numpy() for X in (A, B, V, omega, W))
+    shape, size = W.shape, W.size
+    counted = np.ones(shape)
+    if has_bias:
+        counted[-1] = 0
+    cost = np.tile(counted.reshape(-1), 2)
+    rows, columns = np.nonzero(~omega)
+    response = np.zeros((len(rows), *shape))
+    response[np.arange(len(rows)), :, columns] = A[rows]
+    response = response.reshape(len(rows), size)
+
+    def ball(x):
+        R = (A @ (x[:size] - x[size:]).reshape(shape) - B) * omega
+        return epsilon**2 - (R**2).sum()
+
+    def ball_gradient(x):
+        R = (A @ (x[:size] - x[size:]).reshape(shape) - B) * omega
+        half = -2 * (A.T @ R).reshape(-1)
+        return np.concatenate([half, -half])
+
+    constraints = [{"type": "ineq", "fun": ball, "jac": ball_gradient}]
+    if len(rows):
+        both = np.concatenate([-response, response], axis=1)
+        constraints.append({"type": "ineq", "fun": lambda x: V[rows, columns] + both @ x, "jac": lambda x: both})
+    start = np.concatenate([np.maximum(W, 0).reshape(-1), np.maximum(-W, 0).reshape(-1)])
+    found = minimize(
+        lambda x: cost @ x,
+        start,
+        jac=lambda x: cost,
+        bounds=[(0, None)] * (2 * size),
+        constraints=constraints,
+        method="SLSQP",
+        options={"maxiter": 500, "ftol": 1e-12},
+    )
+    assert found.success, found.message
+    return found.fun
+
+
+@pytest.mark.parametrize(("activation", "cascaded", "bias"), FORMS)
+def test_objective_is_the_convex_optimum(activation, cascaded, bias):
+    problem = layer(m=30, d_in=6, d_out=2, activation=activation, cascaded=cascaded, bias=bias)
+    A, B, W, omega, V = held(problem)
+    floor = float((A @ W - B)[omega].norm())
+    epsilon = max(0.3 * float(B[omega].norm()), 1.1 * floor)
+    admm = admm_of(problem, 10.0)
+    admm.run(4000, epsilon)
+    best = convex_optimum(A, B, V, omega, W, epsilon, bias)
+    assert float(admm.W2[:6].abs().sum()) == pytest.approx(best, rel=1e-4)
+    assert best < float(W[:6].abs().sum()) * 0.95
+    assert admm.constraints.gap(admm.W2).met(epsilon, 1e-4)
+    assert max(admm.primal, admm.dual) < 1e-5
+
+
+def test_start_does_not_matter():
+    problem = layer()
+    _, B, W, omega, _ = held(problem)
+    epsilon = 0.3 * float(B[omega].norm())
+    from_w, from_zero = admm_of(problem, 10.0), admm_of(problem, 10.0, torch.zeros_like(W))
+    for admm in (from_w, from_zero):
+        admm.run(3000, epsilon)
+    torch.testing.assert_close(from_w.W2, from_zero.W2, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("activation", "cascaded", "bias"), FORMS)
+def test_gap_of_weights(activation, cascaded, bias):
+    problem = layer(activation=activation, cascaded=cascaded, bias=bias)
+    A, B, W, omega, V = held(problem)
+    X = W * 0.7 + 0.1
+    gap = admm_of(problem, 1.0).constraints.gap(X)
+    over = ((A @ X - V)[~omega]).clamp(min=0)
+    assert gap.misfit == pytest.approx(float((A @ X - B)[omega].norm()))
+    assert gap.size == pytest.approx(float(B[omega].norm()))
+    assert gap.error == pytest.approx(float((activation(A @ X) - B).norm()))
+    assert gap.excess == pytest.approx(float(over.norm()))
+    assert gap.worst == pytest.approx(float(over.max()) if over.numel() else 0.0)
+
+
+def test_gap_met_in_both_constraints():
+    gap = Gap(misfit=1.04, excess=0.04, worst=0.01, error=1.0, size=2.0)
+    assert gap.met(1.0, 0.05)
+    assert not gap.met(1.0, 0.03)
+    assert not gap.met(0.9, 0.05)
+    assert not Gap(0.5, 0.06, 0.06, 0.5, 2.0).met(1.0, 0.05)
+
+
+@pytest.mark.parametrize("search", ["error", "constraint"])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.8, 0.9, 0.97, 0.999])
+@pytest.mark.parametrize("cascaded", [False, True])
+def test_exact_counts(share, search, cascaded):
+    problem = layer(m=80, d_in=20, d_out=10, cascaded=cascaded)
+    solution = NetTrim(iterations=80, search=search).prune(problem, Sparsity(share))
+    assert int(solution.U.count_nonzero()) == Sparsity(share).count(200)
+
+
+def test_constraint_search_meets_the_constraints():
+    problem = layer(m=200, d_in=20, d_out=10)
+    A, B, _, omega, _ = held(problem)
+    solution = NetTrim(search="constraint").prune(problem, Sparsity(0.7))
+    assert solution.status is Status.OK, solution.message
+    response = A @ torch.cat([solution.U, solution.bias[None]])
+    epsilon = solution.stats["epsilon"]
+    assert float((response - B)[omega].norm()) <= 1.1 * epsilon
+    assert float(response[~omega].clamp(min=0).norm()) <= 0.1 * epsilon
+    assert solution.stats["relative_epsilon"] == pytest.approx(epsilon / float(B[omega].norm()))
+
+
+def test_error_search_is_no_worse_than_the_other_and_says_what_it_broke():
+    problem = layer(m=200, d_in=20, d_out=10)
+    A, B, _, _, _ = held(problem)
+    errors = {}
+    for search in ("error", "constraint"):
+        solution = NetTrim(search=search).prune(problem, Sparsity(0.8))
+        errors[search] = float((torch.relu(A[:, :-1] @ solution.U + solution.bias) - B).norm())
+        outside = solution.stats["misfit"] > 1.1 * solution.stats["epsilon"]
+        if search == "error":
+            assert outside
+            assert solution.status is Status.INFEASIBLE
+            assert "40 of the program's" in solution.message
+    assert errors["error"] <= errors["constraint"]
+
+
+def test_beats_thresholding_on_correlated_inputs():
+    g = torch.Generator().manual_seed(1)
+    A = torch.randn(400, 8, generator=g).double() @ torch.randn(8, 30, generator=g).double()
+    W = torch.randn(30, 10, generator=g).double()
+    B = torch.relu(A @ W)
+    U = NetTrim().prune(LayerProblem(W, None, TensorStream(A, B)), Sparsity(0.7)).U
+    cut = W.where(W.abs() >= W.abs().flatten().kthvalue(211).values, 0)
+    assert (torch.relu(A @ U) - B).norm() < 0.5 * (torch.relu(A @ cut) - B).norm()
+
+
+def test_given_epsilon_returns_the_program_as_it_is():
+    problem = layer(m=200, d_in=20, d_out=10)
+    solution = NetTrim(epsilon=0.2, iterations=1500, rho=10).prune(problem, Sparsity(0.99))
+    assert solution.status is Status.OK, solution.message
+    assert solution.stats["nonzeros"] == solution.stats["program_nonzeros"] > 2
+    assert solution.stats["relative_epsilon"] == pytest.approx(0.2)
+    assert solution.stats["misfit"] == pytest.approx(solution.stats["epsilon"], rel=1e-2)
+
+
+def test_given_epsilon_in_the_cascade_keeps_the_trained_weights_feasible():
+    problem = layer(cascaded=True)
+    A, B, W, omega, _ = held(problem)
+    solution = NetTrim(epsilon=1e-6, iterations=2000, rho=10).prune(problem, Sparsity(0.5))
+    assert solution.stats["epsilon"] == pytest.approx(math.sqrt(1.1) * float((A @ W - B)[omega].norm()))
+    assert solution.status is Status.OK, solution.message
+
+
+def test_too_few_iterations_are_reported():
+    solution = NetTrim(epsilon=0.5, iterations=3, tolerance=10).prune(layer(), Sparsity(0.5))
+    assert solution.status is Status.NOT_CONVERGED
+    assert "after 3 iterations" in solution.message
+
+
+def test_chunks_do_not_matter():
+    one, many = layer(m=90, chunk=90), layer(m=90, chunk=7)
+    for method in (NetTrim(iterations=100), NetTrim(epsilon=0.3, iterations=100)):
+        whole, parts = method.prune(one, Sparsity(0.6)), method.prune(many, Sparsity(0.6))
+        torch.testing.assert_close(whole.U, parts.U, atol=1e-9, rtol=0)
+        torch.testing.assert_close(whole.bias, parts.bias, atol=1e-9, rtol=0)
+
+
+def test_sparsity_zero_changes_nothing():
+    problem = layer()
+    solution = NetTrim().prune(problem, Sparsity(0.0))
+    assert torch.equal(solution.U, problem.W)
+    assert torch.equal(solution.bias, problem.bias)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("kind", ["dead", "all dead", "constant", "short", "silent"])
+def test_degenerate_inputs(kind, bias):
+    problem = layer(m=5 if kind == "short" else 40, d_in=12, d_out=4, bias=bias)
+    A, B = problem.stream.A.clone(), problem.stream.B.clone()
+    if kind == "silent":
+        B = torch.zeros_like(B)
+    else:
+        A[:, {"dead": slice(0, 3), "all dead": slice(None), "constant": slice(0, 2)}.get(kind, slice(0, 0))] = 0
+        if kind == "constant":
+            A[:, :2] = 1.5
+        B = torch.relu(A @ problem.W if problem.bias is None else A @ problem.W + problem.bias)
+    problem = LayerProblem(problem.W, problem.bias, TensorStream(A, B))
+    solution = NetTrim(iterations=80).prune(problem, Sparsity(0.5))
+    assert int(solution.U.count_nonzero()) <= 24
+    assert torch.isfinite(solution.U).all()
+    assert (solution.bias is None) == (not bias)
+    if kind == "dead":
+        assert not solution.U[:3].any()
+        assert int(solution.U.count_nonzero()) == 24
+
+
+def test_dtype_and_weights_are_kept():
+    problem = layer()
+    W, b = problem.W.float(), problem.bias.float()
+    single = LayerProblem(W, b, TensorStream(problem.stream.A.float(), problem.stream.B.float()))
+    before = W.clone(), b.clone()
+    solution = NetTrim(iterations=100).prune(single, Sparsity(0.5))
+    assert solution.U.dtype == solution.bias.dtype == torch.float32
+    assert solution.U.device == W.device
+    assert torch.equal(W, before[0])
+    assert torch.equal(b, before[1])
+    double = NetTrim(iterations=100).prune(problem, Sparsity(0.5))
+    torch.testing.assert_close(solution.U.double(), double.U, atol=1e-3, rtol=0)
+
+
+def test_progress_is_reported():
+    seen = []
+    problem = layer()
+    traced = LayerProblem(problem.W, problem.bias, problem.stream, trace=lambda phase, values: seen.append(phase))
+    NetTrim(iterations=40, search_steps=5).prune(traced, Sparsity(0.5))
+    assert seen == ["search"] * 5
+
+
+def gap_of(error=1.0, misfit=1.0, excess=0.0):
+    return Gap(misfit, excess, excess, error, 1.0)
+
+
+@pytest.mark.parametrize("best", [0.011, 0.05, 0.3, 0.9])
+def test_least_error_finds_a_minimum(best):
+    found = least_error(lambda e: gap_of(error=abs(math.log(e / best))), 0.01, 1.0, 14)
+    assert found == pytest.approx(best, rel=0.1)
+
+
+@pytest.mark.parametrize("start", [0.01, 1.0, 50.0])
+def test_least_feasible_finds_the_least(start):
+    found = least_feasible(lambda e: gap_of(misfit=e * 3 / min(e, 3)), start, 0.0, 60, 1e-3)
+    assert found == pytest.approx(3, rel=0.01)
+
+
+def test_least_feasible_keeps_above_its_floor():
+    assert least_feasible(lambda e: gap_of(misfit=0.0), 8.0, 2.0, 20, 0.1) == pytest.approx(2.0, rel=1e-3)
+    assert least_feasible(lambda e: gap_of(misfit=2 * e), 1.0, 0.0, 3, 0.1) == pytest.approx(8.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"iterations": 0}, "NetTrim.iterations must be >= 1, got 0"),
+        ({"search_steps": 0}, "NetTrim.search_steps must be >= 1, got 0"),
+        ({"rho": 0.0}, "NetTrim.rho must be > 0, got 0.0"),
+        ({"tolerance": -1.0}, "NetTrim.tolerance must be > 0, got -1.0"),
+        ({"epsilon": 0.0}, "NetTrim.epsilon must be > 0, got 0.0"),
+        ({"search": "count"}, "NetTrim.search must be 'error' or 'constraint', got 'count'"),
+    ],
+)
+def test_bad_options(options, text):
+    with pytest.raises(ConfigError, match=text):
+        NetTrim(**options)
+
+
+def test_needs_data():
+    with pytest.raises(ConfigError, match="needs calibration data"):
+        NetTrim().prune(LayerProblem(torch.ones(2, 2), None, None), Sparsity(0.5))
