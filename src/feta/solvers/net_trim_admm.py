@@ -110,7 +110,7 @@ class NetTrimAdmm:
     status: Status = field(init=False)
     iterations: int = field(default=0, init=False)
     primal: float = field(default=math.inf, init=False)  # ||W2 - W3|| / ||W3||
-    dual: float = field(default=math.inf, init=False)  # ||change of W3|| / ||W3||
+    dual: float = field(default=math.inf, init=False)  # ||change of W3|| / ||U2||
 
     def __post_init__(self) -> None:
         sums = gram(self.constraints.rows, with_bias=self.constraints.has_bias)
@@ -143,8 +143,8 @@ class NetTrimAdmm:
             self.W3 += S
             self._respond(X)
             self.iterations += 1
-            size = max(float(self.W3.norm()), torch.finfo(torch.float64).tiny)
-            self.primal, self.dual = float((W2 - self.W3).norm()) / size, float(S.norm()) / size
+            self.primal = _ratio(W2 - self.W3, self.W3)
+            self.dual = _ratio(S, self.W3 - self.Q)
 
     def _pull(self, epsilon: float) -> Tensor:
         """Turn Z - T into D = P_C(Z) - Z, in place; A'D in float64."""
@@ -179,6 +179,10 @@ class NetTrimAdmm:
         for A, B in self.constraints.rows.chunks():
             yield A, B, self.gaps[start : start + len(A)]
             start += len(A)
+
+
+def _ratio(change: Tensor, whole: Tensor) -> float:
+    return float(change.norm()) / max(float(whole.norm()), torch.finfo(torch.float64).tiny)
 
 
 def _squares(X: Tensor) -> float:

@@ -1,0 +1,165 @@
+"""masked_refit against numpy's least squares, column by column, and the ways a system can go wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feta.errors import ConfigError, ModelError
+from feta.problem import Status
+from feta.solvers.masked_refit import MaskedFactors, lower_inverse, masked_refit
+
+F64 = torch.float64
+
+
+def rows(seed: int = 0, m: int = 80, d: int = 12, d_out: int = 7) -> tuple[torch.Tensor, torch.Tensor]:
+    """Correlated inputs A (m, d) and targets T (m, d_out)."""
+    g = torch.Generator().manual_seed(seed)
+    A = torch.randn(m, d, generator=g, dtype=F64) @ torch.randn(d, d, generator=g, dtype=F64)
+    return A, torch.randn(m, d_out, generator=g, dtype=F64)
+
+
+def random_mask(shape: tuple[int, int], density: float, seed: int = 1) -> torch.Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed)) < density
+
+
+def slow(A: torch.Tensor, T: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    V = np.zeros((A.shape[1], T.shape[1]))
+    for j in range(T.shape[1]):
+        S = np.flatnonzero(mask[:, j].numpy())
+        if len(S):
+            V[S, j] = np.linalg.lstsq(A.numpy()[:, S], T.numpy()[:, j], rcond=None)[0]
+    return torch.from_numpy(V)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 999), st.integers(1, 30), st.integers(1, 12), st.floats(0, 1), st.integers(1, 20000))
+def test_is_least_squares_on_each_support(seed: int, d: int, d_out: int, density: float, budget: int) -> None:
+    A, T = rows(seed, m=3 * d + 5, d=d, d_out=d_out)
+    mask = random_mask((d, d_out), density, seed)
+    refit = masked_refit(A.t() @ A, A.t() @ T, mask, budget=budget)
+    assert refit.status is Status.OK
+    assert not refit.V[~mask].any()
+    torch.testing.assert_close(A @ refit.V, A @ slow(A, T, mask), rtol=1e-7, atol=1e-7)
+
+
+def test_rows_beyond_the_mask_are_in_every_support() -> None:
+    A, T = rows()
+    A = torch.cat([A, torch.ones(len(A), 1, dtype=F64)], 1)
+    mask = random_mask((12, 7), 0.3)
+    whole = torch.cat([mask, torch.ones(1, 7, dtype=torch.bool)])
+    torch.testing.assert_close(masked_refit(A.t() @ A, A.t() @ T, mask).V, slow(A, T, whole))
+
+
+def test_ridge_pulls_to_toward_and_spares_the_bias() -> None:
+    A, T = rows()
+    A = torch.cat([A, torch.ones(len(A), 1, dtype=F64)], 1)
+    H, C, W = A.t() @ A, A.t() @ T, torch.randn(13, 7, dtype=F64)
+    mask = random_mask((12, 7), 0.5)
+    V = masked_refit(H, C, mask, ridge=0.1, toward=W).V
+    r = 0.1 * H.diagonal()[:12].mean() * torch.tensor([1.0] * 12 + [0.0], dtype=F64)[:, None]
+    gradient = H @ V - C + r * (V - W)
+    whole = torch.cat([mask, torch.ones(1, 7, dtype=torch.bool)])
+    assert gradient[whole].abs().max() < 1e-9 * C.abs().max()
+
+
+@pytest.mark.parametrize("dtype", [F64, torch.float32])
+def test_singular_systems_are_damped_and_reported(dtype: torch.dtype) -> None:
+    A, T = rows()
+    A = torch.cat([A, A[:, :3]], 1)  # collinear
+    mask = torch.ones(15, 7, dtype=torch.bool)
+    mask[12:, 0] = False  # one sound column
+    refit = masked_refit(A.t() @ A, A.t() @ T, mask, dtype=dtype)
+    assert refit.status is Status.DAMPED
+    assert refit.damped_columns == 6
+    assert 0 < refit.damping <= 1e-8
+    tolerance = 1e-5 if dtype is F64 else 1e-3
+    torch.testing.assert_close(A @ refit.V, A @ slow(A, T, mask), rtol=tolerance, atol=tolerance)
+
+
+def test_fewer_rows_than_inputs_still_fits_the_data() -> None:
+    A, T = rows(m=8, d=20)
+    refit = masked_refit(A.t() @ A, A.t() @ T, torch.ones(20, 7, dtype=torch.bool))
+    assert refit.status is Status.DAMPED
+    torch.testing.assert_close(A @ refit.V, T, rtol=1e-4, atol=1e-4)
+
+
+def test_a_dead_input_keeps_toward_or_becomes_zero() -> None:
+    A, T = rows()
+    A[:, 4] = 0
+    W = torch.randn(12, 7, dtype=F64)
+    mask = torch.ones(12, 7, dtype=torch.bool)
+    H, C = A.t() @ A, A.t() @ T
+    plain, pulled = masked_refit(H, C, mask), masked_refit(H, C, mask, toward=W)
+    assert plain.status is Status.OK
+    assert not plain.V[4].any()
+    torch.testing.assert_close(pulled.V[4], W[4])
+    torch.testing.assert_close(pulled.V[5], plain.V[5])
+    torch.testing.assert_close(masked_refit(H, C, mask, ridge=0.01, toward=W).V[4], W[4])
+
+
+def test_float32_is_close_and_ill_conditioned_columns_are_done_again() -> None:
+    A, T = rows()
+    mask = random_mask((12, 7), 0.6)
+    H, C = A.t() @ A, A.t() @ T
+    refit = masked_refit(H, C, mask, dtype=torch.float32, ridge=1e-3)
+    torch.testing.assert_close(refit.V, masked_refit(H, C, mask, ridge=1e-3).V, rtol=1e-3, atol=1e-4)
+    A[:, 1] = A[:, 0] + 1e-5 * A[:, 1]
+    hard = torch.ones(12, 7, dtype=torch.bool)
+    hard[1, 2:] = False
+    retried = masked_refit(A.t() @ A, A.t() @ T, hard, dtype=torch.float32)
+    assert (retried.status, retried.retried_columns, retried.damped_columns) == (Status.DAMPED, 2, 0)
+    torch.testing.assert_close(A @ retried.V, A @ slow(A, T, hard), rtol=1e-3, atol=1e-4)
+
+
+def test_inverse_diagonal_is_that_of_each_support() -> None:
+    A, T = rows()
+    H, mask = A.t() @ A, random_mask((12, 7), 0.5)
+    found = masked_refit(H, A.t() @ T, mask, with_inverse_diagonal=True).inverse_diagonal
+    assert found is not None
+    assert not found[~mask].any()
+    for j in range(7):
+        S = mask[:, j].nonzero()[:, 0]
+        torch.testing.assert_close(found[S, j], torch.linalg.inv(H[S][:, S]).diagonal())
+
+
+def test_held_factors_serve_any_targets() -> None:
+    A, T = rows()
+    H, mask = A.t() @ A, random_mask((12, 7), 0.5)
+    held, made_again = MaskedFactors.of(H, mask), MaskedFactors.of(H, mask, hold=0)
+    assert held.held is not None
+    assert made_again.held is None
+    for targets in (T, T.flip(0), torch.zeros_like(T)):
+        V = held.solve(A.t() @ targets).V
+        assert torch.equal(V, made_again.solve(A.t() @ targets).V)
+        torch.testing.assert_close(V, slow(A, targets, mask))
+
+
+def test_supports_of_very_different_sizes() -> None:
+    A, T = rows(m=400, d=150, d_out=6)
+    mask = torch.arange(150)[:, None] < torch.tensor([150, 0, 1, 75, 149, 40])
+    V = masked_refit(A.t() @ A, A.t() @ T, mask).V
+    torch.testing.assert_close(A @ V, A @ slow(A, T, mask), rtol=1e-6, atol=1e-6)
+
+
+def test_lower_inverse_by_halves() -> None:
+    L = torch.randn(3, 150, 150, dtype=F64).tril() / 20 + 2 * torch.eye(150, dtype=F64)
+    torch.testing.assert_close(lower_inverse(L) @ L, torch.eye(150, dtype=F64).expand(3, -1, -1))
+
+
+def test_errors_say_what_was_wrong() -> None:
+    H, C, mask = torch.eye(3), torch.ones(3, 2), torch.ones(3, 2, dtype=torch.bool)
+    with pytest.raises(ConfigError, match=r"mask \(<= d, d_out\) bool, got H \(3, 3\), mask \(4, 2\)"):
+        masked_refit(H, C, torch.ones(4, 2, dtype=torch.bool))
+    with pytest.raises(ConfigError, match=r"masked_refit.C must have shape \(3, 2\), got \(3, 5\)"):
+        masked_refit(H, torch.ones(3, 5), mask)
+    with pytest.raises(ConfigError, match=r"masked_refit.toward must have shape"):
+        masked_refit(H, C, mask, toward=torch.ones(2, 2))
+    with pytest.raises(ConfigError, match=r"masked_refit.ridge must be >= 0, got -1"):
+        masked_refit(H, C, mask, ridge=-1)
+    indefinite = torch.tensor([[1.0, 3.0, 0.0], [3.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    with pytest.raises(ModelError, match=r"Cholesky factor for every column, got 2 without one"):
+        masked_refit(indefinite, C, mask)

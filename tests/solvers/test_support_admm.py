@@ -1,0 +1,178 @@
+"""support_admm against the iteration as it is written, with explicit inverses."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feta.errors import ConfigError
+from feta.problem import Status
+from feta.solvers.masked_refit import masked_refit
+from feta.solvers.support_admm import support_admm
+from feta.sparsity import top_k_mask
+
+F64 = torch.float64
+
+
+def layer(
+    seed: int = 0, m: int = 120, d: int = 15, d_out: int = 6, bias: bool = False
+) -> tuple[torch.Tensor, ...]:
+    """H, C, W of a layer with correlated, scaled and shifted inputs."""
+    g = torch.Generator().manual_seed(seed)
+    mix = torch.randn(d, d, generator=g, dtype=F64) * torch.logspace(-1, 1, d, dtype=F64)
+    A = torch.randn(m, d, generator=g, dtype=F64) @ mix + 1
+    if bias:
+        A = torch.cat([A, torch.ones(m, 1, dtype=F64)], 1)
+    W = torch.randn(A.shape[1], d_out, generator=g, dtype=F64)
+    T = A @ W + torch.randn(m, d_out, generator=g, dtype=F64)
+    return A.t() @ A, A.t() @ T, W
+
+
+def literal(H: torch.Tensor, C: torch.Tensor, W0: torch.Tensor, k: int, limit: int = 300):
+    s = H.diagonal().sqrt()[:, None]
+    H, C, D, V, rho = H / s / s.t(), C / s, W0 * s, torch.zeros_like(C), 0.1
+    before = top_k_mask(D.abs(), k)
+    for t in range(1, limit + 1):
+        W = torch.linalg.inv(H + rho * torch.eye(len(H), dtype=F64)) @ (C - V + rho * D)
+        Y = W + V / rho
+        mask = top_k_mask(Y.abs(), k)
+        D = Y * mask
+        V = V + rho * (W - D)
+        if t % 3 == 0:
+            changed = int((mask != before).sum()) / k
+            before = mask
+            if changed == 0 and t >= 6:
+                break
+            rho *= 1.3 if changed > 0.1 else 1.2 if changed > 0.005 else 1.1
+    return mask, D / s, W / s, t, rho
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 999), st.integers(2, 20), st.integers(1, 30), st.floats(0.05, 0.9))
+def test_is_the_written_iteration(seed: int, d: int, d_out: int, density: float) -> None:
+    H, C, W0 = layer(seed, d=d, d_out=d_out)
+    k = max(1, round(density * W0.numel()))
+    found = support_admm(H, C, W0, k, dtype=F64)
+    mask, D, W, iterations, rho = literal(H, C, W0, k)
+    assert torch.equal(found.mask, mask)
+    assert found.iterations == iterations
+    assert found.rho == pytest.approx(rho)
+    assert len(found.changes) == (iterations + 2) // 3
+    torch.testing.assert_close(found.D, D, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(found.W, W, rtol=1e-6, atol=1e-8)
+
+
+def test_unpenalised_rows_are_minimised_over() -> None:
+    """Eliminating the bias by hand, by centring, gives the same search."""
+    H, C, W0 = layer(bias=True)
+    rows = torch.arange(16) < 15
+    found = support_admm(H, C, W0, 20, penalised_rows=rows, dtype=F64)
+    h, m = H[:15, 15:], H[15, 15]
+    mask, D, _, iterations, _ = literal(H[:15, :15] - h @ h.t() / m, C[:15] - h @ C[15:] / m, W0[:15], 20)
+    assert found.iterations == iterations
+    assert torch.equal(found.mask[:15], mask)
+    assert bool(found.mask[15].all())
+    torch.testing.assert_close(found.D[:15], D)
+    torch.testing.assert_close((H @ found.D - C)[15], torch.zeros(6, dtype=F64), atol=1e-8, rtol=0)
+
+
+def test_ridge_is_that_of_the_problem_with_it_written_out() -> None:
+    H, C, W0 = layer()
+    r = 0.1 * H.diagonal().mean()
+    inside = support_admm(H, C, W0, 20, ridge=0.1, toward=W0, dtype=F64)
+    outside = support_admm(H + r * torch.eye(15, dtype=F64), C + r * W0, W0, 20, dtype=F64)
+    assert torch.equal(inside.mask, outside.mask)
+    torch.testing.assert_close(inside.D, outside.D)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_support_is_better_than_that_of_magnitudes(seed: int) -> None:
+    H, C, W0 = layer(seed, d=40, d_out=20)
+
+    def objective(mask: torch.Tensor) -> float:
+        V = masked_refit(H, C, mask).V
+        return float((V * (H @ V)).sum() / 2 - (C * V).sum())
+
+    for k in (40, 120, 300):
+        found = support_admm(H, C, W0, k)
+        assert found.status is Status.OK
+        assert objective(found.mask) < objective(top_k_mask(W0.abs(), k))
+
+
+def test_scale_of_inputs_does_not_matter() -> None:
+    H, C, W0 = layer()
+    s = torch.logspace(-3, 3, 15, dtype=F64)[:, None]
+    scaled = support_admm(s * H * s.t(), s * C, W0 / s, 20, dtype=F64)
+    plain = support_admm(H, C, W0, 20, dtype=F64)
+    assert torch.equal(scaled.mask, plain.mask)
+    torch.testing.assert_close(scaled.D * s, plain.D)
+
+
+def test_float32_finds_much_the_same_support() -> None:
+    H, C, W0 = layer(d=40, d_out=20)
+    single, double = (support_admm(H, C, W0, 120, dtype=dtype) for dtype in (torch.float32, F64))
+    assert (single.mask != double.mask).sum() <= 6
+    assert single.D.dtype == F64
+
+
+@pytest.mark.parametrize("k", [0, 1, 89, 90])
+def test_counts_at_the_edges(k: int) -> None:
+    H, C, W0 = layer()
+    found = support_admm(H, C, W0, k)
+    assert int(found.mask.sum()) == k
+    assert int(found.D.count_nonzero()) <= k
+    if k == 90:  # nothing to prune: the least-squares solution, once it is reached
+        long = support_admm(H, C, W0, k, warm_up=3000, max_iterations=3000, schedule=((0, 1.0),), dtype=F64)
+        torch.testing.assert_close(long.D, torch.linalg.solve(H, C))
+
+
+def test_dead_and_constant_inputs_come_last() -> None:
+    H, C, W0 = layer(bias=True)
+    H[3], H[:, 3], C[3] = 0, 0, 0  # dead
+    H[7], H[:, 7], C[7] = 2 * H[15], 2 * H[15], 2 * C[15]  # always 2
+    H[7, 7], H[15, 7], H[7, 15] = 4 * H[15, 15], 2 * H[15, 15], 2 * H[15, 15]
+    noise = 1 + 1e-8 * torch.randn(16, 16, generator=torch.Generator().manual_seed(0), dtype=F64)
+    found = support_admm(
+        H * noise * noise.t(), C, W0, 60, penalised_rows=torch.arange(16) < 15, ridge=0.01, toward=W0
+    )
+    assert not found.mask[[3, 7]].any()
+    assert bool(torch.isfinite(found.D).all())
+
+
+def test_indefinite_matrix_is_damped_and_reported() -> None:
+    H = torch.tensor([[1.0, 1.105], [1.105, 1.0]], dtype=F64)
+    found = support_admm(H, torch.ones(2, 3, dtype=F64), torch.ones(2, 3, dtype=F64), 3)
+    assert found.status is Status.DAMPED
+    assert found.damping > 0
+
+
+def test_iteration_limit_is_reported_and_progress_is_told() -> None:
+    H, C, W0 = layer()
+    seen: list[tuple[int, float, float]] = []
+    found = support_admm(H, C, W0, 20, max_iterations=4, watch=lambda *values: seen.append(values))
+    assert (found.status, found.iterations) == (Status.NOT_CONVERGED, 4)
+    assert [values[0] for values in seen] == [3, 4]
+    assert [values[2] for values in seen] == list(found.changes)
+
+
+def test_arguments_are_left_alone() -> None:
+    H, C, W0 = layer(bias=True)
+    copies = H.clone(), C.clone(), W0.clone()
+    support_admm(H, C, W0, 20, penalised_rows=torch.arange(16) < 15, ridge=0.1, toward=W0, dtype=F64)
+    assert all(torch.equal(a, b) for a, b in zip(copies, (H, C, W0), strict=True))
+
+
+def test_errors_say_what_was_wrong() -> None:
+    H, C, W0 = layer()
+    with pytest.raises(ConfigError, match=r"H \(d, d\) and C, W0 \(d, d_out\), got H \(15, 15\), C \(14, 6\)"):
+        support_admm(H, C[1:], W0, 3)
+    with pytest.raises(ConfigError, match=r"penalised_rows must be \(15,\) bool, got \(3,\) torch.bool"):
+        support_admm(H, C, W0, 3, penalised_rows=torch.ones(3, dtype=torch.bool))
+    with pytest.raises(ConfigError, match=r"support_admm.k must be >= 0, got -1"):
+        support_admm(H, C, W0, -1)
+    with pytest.raises(ConfigError, match=r"support_admm.every must be >= 1, got 0"):
+        support_admm(H, C, W0, 3, every=0)
+    with pytest.raises(ConfigError, match=r"support_admm.rho must be > 0, got 0"):
+        support_admm(H, C, W0, 3, rho=0)
