@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import tempfile
 from collections import OrderedDict
@@ -21,6 +22,7 @@ from torch.nn.utils import prune as torch_prune
 import feta
 from feta import ConfigError, DataError, LayerProblem, LayerSolution, ModelError, Sparsity, Status
 from feta.pruners import METHODS
+from feta.pruning import DEFAULT_METHOD
 from feta.sparsity import top_k_mask
 
 
@@ -47,6 +49,8 @@ def convnet() -> nn.Sequential:
     return nn.Sequential(layers)
 
 
+# Tests that are about the engine, not about a method, use the one whose result can be told beforehand.
+thresholded = functools.partial(feta.prune, method="threshold")
 X = torch.randn(50, 6, generator=torch.Generator().manual_seed(1))
 IMAGES = torch.randn(9, 2, 4, 4, generator=torch.Generator().manual_seed(2))
 
@@ -94,7 +98,7 @@ def hooks(model: nn.Module) -> list[int]:
 @given(st.integers(0, 99))
 def test_counts_are_exact_and_masks_match(percent):
     model = mlp()
-    result = feta.prune(model, sparsity=percent / 100)
+    result = thresholded(model, sparsity=percent / 100)
     assert list(result.masks) == ["fc1", "fc2"]
     for layer in result.report.layers:
         weight = result.model.get_submodule(layer.name).weight
@@ -108,7 +112,7 @@ def test_counts_are_exact_and_masks_match(percent):
 
 
 def test_only_the_chosen_weights_change():
-    model, result = mlp(), feta.prune(mlp(), X, 0.5)
+    model, result = mlp(), thresholded(mlp(), X, 0.5)
     for name, tensor in result.model.state_dict().items():
         assert torch.equal(tensor, model.state_dict()[name]) == (name not in ("fc1.weight", "fc2.weight"))
 
@@ -149,7 +153,7 @@ def test_the_callers_model_is_untouched_when_the_method_fails():
 
 
 def test_the_result_can_be_copied_and_read():
-    result = feta.prune(mlp(), X, {"fc1": 0.9, "fc2": 0.5})
+    result = thresholded(mlp(), X, {"fc1": 0.9, "fc2": 0.5})
     again = copy.deepcopy(result)
     assert torch.equal(again.model(X), result.model(X))
     assert again.report == result.report
@@ -163,7 +167,7 @@ def test_the_result_can_be_copied_and_read():
 @torch.no_grad()
 def test_relative_error_is_that_of_the_definition():
     model = mlp(dtype=torch.float64)
-    result = feta.prune(model, X.double(), 0.7, batch_size=7)
+    result = thresholded(model, X.double(), 0.7, batch_size=7)
     x, y = X.double(), X.double()
     for name, layer in zip(("fc1", "fc2"), result.report.layers, strict=True):
         x, y = (F.relu(m.get_submodule(name)(v)) for m, v in ((model, x), (result.model, y)))
@@ -171,14 +175,14 @@ def test_relative_error_is_that_of_the_definition():
 
 
 def test_without_data_there_is_no_relative_error():
-    assert [layer.relative_error for layer in feta.prune(mlp()).report.layers] == [None, None]
+    assert [layer.relative_error for layer in thresholded(mlp()).report.layers] == [None, None]
 
 
 def test_a_layer_whose_output_is_always_zero():
     model = mlp()
     with torch.no_grad():
         model.fc1.bias.fill_(-1000.0)
-    assert feta.prune(model, X, 0.5).report.layers[0].relative_error == 0.0
+    assert thresholded(model, X, 0.5).report.layers[0].relative_error == 0.0
 
 
 # What a layer is shown
@@ -308,25 +312,25 @@ def test_status_message_and_stats_reach_the_report():
 
 
 def test_sparsity_per_layer():
-    result = feta.prune(mlp(), X, {"fc1": 0.25, "fc2": 0.75})
+    result = thresholded(mlp(), X, {"fc1": 0.25, "fc2": 0.75})
     assert [layer.nonzeros for layer in result.report.layers] == [36, 14]
 
 
 def test_layers_of_a_mapping_that_match_nothing_stay_dense():
-    result = feta.prune(mlp(), X, {"fc2": 0.75})
+    result = thresholded(mlp(), X, {"fc2": 0.75})
     assert list(result.masks) == ["fc2"]
     assert torch.equal(result.model.fc1.weight, mlp().fc1.weight)
 
 
 def test_layers_by_pattern():
-    assert list(feta.prune(mlp(), X, layers=["*2", "out"]).masks) == ["fc2", "out"]
+    assert list(thresholded(mlp(), X, layers=["*2", "out"]).masks) == ["fc2", "out"]
 
 
 def test_global_magnitude_is_one_threshold():
     model = mlp()
     with torch.no_grad():
         model.fc2.weight.mul_(3)
-    result = feta.prune(model, sparsity=0.8, allocation="global-magnitude")
+    result = thresholded(model, sparsity=0.8, allocation="global-magnitude")
     together = torch.cat([model.fc1.weight.flatten(), model.fc2.weight.flatten()]).abs()
     expected = top_k_mask(together, Sparsity(0.8).count(104))
     assert torch.equal(torch.cat([mask.flatten() for mask in result.masks.values()]), expected)
@@ -334,7 +338,7 @@ def test_global_magnitude_is_one_threshold():
 
 
 def test_convolutions_are_pruned_when_named_also_in_groups():
-    result = feta.prune(convnet(), IMAGES, 0.8, layers=["conv*", "fc1"])
+    result = thresholded(convnet(), IMAGES, 0.8, layers=["conv*", "fc1"])
     for layer, weights in zip(result.report.layers, (4 * 2 * 9, 6 * 2 * 9, 24 * 5), strict=True):
         assert layer.nonzeros == Sparsity(0.8).count(weights)
     dense = convnet()
@@ -355,9 +359,9 @@ def test_every_group_of_a_convolution_is_a_problem_of_its_own():
 
 def test_channels_last_models():
     model = convnet().to(memory_format=torch.channels_last)
-    result = feta.prune(model, IMAGES, 0.5, layers="conv*")
+    result = thresholded(model, IMAGES, 0.5, layers="conv*")
     assert torch.equal(
-        result.masks["conv1"], feta.prune(convnet(), IMAGES, 0.5, layers="conv*").masks["conv1"]
+        result.masks["conv1"], thresholded(convnet(), IMAGES, 0.5, layers="conv*").masks["conv1"]
     )
 
 
@@ -365,8 +369,8 @@ def test_a_model_that_is_a_layer():
     with pytest.raises(
         ModelError, match=r"two or more Linear layers .* name the layers to prune with layers="
     ):
-        feta.prune(nn.Linear(6, 4), X)
-    assert feta.prune(nn.Linear(6, 4), X, 0.5, layers="*").report.layers[0].nonzeros == 12
+        thresholded(nn.Linear(6, 4), X)
+    assert thresholded(nn.Linear(6, 4), X, 0.5, layers="*").report.layers[0].nonzeros == 12
 
 
 def test_a_layer_the_model_never_runs():
@@ -379,8 +383,8 @@ def test_a_layer_the_model_never_runs():
             return self.net(x)
 
     with pytest.raises(ModelError, match=r"must run in the model's forward pass, got \['idle'\]"):
-        feta.prune(Idle(), X)
-    assert list(feta.prune(Idle(), X, layers="net.fc*").masks) == ["net.fc1", "net.fc2"]
+        thresholded(Idle(), X)
+    assert list(thresholded(Idle(), X, layers="net.fc*").masks) == ["net.fc1", "net.fc2"]
 
 
 def test_attention_blocks_prune_where_they_can():
@@ -389,7 +393,7 @@ def test_attention_blocks_prune_where_they_can():
     model = nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), nn.Linear(8, 2))
     data = torch.randn(4, 5, 8)
     with pytest.raises(ModelError, match=r"got \['0.self_attn.out_proj'\] which do not"):
-        feta.prune(model, data)
+        thresholded(model, data)
     found = shown(model, data, layers=["0.linear?"])
     assert found["0.linear1"]["A"].shape == (20, 8)
     assert str(found["0.linear1"]["problem"].activation) == "relu"
@@ -411,7 +415,7 @@ def test_a_shared_layer_is_pruned_once_over_all_its_rows():
 @pytest.mark.parametrize("compensate", [False, True])
 def test_dtypes_are_kept(dtype, compensate):
     model = mlp(dtype=dtype)
-    result = feta.prune(model, X, 0.75, compensate=compensate)
+    result = thresholded(model, X, 0.75, compensate=compensate)
     assert {p.dtype for p in result.model.parameters()} == {dtype}
     assert [layer.nonzeros for layer in result.report.layers] == [12, 14]
     kept = result.masks["fc1"]
@@ -421,7 +425,7 @@ def test_dtypes_are_kept(dtype, compensate):
 def test_whole_number_inputs_reach_an_embedding_as_they_are():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(10, 6), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 2)).bfloat16()
-    result = feta.prune(model, torch.arange(10)[:, None].expand(10, 3), 0.5)
+    result = thresholded(model, torch.arange(10)[:, None].expand(10, 3), 0.5)
     assert result.report.layers[0].nonzeros == 15
 
 
@@ -431,8 +435,8 @@ def test_whole_number_inputs_reach_an_embedding_as_they_are():
 @torch.no_grad()
 def test_compensation_lowers_the_error_of_the_logits_and_changes_that_layer_alone():
     model = mlp()
-    plain = feta.prune(model, X, 0.8)
-    refitted = feta.prune(model, X, 0.8, compensate=True)
+    plain = thresholded(model, X, 0.8)
+    refitted = thresholded(model, X, 0.8, compensate=True)
     errors = [float((r.model(X) - model(X)).norm()) for r in (plain, refitted)]
     assert errors[1] < 0.9 * errors[0]
     assert refitted.report.compensated == ("out",)
@@ -442,7 +446,7 @@ def test_compensation_lowers_the_error_of_the_logits_and_changes_that_layer_alon
 
 
 def test_compensation_follows_each_pruned_layer():
-    result = feta.prune(mlp(), X, 0.5, layers="fc1", compensate=True)
+    result = thresholded(mlp(), X, 0.5, layers="fc1", compensate=True)
     assert result.report.compensated == ("fc2",)
     assert torch.equal(result.model.out.weight, mlp().out.weight)
 
@@ -450,13 +454,13 @@ def test_compensation_follows_each_pruned_layer():
 def test_batch_norm_statistics_are_those_of_the_pruned_network():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)).eval()
-    result = feta.prune(model, X, 0.5, layers="0", batchnorm=True)
+    result = thresholded(model, X, 0.5, layers="0", batchnorm=True)
     norm = result.model[1]
     torch.testing.assert_close(norm.running_mean, result.model[0](X).mean(0))
     torch.testing.assert_close(norm.running_var, result.model[0](X).var(0))
     assert not norm.training
     assert torch.equal(model[1].running_mean, torch.zeros(8))
-    assert torch.equal(feta.prune(model, X, 0.5, layers="0").model[1].running_mean, torch.zeros(8))
+    assert torch.equal(thresholded(model, X, 0.5, layers="0").model[1].running_mean, torch.zeros(8))
 
 
 # The seed
@@ -483,7 +487,7 @@ def test_the_seed_reaches_the_method_unless_it_has_its_own(monkeypatch):
 @pytest.mark.parametrize("share", [-0.1, 1.0, 1.5, 90, float("nan"), True, "0.9", None])
 def test_sparsity_outside_its_range(share):
     with pytest.raises(ConfigError, match="sparsity must be"):
-        feta.prune(mlp(), X, share)
+        thresholded(mlp(), X, share)
 
 
 @pytest.mark.parametrize(
@@ -506,7 +510,7 @@ def test_sparsity_outside_its_range(share):
 )
 def test_bad_arguments(arguments, message):
     with pytest.raises(ConfigError, match=message):
-        feta.prune(mlp(), **{"data": X, **arguments})
+        thresholded(mlp(), **{"data": X, **arguments})
 
 
 @pytest.mark.parametrize(
@@ -519,7 +523,7 @@ def test_bad_arguments(arguments, message):
 )
 def test_data_that_is_missing(arguments, need):
     with pytest.raises(ConfigError, match=f"data must be given for {need}, got None"):
-        feta.prune(mlp(), **arguments)
+        thresholded(mlp(), **arguments)
 
 
 def test_nan_weights_are_named_once():
@@ -530,7 +534,7 @@ def test_nan_weights_are_named_once():
         with pytest.raises(
             ModelError, match="fc2: weights must be finite, got 3 NaN or infinite of 56"
         ) as caught:
-            feta.prune(model, data)
+            thresholded(model, data)
         assert str(caught.value).count("fc2") == 1
 
 
@@ -562,7 +566,7 @@ def test_data_that_is_not_finite(bad, options):
     data = X.clone()
     data[3, 2] = bad
     with pytest.raises(DataError, match=r"layer 'fc1': .* must be finite, got NaN"):
-        feta.prune(mlp(), data, 0.5, **options)
+        thresholded(mlp(), data, 0.5, **options)
 
 
 def test_compensation_names_the_layer_it_fails_at():
@@ -572,22 +576,22 @@ def test_compensation_names_the_layer_it_fails_at():
 
     layers = [("fc1", nn.Linear(6, 5)), ("spoils", Spoils()), ("out", nn.Linear(5, 2))]
     with pytest.raises(DataError, match="layer 'out': a layer's inputs must be finite"):
-        feta.prune(nn.Sequential(OrderedDict(layers)), X, 0.5, compensate=True)
+        thresholded(nn.Sequential(OrderedDict(layers)), X, 0.5, compensate=True)
 
 
 def test_models_torch_prunes_already_say_what_to_do():
     model = mlp()
     torch_prune.l1_unstructured(model.fc1, "weight", amount=0.5)
     with pytest.raises(ModelError, match=r"must be one that copy.deepcopy can copy, .*prune.remove"):
-        feta.prune(model, X)
+        thresholded(model, X)
 
 
 def test_a_parametrised_layer_can_be_left_out_but_not_pruned():
     model = mlp()
     parametrizations.weight_norm(model.fc1)
     with pytest.raises(ModelError, match="layer 'fc1' must hold its weight as a plain parameter"):
-        feta.prune(model, X)
-    assert list(feta.prune(model, X, layers="fc2").masks) == ["fc2"]
+        thresholded(model, X)
+    assert list(thresholded(model, X, layers="fc2").masks) == ["fc2"]
 
 
 # One layer held as tensors
@@ -595,7 +599,7 @@ def test_a_parametrised_layer_can_be_left_out_but_not_pruned():
 
 def test_smart_prune():
     W, A = torch.randn(6, 4), torch.randn(20, 6)
-    solution = feta.smart_prune(W, A, F.relu(A @ W), sparsity=0.75)
+    solution = feta.smart_prune(W, A, F.relu(A @ W), sparsity=0.75, method="threshold")
     assert int((solution.U != 0).sum()) == 6
     assert int((feta.smart_prune(W, A, A @ W, sparsity=Sparsity(nonzeros=5)).U != 0).sum()) == 5
 
@@ -637,3 +641,8 @@ def test_smart_prune_of_bad_values():
         feta.smart_prune(W, A, A @ W, activation="tanh")
     with pytest.raises(ConfigError, match="sparsity must be in"):
         feta.smart_prune(W, A, A @ W, sparsity=1.0)
+
+
+def test_the_default_method_is_one_of_the_table():
+    assert DEFAULT_METHOD in METHODS
+    assert feta.prune(mlp(), X, 0.5).report.method == DEFAULT_METHOD

@@ -30,9 +30,10 @@ class Answer(NamedTuple):
 
 @pytest.fixture(autouse=True)
 def empty_folder(monkeypatch, tmp_path):
-    """No settings but those a test makes."""
+    """No settings but those a test makes, and the quick method whose counts are known beforehand."""
     for name in [name for name in os.environ if name.startswith("FETA_")]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("FETA_PRUNE_METHOD", "threshold")
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("FETA_CACHE", str(tmp_path / "cache"))
     (tmp_path / "here").mkdir()

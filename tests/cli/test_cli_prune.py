@@ -21,6 +21,7 @@ from feta.lab import store
 from feta.lab.judge import judge
 from feta.lab.records import read
 from feta.pruners import METHODS
+from feta.pruning import DEFAULT_METHOD
 
 KEYS = {
     "method",
@@ -314,6 +315,12 @@ def test_brackets_in_a_path_are_no_markup(run, trained, tmp_path):
     answer = run("prune", trained, "-o", tmp_path / "runs[/bold]" / "[red]" / "out.safetensors")
     assert answer.code == 0
     assert f"written to {tmp_path}/runs[/bold]/[red]/out.safetensors\n" in answer.out
+
+
+def test_the_default_method_is_that_of_the_library(run, trained, monkeypatch):
+    monkeypatch.delenv("FETA_PRUNE_METHOD")
+    found = json.loads(run("prune", trained, "--json", "--samples", "200").out)
+    assert found["method"] == DEFAULT_METHOD
 
 
 def test_every_method_has_its_options_on_the_command_line():

@@ -53,7 +53,7 @@ def test_dense_round_trip(tmp_path, network):
 def test_pruned_round_trip(tmp_path):
     wide = NetworkInfo("60FC-3SM", (1, 28, 28), "tiny", INFO.normalisation)
     dense = Network(networks.build(wide.specification, wide.shape, seed=1).eval(), wide)
-    result = feta.prune(dense.model, sparsity=0.9, layers="fc1")
+    result = feta.prune(dense.model, sparsity=0.9, method="threshold", layers="fc1")
     pruned = dense.with_model(result.model, pruning={"method": "threshold", "layers": ["fc1"]}, accuracy={})
     sizes = [feta.save(net, tmp_path / name) for name, net in (("dense", dense), ("pruned", pruned))]
     back = feta.load(tmp_path / "pruned")

@@ -121,7 +121,9 @@ def test_same_seed_same_result(case):
 def test_does_not_depend_on_chunking(case):
     if case == "feta-svrg":
         pytest.skip("SVRG draws its minibatches within chunks: another chunking is another draw")
-    results = [pruner(case).prune(problem(*layer(), chunk_rows=rows), Sparsity(0.6)).U for rows in (7, 50, 120)]
+    results = [
+        pruner(case).prune(problem(*layer(), chunk_rows=rows), Sparsity(0.6)).U for rows in (7, 50, 120)
+    ]
     for other in results[1:]:
         assert torch.equal(results[0] != 0, other != 0)
         torch.testing.assert_close(results[0], other, rtol=1e-6, atol=1e-8)
@@ -137,7 +139,9 @@ def test_no_sparsity_leaves_the_response_no_worse(case):
     assert response_error(p, solution.U, solution.bias) <= limit
 
 
-@pytest.mark.parametrize("trouble", ["dead inputs", "constant columns", "fewer rows than inputs", "rank deficient", "all dead"])
+@pytest.mark.parametrize(
+    "trouble", ["dead inputs", "constant columns", "fewer rows than inputs", "rank deficient", "all dead"]
+)
 def test_awkward_data(case, trouble):
     A, W, b = layer(m=8 if trouble == "fewer rows than inputs" else 120)
     A = A.clone()
@@ -191,7 +195,9 @@ def test_unknown_option_is_named(case):
 
 
 def test_text_options_are_converted():
-    method = make("feta", {"solver": "svrg", "outer": "5", "step": "0.01", "debias": "false", "theta": "none"})
+    method = make(
+        "feta", {"solver": "svrg", "outer": "5", "step": "0.01", "debias": "false", "theta": "none"}
+    )
     assert (method.outer, method.step, method.debias, method.theta) == (5, 0.01, False, None)
     with pytest.raises(ConfigError, match=r"feta\.outer must be of type int, got 'many'"):
         make("feta", {"outer": "many"})

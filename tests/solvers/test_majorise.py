@@ -14,7 +14,9 @@ from feta.sparsity import top_k_mask
 def case(request):
     generator = torch.Generator().manual_seed(2)
     A = torch.randn(300, 7, generator=generator, dtype=torch.float64)
-    A = A @ torch.randn(7, 7, generator=generator, dtype=torch.float64)  # correlated: a refit has something to gain
+    A = A @ torch.randn(
+        7, 7, generator=generator, dtype=torch.float64
+    )  # correlated: a refit has something to gain
     W = torch.randn(7, 5, generator=generator, dtype=torch.float64)
     b = torch.randn(5, generator=generator, dtype=torch.float64) if request.param else None
     Z = A @ W if b is None else A @ W + b

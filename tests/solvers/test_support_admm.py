@@ -166,7 +166,9 @@ def test_arguments_are_left_alone() -> None:
 
 def test_errors_say_what_was_wrong() -> None:
     H, C, W0 = layer()
-    with pytest.raises(ConfigError, match=r"H \(d, d\) and C, W0 \(d, d_out\), got H \(15, 15\), C \(14, 6\)"):
+    with pytest.raises(
+        ConfigError, match=r"H \(d, d\) and C, W0 \(d, d_out\), got H \(15, 15\), C \(14, 6\)"
+    ):
         support_admm(H, C[1:], W0, 3)
     with pytest.raises(ConfigError, match=r"penalised_rows must be \(15,\) bool, got \(3,\) torch.bool"):
         support_admm(H, C, W0, 3, penalised_rows=torch.ones(3, dtype=torch.bool))

@@ -52,7 +52,7 @@ def output_importance(
                 gradients = torch.autograd.grad(logits, kept, signs, retain_graph=True, allow_unused=True)
                 for total, gradient in zip(totals, gradients, strict=True):
                     if gradient is not None:
-                        total += gradient.square()
+                        total += gradient.square() / probes
     finally:
         for handle in handles:
             handle.remove()

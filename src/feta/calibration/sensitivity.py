@@ -31,4 +31,5 @@ def _largest_shares(A: Tensor, P: Tensor) -> Tensor:
     largest, shares = torch.zeros_like(P), torch.empty_like(P)
     for a, r in zip(A, reciprocals, strict=True):
         torch.maximum(largest, torch.outer(a, r, out=shares), out=largest)
-    return largest.mul_(P).clamp_(max=1)
+    # A weight of the other sign may have met an infinite ratio: its zero times that is no number.
+    return largest.mul_(P).clamp_(max=1).where(P > 0, 0)

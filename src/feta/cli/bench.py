@@ -42,7 +42,7 @@ def bench(
     nets
         Presets; by default the dense ones of the paper.
     methods
-        By default all; feta@fast and feta@best are feta at another quality.
+        By default all. With options: feta:quality=best, feta:solver=svrg+debias=false.
     sparsity
         Shares of zeros, separated by commas.
     seeds

@@ -108,6 +108,7 @@ def prune(
     from feta.lab import data as datasets
     from feta.lab import store
     from feta.lab.jobs import prune_network
+    from feta.pruners import make
     from feta.lab.records import append, record
 
     if output is not None and output.resolve() == network.resolve():
@@ -124,7 +125,7 @@ def prune(
                 datasets.load(net.info.data, data_dir, progress=advance), normalisation=net.info.normalisation
             )
     except DataError as error:
-        if method != "threshold":
+        if make(method, given).passes != "none":
             raise
         err().print(f"feta: warning: accuracy is not measured: {error}")
         loaded = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import statistics as summary
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch import Tensor
 from feta.calibration.capture import evaluating
 from feta.calibration.inputs import Inputs, call
 from feta.engine import Run
-from feta.errors import ConfigError, unknown_name
+from feta.errors import ConfigError
 from feta.lab import data as datasets
 from feta.lab import networks
 from feta.lab.judge import judge
@@ -29,7 +29,7 @@ from feta.lab.records import append, environment, read
 from feta.lab.store import Network
 from feta.lab.zoo import trained
 from feta.layers import LayerView
-from feta.pruners import METHODS
+from feta.pruners import METHODS, make
 from feta.pruning import prune
 from feta.selection import select
 
@@ -50,14 +50,12 @@ class Bench:
     data: str | None = None  # instead of the nets' own
     data_dir: Path | None = None
     networks: Path = Path("results/networks")  # trained networks, made where missing
-    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by method
 
     def __post_init__(self) -> None:
         for net in self.nets:
             networks.preset(net)
         for method in self.methods:
-            if method.partition("@")[0] not in METHODS:
-                raise unknown_name("method", method, METHODS)
+            make(*parse_method(method))
         if self.seeds < 1:
             raise ConfigError(f"seeds must be >= 1, got {self.seeds}")
 
@@ -99,8 +97,7 @@ def _network_cells(
     floor = floor_seconds(network, images, bench.samples, seed)
     for _, _, sparsity, compensate, method in keys:
         tell(f"{net}, seed {seed}: {method} at {100 * sparsity:g} %")
-        name, _, quality = method.partition("@")
-        options = {**bench.options.get(method, {}), **({"quality": quality} if quality else {})}
+        name, options = parse_method(method)
         cell: dict[str, Any] = {
             "net": net,
             "method": method,
@@ -174,6 +171,13 @@ def _adds_gram(view: LayerView) -> Callable[[Any, Any], None]:
             H.add_(A.t() @ A)
 
     return hook
+
+
+def parse_method(label: str) -> tuple[str, dict[str, str]]:
+    """A method and its options from a label: feta, feta:quality=best, feta:solver=svrg+debias=false."""
+    name, _, text = label.partition(":")
+    pairs = [part.partition("=") for part in text.split("+") if part]
+    return name, {option: value for option, _, value in pairs}
 
 
 def _key(cell: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -103,6 +103,7 @@ class _Run:
             model.parameters(), settings.learning_rate, settings.momentum, fused=True
         )
         self.epoch, self.stale, self.best, self.latest = 0, 0, -1.0, -1.0
+        self.warm = False  # whether this process has taken a step
         self.best_weights = {name: t.clone() for name, t in model.state_dict().items()}
 
     def one_epoch(self, images: Tensor, labels: Tensor) -> float:
@@ -186,9 +187,11 @@ class _GraphedStep:
         self.loss = torch.zeros((), device=images.device)
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        warm = all("momentum_buffer" in state for state in self.run.optimiser.state.values())
-        if len(x) != len(self.x) or not warm or not self.run.optimiser.state:
-            return self.run.step(x, y)  # the last, smaller batch, and the very first, which makes the buffers
+        if len(x) != len(self.x) or not self.run.warm:
+            # The last, smaller batch; and a process's first, which makes buffers and wakes the libraries up:
+            # neither may happen while a graph is recorded, and a resumed run has its buffers already.
+            self.run.warm = True
+            return self.run.step(x, y)
         self.x.copy_(x)
         self.y.copy_(y)
         if self.graph is None:

@@ -44,7 +44,7 @@ def make(method: str | Pruner, options: Mapping[str, Any] | None = None) -> Prun
 
 def options_of(pruner: Pruner) -> dict[str, Any]:
     """The hyper-parameters of a pruner, for records and reports."""
-    return dataclasses.asdict(pruner)  # type: ignore[call-overload, no-any-return]
+    return dataclasses.asdict(pruner) if dataclasses.is_dataclass(pruner) else {}
 
 
 def _typed(method: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -64,6 +64,9 @@ class Alps:
             raise ConfigError(f"Alps.refit_iterations must be >= 0, got {self.refit_iterations}")
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
+        k = target.count(problem.W.numel())
+        if k == problem.W.numel():
+            return LayerSolution(problem.W.clone(), problem.bias)  # W itself is the optimum
         d_in = len(problem.W)
         has_bias = self.fit_bias and problem.bias is not None
         W = with_bias_row(problem.W, problem.bias if has_bias else None).double()
@@ -73,7 +76,7 @@ class Alps:
             H,
             H @ W,
             W,
-            target.count(problem.W.numel()),
+            k,
             penalised_rows=prunable,
             ridge=self.ridge,
             toward=W,

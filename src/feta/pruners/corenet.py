@@ -85,11 +85,12 @@ def sample_part(w: Tensor, q: Tensor, N: Tensor, generator: np.random.Generator)
 
     w and q are (parts, d_in), q sums to 1 in each row or is 0 in all of it; N (parts,) is integer.
     """
-    shares = q.double().cpu().numpy()
-    # numpy gives what rounding leaves of a row to its last entry; an entry of its own keeps it from the weights.
-    shares = np.concatenate([shares, np.zeros((len(shares), 1))], axis=1)
+    q = q.double()
+    q = q / q.sum(1, keepdim=True).clamp(min=torch.finfo(q.dtype).tiny)
+    # numpy gives what rounding leaves of a row to its last entry: a column of its own keeps it from the weights.
+    shares = np.pad(q.cpu().numpy(), ((0, 0), (0, 1)))
     counts = torch.from_numpy(generator.multinomial(N.cpu().numpy(), shares)[:, :-1]).to(w.device)
-    expected = q.double() * N[:, None]
+    expected = q * N[:, None]
     return (w * counts / expected).where(expected > 0, 0).to(w.dtype)
 
 

@@ -9,7 +9,7 @@ search for lambda, the exact count, the refit on the support) are options of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -49,7 +49,7 @@ class Feta:
 
     solver: Literal["gram", "svrg"] = "gram"
     quality: Literal["fast", "default", "best"] = "default"  # of gram
-    sample: int = 8192  # rows that gram re-targets on; "best" reads them all
+    sample: int = 16384  # rows that gram re-targets on; "best" reads them all
     weigh_outputs: bool = True  # gram: by how much they matter to the network's own outputs
     regulariser: Literal["l1", "rows", "columns"] = "l1"  # of svrg, as all that follow
     strength: float | None = None  # lambda; None: searched for the target sparsity
@@ -62,7 +62,7 @@ class Feta:
     search_steps: int = 10
     debias: bool = True
     refits: int = 20  # of debias, at the most
-    ridge: float = 1e-6  # of every refit
+    ridge: float = 1e-3  # of every refit, of the mean of H's diagonal, towards the weights before it
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -103,7 +103,7 @@ class Feta:
         return LayerSolution(U.where(mask, 0), bias, status, message, stats)
 
     def _gram(self, problem: LayerProblem, statistics: Gram, V: Tensor, keep: int) -> _Found:
-        settings = QUALITIES[self.quality]
+        settings = replace(QUALITIES[self.quality], ridge=self.ridge)
         reader = (
             StreamedTargets(problem)
             if self.quality == "best"

@@ -55,7 +55,7 @@ class NetTrim:
     search: Literal["error", "constraint"] = "error"
     search_steps: int = 8
     tolerance: float = 0.1  # of epsilon: by how much the pruned response may miss the constraints
-    residual: float = 0.01  # relative residuals of the ADMM above this are reported
+    residual: float = 0.05  # relative residuals of the ADMM above this are reported
     epsilon: float | None = None  # as a share of ||B_Omega||: no search, and the sparsity that comes of it
 
     name: ClassVar[str] = "net-trim"
@@ -78,7 +78,7 @@ class NetTrim:
             return LayerSolution(problem.W.clone(), problem.bias, stats={"iterations": 0})
         solve = _Solve.of(problem, keep, self.rho)
         if self.epsilon is not None:
-            epsilon = max(self.epsilon * solve.trained.size, solve.floor)
+            epsilon = max(self.epsilon * solve.trained.size, solve.floor) or 1.0
             solve.admm.run(self.iterations, epsilon)
             return self._solution(solve, solve.admm.W2, epsilon)
         epsilon = self._search(solve)
@@ -86,29 +86,28 @@ class NetTrim:
         return self._solution(solve, solve.kept(), epsilon)
 
     def _search(self, solve: _Solve) -> float:
-        # Floors for what has no misfit to lose: k weights that do all, or outputs that are all dead.
-        start = max(solve.gap(solve.thresholded()).misfit, 1e-6 * solve.trained.size) or 1.0
+        # Floors for layers without a misfit: k weights do all there is to do, or no output is ever active.
+        start = max(solve.constraints.gap(solve.thresholded()).misfit, 1e-6 * solve.trained.size) or 1.0
 
         def trial(epsilon: float) -> Gap:
             if solve.admm.iterations == 0:
                 solve.admm.run(self.iterations // 4, epsilon)
             solve.admm.run(max(1, 3 * self.iterations // (8 * self.search_steps)), epsilon)
-            gap = solve.gap(solve.kept())
+            gap = solve.constraints.gap(solve.kept())
             solve.problem.report("search", epsilon=epsilon, misfit=gap.misfit, error=gap.error)
             return gap
 
         if self.search == "error":
             return least_error(trial, start / SEARCH_RANGE, start, self.search_steps)
+        start = max(start, solve.floor)
         # Half the tolerance, so that what the last iterations change does not break it.
-        return least_feasible(
-            trial, max(start, solve.floor), solve.floor, self.search_steps, self.tolerance / 2
-        )
+        return least_feasible(trial, start, solve.floor, self.search_steps, self.tolerance / 2)
 
     def _solution(self, solve: _Solve, X: Tensor, epsilon: float) -> LayerSolution:
         """U and its bias out of X, with what became of the constraints."""
         W, admm = solve.problem.W, solve.admm
         X = X.to(W.dtype)
-        gap = solve.gap(X)
+        gap = solve.constraints.gap(X)
         U, bias = split_bias_row(X, solve.problem.bias is not None)
         count = int(admm.W2[: len(W)].count_nonzero())
         status, message = admm.status, ""
@@ -185,9 +184,6 @@ class _Solve:
         trained = constraints.gap(start)
         floor = CASCADE_SLACK * trained.misfit if problem.cascaded else 0.0
         return cls(problem, keep, constraints, NetTrimAdmm(constraints, start, rho), trained, floor)
-
-    def gap(self, X: Tensor) -> Gap:
-        return self.constraints.gap(X)
 
     def thresholded(self) -> Tensor:
         W = self.problem.W

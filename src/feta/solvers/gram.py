@@ -37,7 +37,7 @@ class GramSettings:
     growth: float = 1.3  # of rho …
     every: int = 6  # … after so many iterations
     max_iterations: int = 300
-    ridge: float = 1e-6  # of the mean of H's diagonal
+    ridge: float = 1e-3  # of the mean of H's diagonal, towards the weights before the refit
 
     def __post_init__(self) -> None:
         for name in ("retargets", "searches", "every", "max_iterations"):

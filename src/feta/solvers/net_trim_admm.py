@@ -150,16 +150,16 @@ class NetTrimAdmm:
         """Turn Z - T into D = P_C(Z) - Z, in place; A'D in float64."""
         # On Omega D = (epsilon / distance - 1)(Z - T), or 0 inside the ball; elsewhere D = -max(Z - T, 0).
         inward = min(1.0, epsilon / self.distance) - 1 if self.distance > 0 else 0.0
-        total = torch.zeros_like(self.W3)
+        total = torch.zeros_like(self.W3.t())  # transposed: D'A is faster than A'D where d_out < d_in
         for A, B, D in self._chunks():
             if self.constraints.linear:
                 D.mul_(inward)
             else:
                 torch.where(B > OMEGA_THRESHOLD, D * inward, D.clamp(min=0).neg_(), out=D)
-            total[: A.shape[1]] += A.t() @ D
+            total[:, : A.shape[1]] += D.t() @ A
             if self.constraints.has_bias:
-                total[-1] += D.sum(0)
-        return total
+                total[:, -1] += D.sum(0)
+        return total.t()
 
     def _respond(self, X: Tensor) -> None:
         """Turn D into Z - T with Z = A X - D, in place, and measure it on Omega."""

@@ -1,0 +1,244 @@
+"""Corenet: sensitivities against a slow loop, the unbiased draw, then the method."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from feta.calibration.sensitivity import sensitivities
+from feta.calibration.stream import TensorStream
+from feta.errors import ConfigError
+from feta.problem import Activation, LayerProblem, Status
+from feta.pruners.corenet import Corenet, draws_per_part, ranking, sample_part
+from feta.sparsity import Sparsity
+
+
+def layer(m=50, d_in=12, d_out=6, *, signed=False, activation=Activation.RELU, bias=True, seed=0, chunk=16):
+    g = torch.Generator().manual_seed(seed)
+    A = torch.randn(m, d_in, generator=g, dtype=torch.float64)
+    A = A if signed else A.clamp(min=0)
+    W = torch.randn(d_in, d_out, generator=g, dtype=torch.float64)
+    b = 0.1 * torch.randn(d_out, generator=g, dtype=torch.float64) if bias else None
+    B = activation(A @ W if b is None else A @ W + b)
+    return LayerProblem(W, b, TensorStream(A, B, chunk), activation)
+
+
+def slow_sensitivities(A, W):
+    s = torch.zeros_like(W)
+    for x in A:
+        for a in (x.clamp(min=0), (-x).clamp(min=0)):
+            for o in range(W.shape[1]):
+                for sign in (1, -1):
+                    shares = a * (sign * W[:, o]).clamp(min=0)
+                    if shares.sum() > 0:
+                        s[:, o] = torch.maximum(s[:, o], shares / shares.sum())
+    return s
+
+
+def distributions(s, W):
+    """q (2 d_out, d_in) and the sums of s, positive parts first."""
+    parts = torch.cat([(s * (W > 0)).t(), (s * (W < 0)).t()])
+    return parts / parts.sum(1, keepdim=True).clamp(min=1e-300), parts.sum(1)
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_sensitivities(signed):
+    problem = layer(m=15, signed=signed)
+    W = problem.W.clone()
+    W[:, 1] = W[:, 1].abs()  # a part with no weights
+    W[3, 2] = 0
+    A = problem.stream.A.clone()
+    A[:, 4] = 0
+    A[7] = 0
+    s = sensitivities(A, W)
+    torch.testing.assert_close(s, slow_sensitivities(A, W))
+    assert not s[4].any()
+    assert s[3, 2] == 0
+    assert s.max() <= 1
+
+
+def test_sensitivities_of_tiny_and_huge_inputs_are_finite():
+    W = torch.tensor([[1.0, 1e-30], [-1.0, 1e30]])
+    A = torch.tensor([[1e-38, 1e-42], [0.0, 0.0], [1e30, 1e-30]])
+    s = sensitivities(A, W)
+    assert torch.isfinite(s).all()
+    assert ((s >= 0) & (s <= 1)).all()
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_draws_are_unbiased(signed):
+    problem = layer(signed=signed)
+    A, W = problem.stream.A, problem.W
+    q, totals = distributions(sensitivities(A, W), W)
+    N = draws_per_part(q, totals, 20)
+    repeats = 4000
+    drawn = sample_part(
+        W.t().repeat(2 * repeats, 1), q.repeat(repeats, 1), N.repeat(repeats), np.random.default_rng(3)
+    )
+    draws = drawn.reshape(repeats, 2, *W.t().shape).sum(1).transpose(1, 2)
+    for estimate, truth in ((draws, W), (draws.transpose(1, 2) @ A[:10].t(), (A[:10] @ W).t())):
+        error = (estimate.mean(0) - truth) / (estimate.std(0) / repeats**0.5).clamp(min=1e-12)
+        assert error.abs().max() < 4.5
+        assert error.square().mean() < 1.5
+
+
+def test_variance_is_that_of_multinomial_draws():
+    w, q = torch.tensor([[1.0, 2.0, 4.0], [0.2, 0.3, 0.5]], dtype=torch.float64)
+    N = torch.full((20000,), 5)
+    draws = sample_part(w.expand(20000, 3), q.expand(20000, 3), N, np.random.default_rng(0))
+    expected = w**2 * (1 - q) / (5 * q)
+    torch.testing.assert_close(draws.var(0), expected, rtol=0.05, atol=0)
+    counts = draws * 5 * q / w
+    torch.testing.assert_close(counts.sum(1), torch.full((20000,), 5.0, dtype=torch.float64))
+
+
+def test_parts_without_a_distribution_draw_nothing():
+    w, q = torch.ones(2, 3).double(), torch.tensor([[0.0, 0.0, 0.0], [0.5, 0.5, 0.0]]).double()
+    drawn = sample_part(w, q, torch.tensor([7, 10**12]), np.random.default_rng(0))
+    assert not drawn[0].any()
+    torch.testing.assert_close(drawn[1], torch.tensor([1.0, 1.0, 0.0]).double(), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("keep", [15, 30, 60])
+def test_expected_number_of_distinct_draws(keep):
+    problem = layer(d_in=20, d_out=5)
+    q, totals = distributions(sensitivities(problem.stream.A, problem.W), problem.W)
+    N = draws_per_part(q, totals, keep)
+    expected = float((1 - (1 - q) ** N[:, None]).sum())
+    assert expected == pytest.approx(keep, rel=0.1)
+    ratio = N / totals
+    assert (N - ratio.mean() * totals).abs().max() <= 1  # in proportion to the sum of s, but for rounding
+    rng = np.random.default_rng(0)
+    seen = [int(sample_part(torch.ones_like(q), q, N, rng).count_nonzero()) for _ in range(300)]
+    assert np.mean(seen) == pytest.approx(expected, rel=0.03)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.3, 0.5, 0.9, 0.95, 0.99, 0.9999])
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("removal", [False, True])
+def test_exact_counts(share, signed, removal):
+    problem = layer(d_in=40, d_out=10, signed=signed)
+    solution = Corenet(neuron_removal=removal).prune(problem, Sparsity(share))
+    assert int(solution.U.count_nonzero()) == Sparsity(share).count(400)
+    assert solution.status is Status.OK
+    assert (solution.U * problem.W >= 0).all()  # no weight changes its sign
+
+
+def test_seed():
+    problem = layer(d_in=40, d_out=10)
+    first, again, other = (Corenet(seed=seed).prune(problem, Sparsity(0.8)).U for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_chunks_do_not_matter():
+    one, many = layer(chunk=50), layer(chunk=7)
+    method = Corenet(sample_size=20)
+    torch.testing.assert_close(method.prune(one, Sparsity(0.7)).U, method.prune(many, Sparsity(0.7)).U)
+
+
+def test_only_the_sample_is_looked_at():
+    problem = layer(m=400)
+    assert Corenet(sample_size=30).prune(problem, Sparsity(0.5)).stats["sample"] == 30
+    assert Corenet(sample_size=1000).prune(problem, Sparsity(0.5)).stats["sample"] == 400
+
+
+def silent_layer(activation=Activation.RELU):
+    """Output 0 is silent with a positive bias, output 1 with a negative one."""
+    problem = layer(activation=Activation.RELU)
+    W, b = problem.W.clone(), problem.bias.clone()
+    W[:, :2] = -W[:, :2].abs() - 1
+    b[0], b[1] = 0.2, -0.2
+    A = problem.stream.A + 0.1
+    return LayerProblem(W, b, TensorStream(A, activation(A @ W + b)), activation)
+
+
+def test_silent_neurons_are_removed():
+    problem = silent_layer()
+    solution = Corenet().prune(problem, Sparsity(0.5))
+    assert solution.stats["removed_neurons"] == 2
+    assert not solution.U[:, :2].any()
+    assert solution.bias[:2].tolist() == [0.0, -0.2]
+    assert torch.equal(solution.bias[2:], problem.bias[2:])
+    assert int(solution.U.count_nonzero()) == 36
+    assert not torch.relu(problem.stream.A @ solution.U + solution.bias)[:, :2].any()
+
+
+def test_silent_neurons_stay_without_removal_and_on_linear_layers():
+    problem = silent_layer()
+    kept = Corenet(neuron_removal=False).prune(problem, Sparsity(0.5))
+    assert kept.U[:, :2].any()
+    assert torch.equal(kept.bias, problem.bias)
+    linear = Corenet().prune(silent_layer(Activation.LINEAR), Sparsity(0.5))
+    assert linear.stats["removed_neurons"] == 0
+
+
+def test_room_is_filled_by_size_and_with_removed_neurons_last():
+    problem = silent_layer()
+    n = problem.W.numel()
+    solution = Corenet().prune(problem, Sparsity(nonzeros=n - 3))
+    missing = (solution.U == 0).nonzero()
+    assert len(missing) == 3
+    assert (missing[:, 1] < 2).all()
+    torch.testing.assert_close(solution.U.where(solution.U != 0, problem.W), problem.W)
+    assert torch.equal(solution.bias, problem.bias)  # both neurons have weights again
+
+
+def test_ranking():
+    W = torch.tensor([[1.0, -9.0, 2.0, 0.0, 3.0, 4.0]])
+    s = torch.tensor([[0.1, 0.2, 0.0, 0.0, 0.3, 0.0]]).double()
+    drawn = torch.tensor([[True, False, False, False, False, False]])
+    removed = torch.tensor([False, False, False, False, False, True])
+    order = ranking(W, s, drawn, removed).argsort(descending=True)[0]
+    assert order.tolist() == [0, 4, 1, 2, 5, 3]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("kind", ["dead", "all dead", "constant", "short"])
+def test_degenerate_inputs(kind, bias):
+    problem = layer(m=3 if kind == "short" else 40, d_in=12, d_out=4, bias=bias)
+    A = problem.stream.A.clone()
+    A[:, {"dead": slice(0, 3), "all dead": slice(None), "constant": slice(0, 2)}.get(kind, slice(0, 0))] = 0
+    if kind == "constant":
+        A[:, :2] = 1.5
+    B = torch.relu(A @ problem.W if problem.bias is None else A @ problem.W + problem.bias)
+    method = Corenet(neuron_removal=False)
+    for share in (0.5, 0.9):
+        solution = method.prune(LayerProblem(problem.W, problem.bias, TensorStream(A, B)), Sparsity(share))
+        assert int(solution.U.count_nonzero()) == Sparsity(share).count(48)
+        assert torch.isfinite(solution.U).all()
+        assert (solution.bias is None) == (not bias)
+        if kind == "dead":
+            assert not solution.U[:3].any()
+
+
+def test_dtype_and_weights_are_kept():
+    problem = layer()
+    W, b = problem.W.float(), problem.bias.float()
+    before = W.clone(), b.clone()
+    stream = TensorStream(problem.stream.A.float(), problem.stream.B.float())
+    solution = Corenet().prune(LayerProblem(W, b, stream), Sparsity(0.5))
+    assert solution.U.dtype == solution.bias.dtype == torch.float32
+    assert solution.U.device == W.device
+    assert torch.equal(W, before[0])
+    assert torch.equal(b, before[1])
+
+
+def test_weights_that_are_zero_already_are_not_counted():
+    problem = layer()
+    W = problem.W.where(problem.W.abs() > 0.8, 0)
+    count = int(W.count_nonzero())
+    solution = Corenet().prune(LayerProblem(W, problem.bias, problem.stream), Sparsity(nonzeros=count))
+    assert torch.equal(solution.U, W)
+
+
+@pytest.mark.parametrize("size", [0, -3])
+def test_bad_options(size):
+    with pytest.raises(ConfigError, match=f"Corenet.sample_size must be >= 1, got {size}"):
+        Corenet(sample_size=size)
+
+
+def test_needs_data():
+    with pytest.raises(ConfigError, match="needs calibration data"):
+        Corenet().prune(LayerProblem(torch.ones(2, 2), None, None), Sparsity(0.5))

@@ -1,0 +1,99 @@
+"""LOBS against the double loop of its paper, weight by weight."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feta.calibration.stream import TensorStream
+from feta.errors import ConfigError
+from feta.problem import LayerProblem, Status
+from feta.pruners.lobs import Lobs, removal_turns, remove
+from feta.sparsity import Sparsity
+
+F64 = torch.float64
+
+
+def layer(seed=0, m=60, d_in=10, d_out=6, bias=True):
+    g = torch.Generator().manual_seed(seed)
+    A = torch.randn(m, d_in, generator=g, dtype=F64) @ torch.randn(d_in, d_in, generator=g, dtype=F64)
+    W = torch.randn(d_in, d_out, generator=g, dtype=F64)
+    b = torch.randn(d_out, generator=g, dtype=F64) if bias else None
+    return A, W, b
+
+
+def problem(A, W, b):
+    return LayerProblem(W, b, TensorStream(A, A @ W, 17))
+
+
+def slow(A, W, b, keep, damping):
+    if b is not None:
+        A, W = torch.cat([A, torch.ones(len(A), 1, dtype=F64)], 1), torch.cat([W, b[None]])
+    d_in = len(W) - (b is not None)
+    inverse = torch.linalg.inv(A.t() @ A / len(A) + damping * torch.eye(len(W), dtype=F64))
+    cost = {(i, j): float(W[i, j] ** 2 / inverse[i, i] / 2) for i in range(d_in) for j in range(W.shape[1])}
+    order = sorted(cost, key=lambda place: (cost[place], -place[0], -place[1]))
+    V, gone = W.clone(), torch.zeros_like(W, dtype=torch.bool)
+    for q, j in order[: len(order) - keep]:
+        V[:, j] -= V[q, j] / inverse[q, q] * inverse[:, q]
+        gone[q, j] = True
+        V[gone] = 0
+    return V
+
+
+@given(st.integers(0, 99), st.integers(1, 12), st.integers(1, 9), st.floats(0, 0.999), st.booleans())
+def test_is_the_double_loop(seed, d_in, d_out, share, bias):
+    A, W, b = layer(seed, d_in=d_in, d_out=d_out, bias=bias)
+    keep = Sparsity(share).count(W.numel())
+    solution = Lobs(damping=1e-3).prune(problem(A, W, b), Sparsity(share))
+    V = slow(A, W, b, keep, 1e-3)
+    torch.testing.assert_close(solution.U, V[:d_in], rtol=1e-6, atol=1e-8)
+    assert int(solution.U.count_nonzero()) == keep
+    if bias:
+        torch.testing.assert_close(solution.bias, V[-1], rtol=1e-6, atol=1e-8)
+
+
+def test_blocks_of_steps_do_not_matter():
+    A, W, _ = layer(d_in=40, d_out=5)
+    inverse = torch.linalg.inv(A.t() @ A + torch.eye(40, dtype=F64))
+    turn = removal_turns(W.square() / inverse.diagonal()[:, None], 30)
+    whole = remove(inverse, W, turn)
+    for block in (1, 7, 40):
+        torch.testing.assert_close(remove(inverse, W, turn, block), whole)
+
+
+def test_turns_are_ranks_with_ties_by_index():
+    sensitivity = torch.tensor([[3.0, 1.0], [1.0, 2.0], [1.0, 5.0]])
+    assert removal_turns(sensitivity, 2).tolist() == [[-1, 2], [1, 3], [0, -1]]
+
+
+def test_one_removal_is_optimal():
+    """The first step of OBS is exact: no other change of that output does better without the weight."""
+    A, W, b = layer(d_out=1)
+    solution = Lobs(damping=0).prune(problem(A, W, b), Sparsity(nonzeros=9))
+    keep = torch.cat([solution.U[:, 0] != 0, torch.tensor([True])])
+    full = torch.cat([A, torch.ones(len(A), 1, dtype=F64)], 1)
+    best = torch.linalg.lstsq(full[:, keep], A @ W + b).solution
+    torch.testing.assert_close(torch.cat([solution.U, solution.bias[None]])[keep], best)
+
+
+def test_collinear_inputs_need_damping_and_say_so():
+    A, W, b = layer()
+    A = torch.cat([A, A[:, :4]], 1)
+    solution = Lobs(damping=0).prune(problem(A, torch.cat([W, W[:4]]), b), Sparsity(0.5))
+    assert solution.status is Status.DAMPED
+    assert solution.stats["damping"] > 0
+
+
+def test_dead_inputs_lose_their_weights_first():
+    A, W, b = layer()
+    A[:, [1, 4]] = 0
+    U = Lobs().prune(problem(A, W, b), Sparsity(0.25)).U
+    assert not U[[1, 4]].any()
+
+
+def test_negative_damping_is_refused():
+    with pytest.raises(ConfigError, match=r"Lobs.damping must be >= 0, got -1"):
+        Lobs(damping=-1)

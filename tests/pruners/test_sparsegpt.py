@@ -1,0 +1,99 @@
+"""SparseGPT against its derivation: the exact inverse of what is left of H, one input after another."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feta.calibration.stream import TensorStream
+from feta.errors import ConfigError
+from feta.problem import LayerProblem, Status
+from feta.pruners.sparsegpt import SparseGpt
+from feta.sparsity import Sparsity, top_k_mask
+
+F64 = torch.float64
+
+
+def layer(seed=0, m=60, d_in=11, d_out=5):
+    g = torch.Generator().manual_seed(seed)
+    A = torch.randn(m, d_in, generator=g, dtype=F64) @ torch.randn(d_in, d_in, generator=g, dtype=F64) + 1
+    return (
+        A,
+        torch.randn(d_in, d_out, generator=g, dtype=F64),
+        torch.randn(d_out, generator=g, dtype=F64),
+    )
+
+
+def problem(A, W, b):
+    return LayerProblem(W, b, TensorStream(A, A @ W, 13))
+
+
+def unblocked(A, W, k, block, damping, bias=None):
+    d_in = len(W)
+    H = A.t() @ A
+    shift = damping * H.diagonal().mean() * torch.ones(d_in, dtype=F64)
+    if bias is not None:
+        A, W = torch.cat([A, torch.ones(len(A), 1, dtype=F64)], 1), torch.cat([W, bias[None]])
+        H, shift = A.t() @ A, torch.cat([shift, shift.new_zeros(1)])
+    H, W = H + shift.diag(), W.clone()
+    for j in range(d_in):
+        if j % block == 0:
+            stop = min(j + block, d_in)
+            fixed = torch.stack([torch.linalg.inv(H[i:, i:])[0, 0] for i in range(j, stop)])
+            mask = top_k_mask(W[j:stop] ** 2 / fixed[:, None], k * stop // d_in - k * j // d_in)
+        inverse = torch.linalg.inv(H[j:, j:])
+        error = W[j].where(~mask[j % block], 0) / inverse[0, 0]
+        W[j:] -= torch.outer(inverse[0], error)
+        W[j] = W[j].where(mask[j % block], 0)
+    return W
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 99), st.integers(1, 16), st.sampled_from([1, 3, 5, 128]), st.floats(0, 0.999))
+def test_is_the_unblocked_sweep(seed, d_in, block, share):
+    A, W, b = layer(seed, d_in=d_in)
+    k = Sparsity(share).count(W.numel())
+    solution = SparseGpt(block=block).prune(problem(A, W, b), Sparsity(share))
+    torch.testing.assert_close(solution.U, unblocked(A, W, k, block, 0.01), rtol=1e-6, atol=1e-8)
+    assert int(solution.U.count_nonzero()) == k
+    assert torch.equal(solution.bias, b)
+    fitted = SparseGpt(block=block, fit_bias=True).prune(problem(A, W, b), Sparsity(share))
+    V = torch.cat([fitted.U, fitted.bias[None]])
+    torch.testing.assert_close(V, unblocked(A, W, k, block, 0.01, b), rtol=1e-6, atol=1e-8)
+
+
+def test_makes_up_for_what_it_removes():
+    A, W, b = layer(m=300, d_in=40, d_out=20)
+    U = SparseGpt().prune(problem(A, W, b), Sparsity(0.5)).U
+    kept_as_they_were = W.where(U != 0, 0)
+    assert (A @ (U - W)).norm() < 0.8 * (A @ (kept_as_they_were - W)).norm()
+
+
+def test_blocks_share_the_count():
+    A, W, b = layer(d_in=10)
+    U = SparseGpt(block=4).prune(problem(A, W, b), Sparsity(nonzeros=13)).U
+    assert [int(part.count_nonzero()) for part in U.split(4)] == [5, 5, 3]
+
+
+def test_dead_inputs_stay_only_where_there_is_room():
+    A, W, b = layer()
+    A[:, [2, 7]] = 0
+    assert not SparseGpt().prune(problem(A, W, b), Sparsity(0.3)).U[[2, 7]].any()
+    assert torch.equal(SparseGpt().prune(problem(A, W, b), Sparsity(0.0)).U, W)
+
+
+def test_without_damping_a_singular_matrix_is_reported():
+    A, W, b = layer()
+    A[:, 5] = A[:, 4]
+    solution = SparseGpt(damping=0).prune(problem(A, W, b), Sparsity(0.5))
+    assert solution.status is Status.DAMPED
+    assert solution.stats["damping"] > 0
+    assert bool(torch.isfinite(solution.U).all())
+
+
+@pytest.mark.parametrize(("field", "value"), [("damping", -0.1), ("block", 0)])
+def test_bad_fields_are_refused(field, value):
+    with pytest.raises(ConfigError, match=rf"SparseGpt.{field} must be >= [01], got {value}"):
+        SparseGpt(**{field: value})

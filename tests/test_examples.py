@@ -1,0 +1,41 @@
+"""Every example runs as a user would run it, stays short, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "examples"
+SAYS = {
+    "prune_your_model": (
+        "feta: 90.00 % of the weights of 2 layers zero",
+        "loaded weights are the same: True",
+    ),
+    "compare_methods": ("threshold", "wanda", "sparsegpt", "alps", "feta", "4704"),
+    "custom_pruner": ("threshold", "centred", "feta", "% test accuracy"),
+}
+
+
+def test_every_example_is_run():
+    assert sorted(SAYS) == sorted(path.stem for path in FOLDER.glob("*.py"))
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_example(name, tmp_path):
+    path = FOLDER / f"{name}.py"
+    assert len(path.read_text(encoding="utf-8").splitlines()) < 40
+    answer = subprocess.run(
+        [sys.executable, "-W", "error", str(path)],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert (answer.returncode, answer.stderr) == (0, "")
+    for text in SAYS[name]:
+        assert text in answer.stdout
+    assert list(tmp_path.iterdir()) == []
