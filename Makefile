@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-all check format docs clean
+.PHONY: demo test check format docs clean
 
 demo: $(READY)
 	$(BIN)/feta demo

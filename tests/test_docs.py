@@ -15,6 +15,7 @@ import pytest
 
 import feta
 from feta.cli import app
+from feta.lab.bench import Bench
 from feta.lab.data import NAMES
 from feta.lab.networks import PRESETS
 from feta.pruners import METHODS, make
@@ -117,7 +118,14 @@ def test_command_exists_with_these_options(page, command):
     if not tokens or "--help" in tokens or "--version" in tokens:
         return
     quiet = {"exit_on_error": False, "print_error": False, "help_on_error": False}
-    app.parse_args(tokens, **quiet)
+    _, bound, _ = app.parse_args(tokens, **quiet)
+    if tokens[0] == "bench":
+        given = {
+            key: tuple(bound.arguments[key].split(","))
+            for key in ("nets", "methods")
+            if key in bound.arguments
+        }
+        Bench(**given)
     # An option of a method is free text to the parser.
     for token, value in zip(tokens, [*tokens[1:], ""], strict=True):
         if found := re.fullmatch(r"--([a-z-]+)\.([a-z_-]+)", token):

@@ -14,9 +14,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from feta.engine import PruneEvent
     from feta.errors import ConfigError, DataError, FetaError, FileError, ModelError
+    from feta.export.low_rank import low_rank
     from feta.lab.store import Network, load, load_into, save
     from feta.problem import Activation, LayerProblem, LayerSolution, Pruner, Status
+    from feta.pruners.alps import Alps
+    from feta.pruners.corenet import Corenet
+    from feta.pruners.exact_obs import ExactObs
+    from feta.pruners.feta import Feta
+    from feta.pruners.lobs import Lobs
+    from feta.pruners.net_trim import NetTrim
+    from feta.pruners.sparsegpt import SparseGpt
     from feta.pruners.threshold import Threshold
+    from feta.pruners.wanda import Wanda
     from feta.pruning import PruneResult, prune, smart_prune
     from feta.report import LayerReport, PruneReport
     from feta.sparsity import Sparsity
@@ -27,7 +36,16 @@ _HOMES = {
     "feta.errors": ("ConfigError", "DataError", "FetaError", "FileError", "ModelError"),
     "feta.lab.store": ("Network", "load", "load_into", "save"),
     "feta.problem": ("Activation", "LayerProblem", "LayerSolution", "Pruner", "Status"),
+    "feta.export.low_rank": ("low_rank",),
+    "feta.pruners.alps": ("Alps",),
+    "feta.pruners.corenet": ("Corenet",),
+    "feta.pruners.exact_obs": ("ExactObs",),
+    "feta.pruners.feta": ("Feta",),
+    "feta.pruners.lobs": ("Lobs",),
+    "feta.pruners.net_trim": ("NetTrim",),
+    "feta.pruners.sparsegpt": ("SparseGpt",),
     "feta.pruners.threshold": ("Threshold",),
+    "feta.pruners.wanda": ("Wanda",),
     "feta.engine": ("PruneEvent",),
     "feta.pruning": ("PruneResult", "prune", "smart_prune"),
     "feta.report": ("LayerReport", "PruneReport"),
@@ -37,24 +55,33 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Activation",
+    "Alps",
     "ConfigError",
+    "Corenet",
     "DataError",
+    "ExactObs",
+    "Feta",
     "FetaError",
     "FileError",
     "LayerProblem",
     "LayerReport",
     "LayerSolution",
+    "Lobs",
     "ModelError",
+    "NetTrim",
     "Network",
     "PruneEvent",
     "PruneReport",
     "PruneResult",
     "Pruner",
+    "SparseGpt",
     "Sparsity",
     "Status",
     "Threshold",
+    "Wanda",
     "load",
     "load_into",
+    "low_rank",
     "prune",
     "save",
     "smart_prune",

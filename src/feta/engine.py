@@ -144,6 +144,7 @@ class LayerJob:
             sparsity=measured(weight),
             relative_error=None if rows is None else self._relative_error(rows, solutions),
             seconds=seconds,
+            activation=self.activation.value,
             status=worst.status.value,
             message=worst.message,
             stats=dict(worst.stats),

@@ -31,7 +31,6 @@ class Status(StrEnum):
     DAMPED = "damped"  # a factorisation needed more damping, or float64, than was asked for
     NOT_CONVERGED = "not-converged"  # stopped by its iteration limit
     INFEASIBLE = "infeasible"  # a constraint is not met at the sparsity asked for
-    FALLBACK = "fallback"  # the method could not improve on a simpler answer, and says so
 
 
 class Activation(StrEnum):

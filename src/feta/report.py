@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from feta.problem import Status
+from feta.problem import Activation, Status
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,7 @@ class LayerReport:
     sparsity: float
     relative_error: float | None  # ||rho(A U) - B|| / ||B|| over the calibration rows; None without data
     seconds: float
+    activation: str = Activation.RELU.value  # what the layer was fitted for
     status: str = Status.OK.value
     message: str = ""
     stats: dict[str, Any] = field(default_factory=dict)

@@ -63,9 +63,11 @@ class _Thinned:
     stride: int
 
     def __iter__(self) -> Iterator[Batch]:
-        for index, batch in enumerate(self.inputs):
-            rows = slice(index % self.stride, None, self.stride)
+        seen = 0
+        for batch in self.inputs:
             size = size_of(batch)
+            rows = slice(-seen % self.stride, None, self.stride)  # every stride-th over all batches
+            seen += size
             if isinstance(batch, Tensor):
                 part: Batch = batch[rows]
             else:

@@ -109,8 +109,13 @@ class HeldSource:
 
 def _thin(source: Source, stride: int) -> HeldSource:
     # Copies: a part of a memory-mapped batch would keep the whole batch in memory.
-    parts = ((i % stride, x, z) for i, (x, z) in enumerate(source.pairs()))
-    return HeldSource([(x[start::stride].clone(), z[start::stride].clone()) for start, x, z in parts])
+    held, seen = [], 0
+    for x, z in source.pairs():
+        rows = slice(-seen % stride, None, stride)
+        seen += len(x)
+        if len(x[rows]):
+            held.append((x[rows].clone(), z[rows].clone()))
+    return HeldSource(held)
 
 
 @dataclass

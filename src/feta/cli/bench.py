@@ -13,13 +13,11 @@ from feta.cli.data import DataDir, Json
 from feta.cli.networks import Device
 from feta.errors import ConfigError
 
-Names = Annotated[str | None, Parameter(help="Names, separated by commas.")]
-
 
 def bench(
     *,
-    nets: Names = None,
-    methods: Names = None,
+    nets: str | None = None,
+    methods: str | None = None,
     sparsity: str = "0.8,0.9,0.95,0.98",
     seeds: int = 3,
     compensate: Literal["on", "off", "both"] = "both",
@@ -40,9 +38,9 @@ def bench(
     Parameters
     ----------
     nets
-        Presets; by default the dense ones of the paper.
+        Presets, separated by commas; by default the dense ones of the paper.
     methods
-        By default all. With options: feta:quality=best, feta:solver=svrg+debias=false.
+        Names, separated by commas; by default all. With options: feta:quality=best, feta:solver=svrg+debias=false.
     sparsity
         Shares of zeros, separated by commas.
     seeds
@@ -86,10 +84,13 @@ def bench(
     write(output / "report.html", bench_page(cells))
     rows = table(cells)
     order = method_order(cells)
-    for on in plan.compensate:
-        stem = "compensated" if on else "plain"
-        save_figure(sparsity_charts(rows, on), output / f"sparsity-{stem}", order=order)
-        save_figure(time_charts(rows, on, shares[len(shares) // 2]), output / f"time-{stem}", order=order)
+    try:
+        for on in plan.compensate:
+            stem = "compensated" if on else "plain"
+            save_figure(sparsity_charts(rows, on), output / f"sparsity-{stem}", order=order)
+            save_figure(time_charts(rows, on, shares[len(shares) // 2]), output / f"time-{stem}", order=order)
+    except ConfigError as missing:
+        err().print(f"no figures: {missing}")
     if json:
         print_json(
             {

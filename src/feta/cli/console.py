@@ -37,7 +37,8 @@ def print_json(value: Mapping[str, Any]) -> None:
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
     for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=index == 0)
+        numbers = index > 0 and all(_is_number(str(row[index])) for row in rows)
+        table.add_column(column, justify="right" if numbers else "left", no_wrap=index == 0)
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
     out().print(table)
@@ -98,3 +99,10 @@ def records_path(given: Path | None, output: Path | None) -> Path:
     if given is not None:
         return given
     return (output.parent if output is not None else Path()) / "feta-records.jsonl"
+
+
+def _is_number(cell: str) -> bool:
+    """Digits with signs, units and separators; prose is read from the left."""
+    return not any(
+        character.isalpha() for character in cell.replace("kB", "").replace("MB", "").replace("None", "")
+    )

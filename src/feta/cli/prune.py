@@ -108,8 +108,8 @@ def prune(
     from feta.lab import data as datasets
     from feta.lab import store
     from feta.lab.jobs import prune_network
-    from feta.pruners import make
     from feta.lab.records import append, record
+    from feta.pruners import make
 
     if output is not None and output.resolve() == network.resolve():
         raise ConfigError(f"--output must differ from the input, got {output} for both")

@@ -2,8 +2,8 @@
 
     cell = (net, seed, sparsity, compensate, method): accuracy, relative error of each layer, seconds, floor
 
-The floor is what no method that looks at the data can go below: one pass for the Gram matrix of each pruned
-layer plus one forward pass, measured in the same run. Methods are interleaved, so that a slow minute of the
+The floor is what a method that reads a Gram matrix cannot go below: one forward pass in which the matrix of
+each pruned layer is added up, measured in the same run. Methods are interleaved, so that a slow minute of the
 machine falls on all of them. A cell whose method cannot do it is recorded with the reason.
 """
 
@@ -33,7 +33,7 @@ from feta.pruners import METHODS, make
 from feta.pruning import prune
 from feta.selection import select
 
-KEY = ("net", "seed", "sparsity", "compensate", "method")
+KEY = ("net", "seed", "sparsity", "compensate", "method", "samples", "data_name", "device")
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,9 @@ def run_bench(
     wanted = []
     for net in bench.nets:
         for seed in range(bench.seeds):
+            where = (bench.samples, bench.data or networks.preset(net).data, bench.device)
             keys = [
-                (net, seed, s, c, m)
+                (net, seed, s, c, m, *where)
                 for c in bench.compensate
                 for s in bench.sparsities
                 for m in bench.methods
@@ -95,7 +96,7 @@ def _network_cells(
     model = network.model.to(bench.device)
     dense = judge(model, data, bench.device)
     floor = floor_seconds(network, images, bench.samples, seed)
-    for _, _, sparsity, compensate, method in keys:
+    for _, _, sparsity, compensate, method, *_ in keys:
         tell(f"{net}, seed {seed}: {method} at {100 * sparsity:g} %")
         name, options = parse_method(method)
         cell: dict[str, Any] = {
@@ -107,7 +108,9 @@ def _network_cells(
             "dense_accuracy": dense["test"],
             "dense_validation": dense["validation"],
             "floor_seconds": floor,
-            "samples": bench.samples or len(images),
+            "samples": bench.samples,
+            "rows": len(images) if bench.samples is None else bench.samples,
+            "data_name": data.name,
             "data": data.label,
             "device": bench.device,
             "environment": environment(),

@@ -128,9 +128,10 @@ def verdicts(rows: Sequence[Row]) -> list[tuple[str, str]]:
         worst_gap = 0.0
         for group in _cells(rows, compensate, (0.9, 0.95, 0.98)):
             ours = next((r["accuracy"] for r in group if r["method"] == "feta"), None)
-            if ours is None:
+            rivals = [r["accuracy"] for r in group if r["method"].partition(":")[0] != "feta"]
+            if ours is None or not rivals:
                 continue
-            gap = max(r["accuracy"] for r in group) - ours
+            gap = max(0.0, max(rivals) - ours)
             cells, best, worst_gap = cells + 1, best + (gap <= 1e-9), max(worst_gap, gap)
         if cells:
             where = "with" if compensate else "without"

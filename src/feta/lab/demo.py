@@ -1,4 +1,4 @@
-"""The demo: the paper's main job on the embedded digits. Train, prune at several sparsities, show.
+"""The demo: the paper's main job on the embedded digits. Train, prune by several methods, show.
 
 The page and the picture are functions of the records alone.
 """
@@ -15,8 +15,9 @@ from feta.lab.jobs import prune_network
 from feta.lab.records import append, record
 from feta.lab.training import Training, train
 
-SPARSITIES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
-SHOWN = 0.9
+SPARSITIES = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
+METHODS = ("feta", "threshold", "lobs")
+SHOWN, OURS = 0.9, "feta"
 
 
 def run_demo(
@@ -29,20 +30,21 @@ def run_demo(
     network = train(preset.specification, data, Training(seed=seed), preset=preset.name)
     dense_bytes = store.save(network, folder / "dense.safetensors")
     runs = []
-    for sparsity in SPARSITIES:
-        tell(f"pruning to {100 * sparsity:g} %")
-        pruned, summary = prune_network(network, data, sparsity, "threshold", seed=seed)
-        summary["file_bytes"] = {"dense": dense_bytes, "pruned": len(store.encode(pruned))}
-        if sparsity == SHOWN:
-            store.save(pruned, folder / "pruned.safetensors")
-        config = {
-            "network": preset.specification,
-            "data": data.label,
-            "method": "threshold",
-            "sparsity": sparsity,
-        }
-        runs.append(record("demo", config, seed, summary))
-        append(folder / "records.jsonl", runs[-1])
+    for method in METHODS:
+        for sparsity in SPARSITIES:
+            tell(f"{method}: pruning to {100 * sparsity:g} %")
+            pruned, summary = prune_network(network, data, sparsity, method, seed=seed)
+            summary["file_bytes"] = {"dense": dense_bytes, "pruned": len(store.encode(pruned))}
+            if (method, sparsity) == (OURS, SHOWN):
+                store.save(pruned, folder / "pruned.safetensors")
+            config = {
+                "network": preset.specification,
+                "data": data.label,
+                "method": method,
+                "sparsity": sparsity,
+            }
+            runs.append(record("demo", config, seed, summary))
+            append(folder / "records.jsonl", runs[-1])
     page.write(folder / "report.html", demo_page(runs))
     return runs
 
@@ -50,21 +52,17 @@ def run_demo(
 def accuracy_chart(runs: Sequence[Mapping[str, Any]]) -> page.LineChart:
     """Test accuracy against sparsity, one line per method, and the dense network's."""
     dense = runs[0]["metrics"]["accuracy"]["dense"]["test"] / 100
-    names = list(dict.fromkeys(run["config"]["method"] for run in runs))
-    lines = [
-        page.Series(
-            "dense network",
-            tuple(page.Point(100 * s, dense) for s in (SPARSITIES[0], SPARSITIES[-1])),
-            dashed=True,
-        )
-    ]
-    for name in names:
+    shares = [100 * run["config"]["sparsity"] for run in runs]
+    ends = tuple(page.Point(share, dense) for share in (min(shares), max(shares)))
+    lines = []
+    for name in dict.fromkeys(run["config"]["method"] for run in runs):
+        mine = [run for run in runs if run["config"]["method"] == name]
         points = tuple(
             page.Point(100 * run["config"]["sparsity"], run["metrics"]["accuracy"]["pruned"]["test"] / 100)
-            for run in runs
-            if run["config"]["method"] == name
+            for run in mine
         )
         lines.append(page.Series(name, points))
+    lines.append(page.Series("dense network", ends, dashed=True))
     return page.LineChart(
         "Test accuracy without retraining",
         "zero weights in the hidden layers (%)",
@@ -77,34 +75,48 @@ def accuracy_chart(runs: Sequence[Mapping[str, Any]]) -> page.LineChart:
 
 def demo_page(runs: Sequence[Mapping[str, Any]]) -> str:
     """The page of a demo's records."""
-    shown = next(run["metrics"] for run in runs if run["config"]["sparsity"] == SHOWN)
+    at = [run for run in runs if run["config"]["sparsity"] == SHOWN]
+    shown = next(run["metrics"] for run in at if run["config"]["method"] == OURS)
     files, accuracy = shown["file_bytes"], shown["accuracy"]
-    layers = tuple(
-        (
-            layer["name"],
-            "×".join(map(str, layer["shape"])),
-            layer["nonzeros"],
-            f"{100 * layer['sparsity']:.2f} %",
-            layer["relative_error"],
-        )
-        for layer in shown["layers"]
-    )
+    percent = f"{100 * SHOWN:g} %"
     blocks: list[page.Block] = [
         page.Facts(
             (
                 ("weights removed from the hidden layers", f"{100 * shown['sparsity']:.1f} %"),
                 ("test accuracy, dense", f"{accuracy['dense']['test']:.2f} %"),
-                ("test accuracy, pruned", f"{accuracy['pruned']['test']:.2f} %"),
+                (f"test accuracy, pruned by {OURS}", f"{accuracy['pruned']['test']:.2f} %"),
                 ("file size", f"{files['dense'] / 1e3:.0f} → {files['pruned'] / 1e3:.0f} kB"),
             )
         ),
         accuracy_chart(runs),
         page.Table(
-            f"Layers at {100 * SHOWN:g} %",
+            f"Methods at {percent}",
+            ("method", "test accuracy (%)", "points lost", "seconds"),
+            tuple(_method_row(run) for run in at),
+        ),
+        page.Table(
+            f"Layers at {percent}, pruned by {OURS}",
             ("layer", "shape", "non-zeros", "sparsity", "relative output error"),
-            layers,
+            tuple(_layer_row(layer) for layer in shown["layers"]),
         ),
     ]
     config = runs[0]["config"]
     subtitle = f"{config['network']} trained on {config['data']}, hidden layers pruned without retraining"
     return page.render("feta demo", subtitle, blocks, runs[0]["environment"])
+
+
+def _method_row(run: Mapping[str, Any]) -> tuple[str, float, float, float]:
+    accuracy = run["metrics"]["accuracy"]
+    pruned, dense = accuracy["pruned"]["test"], accuracy["dense"]["test"]
+    return (
+        run["config"]["method"],
+        round(pruned, 2),
+        round(dense - pruned, 2),
+        round(run["metrics"]["seconds"], 3),
+    )
+
+
+def _layer_row(layer: Mapping[str, Any]) -> tuple[str, str, int, str, float | None]:
+    shape = "×".join(map(str, layer["shape"]))
+    error = None if layer["relative_error"] is None else round(layer["relative_error"], 4)
+    return layer["name"], shape, layer["nonzeros"], f"{100 * layer['sparsity']:.2f} %", error

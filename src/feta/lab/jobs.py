@@ -11,7 +11,17 @@ from feta.lab.store import Network
 from feta.pruning import prune
 from feta.selection import SparsityRequest
 
-LAYER_KEYS = ("name", "shape", "nonzeros", "sparsity", "relative_error", "seconds", "status", "message")
+LAYER_KEYS = (
+    "name",
+    "shape",
+    "nonzeros",
+    "sparsity",
+    "relative_error",
+    "seconds",
+    "activation",
+    "status",
+    "message",
+)
 
 
 def prune_network(

@@ -103,6 +103,11 @@ def _metadata(info: NetworkInfo) -> dict[str, Any]:
 
 
 def _info(metadata: Mapping[str, Any], path: Path) -> NetworkInfo:
+    version = metadata.get("version", FORMAT_VERSION)
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise FileError(
+            f"{path}: format version must be at most {FORMAT_VERSION}, got {version}; update feta"
+        )
     fields = metadata.get("network")
     if fields is None:
         raise FileError(

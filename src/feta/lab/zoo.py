@@ -20,8 +20,10 @@ from feta.lab import networks, store
 from feta.lab.training import Training, train
 
 
-def network_path(folder: Path, preset: str, seed: int) -> Path:
-    return folder / f"{preset}-seed{seed}.safetensors"
+def network_path(folder: Path, preset: str, seed: int, data: str | None = None) -> Path:
+    """Where a network is kept; one trained on another data set than the preset's own has a name of its own."""
+    other = "" if data in (None, networks.preset(preset).data) else f"-{data}"
+    return folder / f"{preset}{other}-seed{seed}.safetensors"
 
 
 def trained(
@@ -34,7 +36,7 @@ def trained(
     device: str = "cpu",
 ) -> store.Network:
     """The network of a preset and seed, from its file or trained now."""
-    path = network_path(folder, preset, seed)
+    path = network_path(folder, preset, seed, data)
     if path.exists():
         return store.load(path)
     known = networks.preset(preset)

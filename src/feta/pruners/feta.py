@@ -9,7 +9,7 @@ search for lambda, the exact count, the refit on the support) are options of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -34,14 +34,19 @@ QUALITIES = {
     "best": GramSettings(retargets=10, searches=3, growth=1.05, every=3, max_iterations=600),
 }
 
+SVRG_OPTIONS = (
+    "regulariser", "strength", "outer", "stages", "batch", "step", "momentum", "theta", "search_steps", "debias",
+    "refits",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Feta:
     """Fit the layer's outputs after the ReLU: a difference of convex functions.
 
     Formula: min over U of (1/m) Σ ‖ρ(aᵀU) − b‖² + λ Ω(U)
-    Cost: gram: one pass, d_in² memory, about 60 products of d_in² d_out. svrg: search-steps + outer
-      iterations of 2·stages passes.
+    Cost: gram: one pass and a sample (best: a dozen passes), d_in² memory, about 100 products of d_in² d_out.
+      svrg: search-steps + outer iterations of 2·stages passes.
     Source: the paper; svrg is its Algorithms 1 and 2 with the values of appendix C.
     """
 
@@ -82,6 +87,17 @@ class Feta:
                 raise ConfigError(f"Feta.{name} must be >= 0, got {getattr(self, name)}")
         self._settings()
         self._rectifier(Activation.RELU)
+        if self.solver == "gram":
+            self._refuse(SVRG_OPTIONS, "solver='svrg'")
+        else:
+            self._refuse(("quality", "sample", "weigh_outputs"), "solver='gram'")
+
+    def _refuse(self, names: tuple[str, ...], needed: str) -> None:
+        """An option that would be ignored is a mistake, not a no-op."""
+        defaults = {f.name: f.default for f in fields(self)}
+        for name in names:
+            if getattr(self, name) != defaults[name]:
+                raise ConfigError(f"Feta.{name} must go with {needed}, got it with solver='{self.solver}'")
 
     @property
     def passes(self) -> str:

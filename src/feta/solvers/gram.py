@@ -126,6 +126,8 @@ class _Search:
             max_iterations=settings.max_iterations,
         )
         self.result.iterations += found.iterations
+        if found.status is Status.NOT_CONVERGED and self.result.status is Status.OK:
+            self.result.status = Status.NOT_CONVERGED
         self.result.damping = max(self.result.damping, found.damping)
         self.problem.report("support", iterations=found.iterations, rho=found.rho)
         return found.mask[: self.d_in]

@@ -1,0 +1,73 @@
+"""low_rank: a Linear layer as the product of two smaller ones, by the singular value decomposition.
+
+    W (d_in, d_out)  ≈  P Q,   P (d_in, r), Q (r, d_out):   the best approximation of rank r in Frobenius norm
+
+The paper leaves the softmax layer to this. It pays when r (d_in + d_out) < d_in d_out.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+from feta.errors import ConfigError, ModelError
+
+
+@torch.no_grad()
+def low_rank(
+    model: nn.Module, layer: str | None = None, *, rank: int | None = None, energy: float | None = None
+) -> nn.Module:
+    """A copy of `model` with one Linear, by default the last, replaced by two of the given rank.
+
+    energy: the share of the squared singular values to keep, in (0, 1]; the least rank that does is taken.
+    """
+    if (rank is None) == (energy is None):
+        raise ConfigError(f"low_rank must be given a rank or an energy, got rank={rank} and energy={energy}")
+    if energy is not None and not 0 < energy <= 1:
+        raise ConfigError(f"low_rank.energy must be in (0, 1], got {energy}")
+    name = _last_linear(model) if layer is None else layer
+    result = copy.deepcopy(model)
+    try:
+        old = result.get_submodule(name)
+    except AttributeError:
+        raise ConfigError(f"low_rank.layer must name a layer of the model, got '{name}'") from None
+    if not isinstance(old, nn.Linear):
+        raise ModelError(f"layer '{name}' must be a Linear, got {type(old).__name__}")
+    left, values, right = torch.linalg.svd(
+        old.weight.double(), full_matrices=False
+    )  # (out, r), (r,), (r, in)
+    r = _rank(values.square(), rank, energy)
+    first = nn.Linear(old.in_features, r, bias=False)
+    second = nn.Linear(r, old.out_features, bias=old.bias is not None)
+    # The singular values are shared out, so that both factors are of the same size.
+    first.weight.copy_(values[:r].sqrt()[:, None] * right[:r])
+    second.weight.copy_(left[:, :r] * values[:r].sqrt())
+    if old.bias is not None:
+        second.bias.copy_(old.bias)
+    pair = nn.Sequential(first, second).to(old.weight.device, old.weight.dtype)
+    if not name:
+        raise ModelError("low_rank must have a model with the Linear inside it, got the bare Linear")
+    parent, _, child = name.rpartition(".")
+    setattr(result.get_submodule(parent), child, pair.train(old.training))
+    return result
+
+
+def _rank(energies: torch.Tensor, rank: int | None, energy: float | None) -> int:
+    most = len(energies)
+    if rank is not None:
+        if not 1 <= rank <= most:
+            raise ConfigError(f"low_rank.rank must be in 1 … {most}, got {rank}")
+        return rank
+    share = energies.cumsum(0) / energies.sum().clamp_min(torch.finfo(energies.dtype).tiny)
+    # The last sum may fall short of 1 by rounding.
+    reached = (share >= min(energy or 1.0, float(share[-1]))).nonzero()
+    return int(reached[0]) + 1 if len(reached) else most
+
+
+def _last_linear(model: nn.Module) -> str:
+    names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    if not names:
+        raise ModelError("low_rank must have a Linear to replace, got a model without one")
+    return names[-1]
