@@ -19,10 +19,10 @@ class LayerReport:
     sparsity: float
     relative_error: float | None  # ||rho(A U) - B|| / ||B|| over the calibration rows; None without data
     seconds: float
-    activation: str = Activation.RELU.value  # what the layer was fitted for
     status: str = Status.OK.value
     message: str = ""
     stats: dict[str, Any] = field(default_factory=dict)
+    activation: str = Activation.RELU.value  # what the layer was fitted for
 
 
 @dataclass(frozen=True)

@@ -148,13 +148,12 @@ def test_a_limit_reads_no_more_than_it_needs():
     assert len(rows(Inputs(endless(), n_samples=10))) == 10
 
 
-@pytest.mark.parametrize("stride", [1, 2, 3, 7])
-def test_thinned_takes_its_share_of_every_batch(stride):
+@pytest.mark.parametrize("stride", [1, 2, 3, 7, 9])
+def test_thinned_takes_every_stride_th_sample_whatever_the_batches(stride):
     whole = Inputs(X, batch_size=4)
     thin = whole.thinned(stride)
     for _ in range(2):
-        expected = [batch[i % stride :: stride] for i, batch in enumerate(whole)]
-        assert torch.equal(torch.cat(list(thin)), torch.cat(expected))
+        assert torch.equal(torch.cat(list(thin)), X[::stride])
     assert all(len(batch) for batch in thin)
     assert torch.equal(rows(whole), X)
     named = Inputs([{"x": batch, "flag": True} for batch in whole]).thinned(stride)

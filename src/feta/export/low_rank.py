@@ -67,7 +67,7 @@ def _rank(energies: torch.Tensor, rank: int | None, energy: float | None) -> int
 
 
 def _last_linear(model: nn.Module) -> str:
-    names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    names: list[str] = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     if not names:
         raise ModelError("low_rank must have a Linear to replace, got a model without one")
     return names[-1]
