@@ -646,3 +646,22 @@ def test_smart_prune_of_bad_values():
 def test_the_default_method_is_one_of_the_table():
     assert DEFAULT_METHOD in METHODS
     assert feta.prune(mlp(), X, 0.5).report.method == DEFAULT_METHOD
+
+
+def test_a_pruner_with_a_misshapen_answer_is_named():
+    import dataclasses
+    from typing import ClassVar
+
+    @dataclasses.dataclass(frozen=True)
+    class Sloppy:
+        name: ClassVar[str] = "sloppy"
+        passes: ClassVar[str] = "none"
+
+        def prune(self, problem, target):
+            return feta.LayerSolution(problem.W[:1], problem.bias)
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
+    with pytest.raises(
+        feta.ModelError, match=r"layer '0': method 'sloppy' must give finite U \(4, 3\), got \(1, 3\)"
+    ):
+        feta.prune(model, sparsity=0.5, method=Sloppy())

@@ -131,7 +131,7 @@ class LayerJob:
         with _naming(view.name):
             for group, count in enumerate(_group_counts(view, target)):
                 problem = self.problem(rows, group, lambda phase, values: tell("step", phase, values))
-                solutions.append(pruner.prune(problem, Sparsity(nonzeros=count)))
+                solutions.append(_checked(pruner.prune(problem, Sparsity(nonzeros=count)), problem, pruner))
         for group, solution in enumerate(solutions):
             view.write(solution.U, solution.bias, group)
         seconds = self.run.clock() - started
@@ -203,6 +203,17 @@ def _copy(model: nn.Module) -> nn.Module:
             f"model must be one that copy.deepcopy can copy, got: {error}; weights under torch.nn.utils.prune "
             "or an old weight_norm must be made plain first (prune.remove, remove_weight_norm)"
         ) from error
+
+
+def _checked(solution: LayerSolution, problem: LayerProblem, pruner: Pruner) -> LayerSolution:
+    """A method's answer, which must fit the layer; methods of users come through here too."""
+    U = getattr(solution, "U", None)
+    if not isinstance(U, Tensor) or U.shape != problem.W.shape or not bool(torch.isfinite(U).all()):
+        got = (
+            f"{tuple(U.shape)}, finite: {bool(torch.isfinite(U).all())}" if isinstance(U, Tensor) else type(U)
+        )
+        raise ModelError(f"method '{pruner.name}' must give finite U {tuple(problem.W.shape)}, got {got}")
+    return solution
 
 
 def device_of(model: nn.Module) -> torch.device:

@@ -22,7 +22,12 @@ from feta.cli.data import DataDir, Json
 
 Output = Annotated[Path, Parameter(name=("--output", "-o"), help="File to write (safetensors).")]
 Device = Annotated[str | None, Parameter(help="cpu, cuda, …; by default a GPU if there is one.")]
-Records = Annotated[Path | None, Parameter(help="JSONL file the run's record is added to.")]
+Records = Annotated[
+    Path | None,
+    Parameter(
+        help="JSONL file the run's record is added to; by default feta-records.jsonl beside the output."
+    ),
+]
 
 
 def train(

@@ -24,7 +24,9 @@ from feta.cli.data import DataDir, Json
 from feta.cli.networks import Device, Records
 from feta.errors import ConfigError, DataError, unknown_name
 
-_METHOD_OPTIONS = Group("Method options", help="`feta methods --verbose` lists them with their defaults.")
+_METHOD_OPTIONS = Group(
+    "Method options", help="For example --feta.quality best; `feta methods --verbose` lists them all."
+)
 # What --json prints: a contract with programs.
 JSON_KEYS = (
     "method",
@@ -38,7 +40,10 @@ JSON_KEYS = (
     "accuracy",
     "file_bytes",
 )
-_Options = Annotated[dict[str, str] | None, Parameter(group=_METHOD_OPTIONS)]
+_Options = Annotated[
+    dict[str, str] | None,
+    Parameter(group=_METHOD_OPTIONS, help="Followed by .OPTION VALUE.", show_default=False),
+]
 
 
 @Parameter(name="*")
@@ -101,7 +106,7 @@ def prune(
     allocation
         How the budget is shared over layers: uniform, or global-magnitude (one threshold for all).
     compensate
-        Refit the dense layer after the last pruned one to its original outputs.
+        Refit every unpruned layer that follows a pruned one to its original outputs.
     seed
         For the choice of samples and methods that draw at random.
     """

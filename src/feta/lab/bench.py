@@ -188,7 +188,11 @@ def _key(cell: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def table(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Over the seeds: mean and spread of accuracy, medians of the times; one row per net, sparsity and method."""
+    """Over the seeds: mean and spread of accuracy, medians of the times; one row per net, sparsity and method.
+
+    Only over the seeds that every method of a net and sparsity has been run on: the same networks for all.
+    """
+    shared = _shared_seeds(cells)
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for cell in cells:
         groups.setdefault(tuple(cell[k] for k in ("net", "sparsity", "compensate", "method")), []).append(
@@ -196,9 +200,10 @@ def table(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         )
     rows = []
     for (net, sparsity, compensate, method), members in groups.items():
-        ran = [cell for cell in members if cell["accuracy"] is not None]
+        seeds = shared[net, sparsity, compensate]
+        ran = [cell for cell in members if cell["accuracy"] is not None and cell["seed"] in seeds]
         row: dict[str, Any] = {"net": net, "sparsity": sparsity, "compensate": compensate, "method": method}
-        row["dense"] = summary.mean(cell["dense_accuracy"] for cell in members)
+        row["dense"] = summary.mean(cell["dense_accuracy"] for cell in ran or members)
         row["seeds"] = len(ran)
         if ran:
             accuracies = [cell["accuracy"] for cell in ran]
@@ -211,3 +216,14 @@ def table(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             row["reason"] = members[0].get("reason", "")
         rows.append(row)
     return rows
+
+
+def _shared_seeds(cells: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], set[int]]:
+    """For each net, sparsity and compensate: the seeds every method has, of those that could do it at all."""
+    ran: dict[tuple[Any, ...], dict[str, set[int]]] = {}
+    for cell in cells:
+        if cell["accuracy"] is not None:
+            group = ran.setdefault((cell["net"], cell["sparsity"], cell["compensate"]), {})
+            group.setdefault(cell["method"], set()).add(cell["seed"])
+    shared = {key: set.intersection(*methods.values()) for key, methods in ran.items()}
+    return {(c["net"], c["sparsity"], c["compensate"]): set() for c in cells} | shared

@@ -1,0 +1,73 @@
+"""The README's table and picture from benchmark records.
+
+    python benchmarks/readme_results.py results/gpu/records.jsonl --picture docs/pictures/accuracy
+
+Prints the table as Markdown; `--check README.md` fails when the README holds another one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from feta.lab.bench import table
+from feta.lab.bench_report import method_order, sparsity_charts
+from feta.lab.plots import save_figure
+from feta.lab.records import read
+
+METHODS = ("threshold", "lobs", "sparsegpt", "alps", "feta")
+PANELS = (
+    "dense-mnist-wide",
+    "dense-fashion-wide",
+    "dense-cifar-wide",
+    "conv-mnist",
+    "conv-fashion",
+    "conv-cifar",
+)
+
+
+def markdown(rows: list[dict], compensate: bool) -> str:
+    head = ["network (dense accuracy)", *METHODS]
+    lines = ["| " + " | ".join(head) + " |", "| " + " | ".join(["---"] * len(head)) + " |"]
+    mine = [row for row in rows if row["compensate"] == compensate and row["seeds"]]
+    for net in dict.fromkeys(row["net"] for row in mine):
+        cells = {(r["method"], r["sparsity"]): r for r in mine if r["net"] == net}
+        shares = sorted({share for _, share in cells})
+        dense = next(iter(cells.values()))["dense"]
+        best = {share: max(cells[m, share]["accuracy"] for m in METHODS) for share in shares}
+        columns = []
+        for method in METHODS:
+            values = [cells[method, share]["accuracy"] for share in shares]
+            texts = [
+                f"**{value:.1f}**" if value == best[share] else f"{value:.1f}"
+                for value, share in zip(values, shares, strict=True)
+            ]
+            columns.append(" / ".join(texts))
+        lines.append(f"| {net} ({dense:.1f}) | " + " | ".join(columns) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("records", type=Path)
+    parser.add_argument("--compensate", action="store_true")
+    parser.add_argument("--picture", type=Path)
+    parser.add_argument("--check", type=Path)
+    given = parser.parse_args()
+    cells = read(given.records)
+    rows = table(cells)
+    text = markdown(rows, given.compensate)
+    if given.picture is not None:
+        chosen = [row for row in rows if row["net"] in PANELS and row["method"] in METHODS]
+        chosen.sort(key=lambda row: PANELS.index(row["net"]))
+        save_figure(
+            sparsity_charts(chosen, given.compensate), given.picture, ("png",), 3, method_order(cells)
+        )
+    if given.check is not None and text not in given.check.read_text():
+        sys.exit(f"{given.check} must hold the table of {given.records}; run this without --check")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
