@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from feta.errors import ConfigError
+from feta.export.atomic import write_atomic
 from feta.lab.page.axes import linear_axis, log_axis
 from feta.lab.page.blocks import BarChart, Chart, LineChart, Series, is_number
 from feta.lab.page.charts import MANY_POINTS
-from feta.lab.page.document import write_bytes
 from feta.lab.page.numbers import show
 from feta.lab.page.palette import Key, Look, assign, legend, series_names
 
@@ -72,7 +72,7 @@ def save_figure(
             buffer = io.BytesIO()
             figure.savefig(buffer, format=name, dpi=200, bbox_inches="tight", metadata=METADATA[name])
             path = path_stem.with_name(f"{path_stem.name}.{name}")
-            write_bytes(path, buffer.getvalue())
+            write_atomic(path, buffer.getvalue())
             paths.append(path)
     return paths
 

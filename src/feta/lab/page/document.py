@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup
 
-from feta.errors import FileError
+from feta.export.atomic import write_atomic
 from feta.lab.page import charts, palette
 from feta.lab.page.blocks import BarChart, Block, Chart, Facts, LineChart, Panels, Section, Table, Text
 from feta.lab.page.numbers import show
@@ -65,21 +64,7 @@ def render(
 
 def write(path: str | os.PathLike[str], html: str) -> None:
     """Write all or nothing: readers see the old page or the new one, never half of it."""
-    write_bytes(Path(path), html.encode())
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """`write` for any content."""
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            beside.write_bytes(content)
-            os.replace(beside, path)
-        finally:
-            beside.unlink(missing_ok=True)
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror or error}") from error
+    write_atomic(Path(path), html.encode())
 
 
 def _asset(name: str) -> str:
