@@ -45,7 +45,7 @@ class Feta:
     """Fit the layer's outputs after the ReLU: a difference of convex functions.
 
     Formula: min over U of (1/m) Σ ‖ρ(aᵀU) − b‖² + λ Ω(U)
-    Cost: gram: one pass and a sample (best: a dozen passes), d_in² memory; svrg: 2·stages·(search-steps + outer) passes.
+    Cost: gram: one pass and a sample (best: a dozen passes), d_in² memory; svrg: 2·stages·(search + outer) passes.
     Source: the paper; svrg is its Algorithms 1 and 2 with the values of appendix C.
     """
 
