@@ -42,7 +42,7 @@ def main() -> None:
         for net in given.nets:
             bench = Bench(
                 (net,), tuple(given.methods), tuple(given.sparsity), given.seeds, compensate,
-                device=given.device, networks=given.networks,
+                device=given.device, networks=given.networks, timed=False,
             )  # fmt: skip
             waiting[pool.submit(one_network, bench, given.out / f"{net}.jsonl")] = net
         for done in as_completed(waiting):

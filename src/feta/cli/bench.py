@@ -88,7 +88,9 @@ def bench(
         for on in plan.compensate:
             stem = "compensated" if on else "plain"
             save_figure(sparsity_charts(rows, on), output / f"sparsity-{stem}", order=order)
-            save_figure(time_charts(rows, on, shares[len(shares) // 2]), output / f"time-{stem}", order=order)
+            timed = time_charts(rows, on, shares[len(shares) // 2])
+            if timed:
+                save_figure(timed, output / f"time-{stem}", order=order)
     except ConfigError as missing:
         err().print(f"no figures: {missing}")
     if json:

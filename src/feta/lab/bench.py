@@ -50,6 +50,7 @@ class Bench:
     data: str | None = None  # instead of the nets' own
     data_dir: Path | None = None
     networks: Path = Path("results/networks")  # trained networks, made where missing
+    timed: bool = True  # False where runs share the machine: their seconds are not to be compared
 
     def __post_init__(self) -> None:
         for net in self.nets:
@@ -113,6 +114,7 @@ def _network_cells(
             "data_name": data.name,
             "data": data.label,
             "device": bench.device,
+            "timed": bench.timed,
             "environment": environment(),
         }
         try:
@@ -209,6 +211,7 @@ def table(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             accuracies = [cell["accuracy"] for cell in ran]
             row["accuracy"] = summary.mean(accuracies)
             row["low"], row["high"] = min(accuracies), max(accuracies)
+            row["timed"] = all(cell.get("timed", True) for cell in ran)
             row["seconds"] = summary.median(cell["seconds"] for cell in ran)
             row["floor"] = summary.median(cell["floor_seconds"] for cell in ran)
             row["relative_error"] = summary.mean(summary.mean(cell["relative_error"]) for cell in ran)

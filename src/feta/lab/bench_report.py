@@ -113,8 +113,8 @@ def bench_table(rows: Sequence[Row], compensate: bool) -> page.Table:
                 f"{r['low']:.2f}–{r['high']:.2f}",
                 round(r["dense"] - r["accuracy"], 2),
                 round(r["relative_error"], 4),
-                round(r["seconds"], 3),
-                round(r["seconds"] / r["floor"], 2),
+                round(r["seconds"], 3) if r["timed"] else None,
+                round(r["seconds"] / r["floor"], 2) if r["timed"] else None,
             )
         )
     return page.Table("Every cell: mean over the seeds, median time", columns, tuple(lines))
@@ -169,18 +169,14 @@ def bench_page(cells: Sequence[Mapping[str, Any]]) -> str:
             continue
         title = "With compensation of the last layer" if compensate else "Without compensation"
         middle = 0.9 if any(r["sparsity"] == 0.9 for r in mine) else mine[0]["sparsity"]
-        blocks.append(
-            page.Section(
-                title,
-                (
-                    page.Text("Accuracy against sparsity", ()),
-                    page.Panels(sparsity_charts(rows, compensate)),
-                    page.Text(f"Accuracy against time at {100 * middle:g} %", ()),
-                    page.Panels(time_charts(rows, compensate, middle)),
-                    bench_table(rows, compensate),
-                ),
-            )
-        )
+        parts: list[page.Block] = [
+            page.Text("Accuracy against sparsity", ()),
+            page.Panels(sparsity_charts(rows, compensate)),
+        ]
+        timed = time_charts(rows, compensate, middle)
+        if timed:
+            parts += [page.Text(f"Accuracy against time at {100 * middle:g} %", ()), page.Panels(timed)]
+        blocks.append(page.Section(title, (*parts, bench_table(rows, compensate))))
     labels = sorted({cell["data"] for cell in cells})
     subtitle = f"test accuracy without retraining; data: {', '.join(labels)}"
     return page.render("feta benchmark", subtitle, blocks, cells[0]["environment"], method_order(cells))
