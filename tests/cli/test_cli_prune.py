@@ -185,7 +185,7 @@ def test_parse_sparsity():
         ),
         (["--allocation", "uniforn"], ("unknown allocation 'uniforn'; did you mean 'uniform'?",)),
         (["--device", "gpuu"], ("--device must be a device torch can use here, got 'gpuu'",)),
-        (["--samples", "0"], ("n_samples must be >= 1, got 0",)),
+        (["--samples", "0"], ("--samples must be >= 1, got 0",)),
         (["--threshold.speed", "3"], ("unknown option of threshold 'speed'",)),
     ],
 )

@@ -213,3 +213,17 @@ def test_smart_prune_on_tensors(case):
     name = case if case in METHODS else "feta"
     solution = feta.smart_prune(W, A, B, sparsity=0.8, method=name, options=QUICK.get(case))
     assert int(torch.count_nonzero(solution.U)) <= Sparsity(0.8).count(W.numel())
+
+
+def test_options_that_would_be_ignored_are_refused():
+    with pytest.raises(ConfigError, match=r"Feta\.theta must go with solver='svrg'"):
+        make("feta", {"theta": 10.0})
+    with pytest.raises(ConfigError, match=r"Feta\.quality must go with solver='gram'"):
+        make("feta", {"solver": "svrg", "quality": "best"})
+
+
+def test_outer_is_an_option_of_both_solvers():
+    p = problem(*layer())
+    few, many = (make("feta", {"outer": n}).prune(p, Sparsity(0.7)) for n in (1, 8))
+    assert len(few.stats["objectives"]) <= 2 < len(many.stats["objectives"])
+    assert many.stats["objectives"][-1] <= few.stats["objectives"][-1]

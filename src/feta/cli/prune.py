@@ -119,7 +119,11 @@ def prune(
     if output is not None and output.resolve() == network.resolve():
         raise ConfigError(f"--output must differ from the input, got {output} for both")
     given = _method_options(method, options)
+    pruner = make(method, given)
     target = parse_sparsity(sparsity)
+    where = resolve_device(device)
+    if samples is not None and samples < 1:
+        raise ConfigError(f"--samples must be >= 1, got {samples}")
     net = store.load(network)
     record_file = records_path(records, output)
     for path in filter(None, (output, record_file)):
@@ -130,7 +134,7 @@ def prune(
                 datasets.load(net.info.data, data_dir, progress=advance), normalisation=net.info.normalisation
             )
     except DataError as error:
-        if make(method, given).passes != "none":
+        if pruner.passes != "none":
             raise
         err().print(f"feta: warning: accuracy is not measured: {error}")
         loaded = None
@@ -157,7 +161,7 @@ def prune(
             allocation=allocation,
             compensate=compensate,
             seed=seed,
-            device=resolve_device(device),
+            device=where,
             callback=show,
         )
     summary["file_bytes"] = {"dense": network.stat().st_size, "pruned": len(store.encode(pruned))}

@@ -35,7 +35,7 @@ QUALITIES = {
 }
 
 SVRG_OPTIONS = (
-    "regulariser", "strength", "outer", "stages", "batch", "step", "momentum", "theta", "search_steps", "debias",
+    "regulariser", "strength", "stages", "batch", "step", "momentum", "theta", "search_steps", "debias",
     "refits",
 )  # fmt: skip
 
@@ -52,12 +52,12 @@ class Feta:
     name: ClassVar[str] = "feta"
 
     solver: Literal["gram", "svrg"] = "gram"
+    outer: int | None = None  # linearisations of h; None: 8 for svrg, by quality for gram
     quality: Literal["fast", "default", "best"] = "default"  # of gram
     sample: int = 16384  # rows that gram re-targets on; "best" reads them all
     weigh_outputs: bool = True  # gram: by how much they matter to the network's own outputs
     regulariser: Literal["l1", "rows", "columns"] = "l1"  # of svrg, as all that follow
     strength: float | None = None  # lambda; None: searched for the target sparsity
-    outer: int = 8
     stages: int = 3
     batch: int = 200
     step: float = 1e-3
@@ -79,7 +79,7 @@ class Feta:
             if getattr(self, name) not in known:
                 raise unknown_name(f"Feta.{name}", getattr(self, name), known)
         for name in ("outer", "search_steps", "refits", "sample"):
-            if not getattr(self, name) >= 1:
+            if getattr(self, name) is not None and not getattr(self, name) >= 1:
                 raise ConfigError(f"Feta.{name} must be >= 1, got {getattr(self, name)}")
         for name in ("ridge", "strength"):
             if getattr(self, name) is not None and not getattr(self, name) >= 0:
@@ -119,6 +119,8 @@ class Feta:
 
     def _gram(self, problem: LayerProblem, statistics: Gram, V: Tensor, keep: int) -> _Found:
         settings = replace(QUALITIES[self.quality], ridge=self.ridge)
+        if self.outer is not None:
+            settings = replace(settings, retargets=self.outer)
         reader = (
             StreamedTargets(problem)
             if self.quality == "best"
@@ -139,7 +141,7 @@ class Feta:
             self._settings(min(self.step, longest)),
             strength=0.0 if keep == problem.W.numel() and self.strength is None else self.strength,
             keep=keep,
-            outer=self.outer,
+            outer=8 if self.outer is None else self.outer,
             search_steps=self.search_steps,
             generator=torch.Generator().manual_seed(self.seed),
         )
