@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from feta.errors import FileError
-from feta.export.atomic import write_atomic
+from feta.export.atomic import check_writable, write_atomic
 
 
 def fail(code: int):
@@ -116,3 +116,25 @@ def test_a_folder_without_permission(tmp_path):
 def test_text_paths(tmp_path):
     write_atomic(str(tmp_path / "file"), b"x")
     assert (tmp_path / "file").read_bytes() == b"x"
+
+
+def test_check_writable_leaves_nothing_behind(tmp_path):
+    check_writable(tmp_path / "net")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_check_writable_of_a_folder_and_below_a_file(tmp_path):
+    with pytest.raises(FileError, match="it is a folder"):
+        check_writable(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(FileError, match=r"cannot write .*file/net: "):
+        check_writable(tmp_path / "file" / "net")
+
+
+def test_check_writable_without_permission(tmp_path, monkeypatch):
+    def denied(*args, **kwargs):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", denied)
+    with pytest.raises(FileError, match=f"cannot write {tmp_path / 'net'}: Permission denied"):
+        check_writable(tmp_path / "net")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import tempfile
 from dataclasses import replace
 
 import pytest
@@ -138,25 +135,3 @@ def test_weights_of_another_network_are_refused_in_one_line(tmp_path, network):
     with pytest.raises(FileError, match=r"net must hold the weights of this model: .*conv1.weight") as caught:
         feta.load(tmp_path / "net")
     assert "\n" not in str(caught.value)
-
-
-def test_check_writable_leaves_nothing_behind(tmp_path):
-    store.check_writable(tmp_path / "net")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_check_writable_of_a_folder_and_below_a_file(tmp_path):
-    with pytest.raises(FileError, match="it is a folder"):
-        store.check_writable(tmp_path)
-    (tmp_path / "file").touch()
-    with pytest.raises(FileError, match=r"cannot write .*file/net: "):
-        store.check_writable(tmp_path / "file" / "net")
-
-
-def test_check_writable_without_permission(tmp_path, monkeypatch):
-    def denied(*args, **kwargs):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", denied)
-    with pytest.raises(FileError, match=f"cannot write {tmp_path / 'net'}: Permission denied"):
-        store.check_writable(tmp_path / "net")

@@ -28,7 +28,7 @@ class Sample:
     exact: bool = False
 
     def prune(self, problem: Any, target: Any) -> Any:
-        raise NotImplementedError
+        pytest.fail("these tests make methods, they never run one")
 
 
 @pytest.fixture(autouse=True)

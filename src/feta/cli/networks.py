@@ -57,6 +57,7 @@ def train(
     learning_rate
         Decays by 5 % per epoch.
     """
+    from feta.export.atomic import check_writable
     from feta.lab import data as datasets
     from feta.lab import networks, store
     from feta.lab.records import append, record
@@ -70,7 +71,7 @@ def train(
     settings = Training(learning_rate=learning_rate, max_epochs=max_epochs, seed=seed)
     record_file = records_path(records, output)
     for path in (output, record_file):
-        store.check_writable(path)
+        check_writable(path)
     with download_bar() as advance:
         loaded = datasets.load(data or (known.data if known else ""), data_dir, progress=advance)
     partial = output.with_name(output.name + ".partial")

@@ -110,6 +110,7 @@ def prune(
     seed
         For the choice of samples and methods that draw at random.
     """
+    from feta.export.atomic import check_writable
     from feta.lab import data as datasets
     from feta.lab import store
     from feta.lab.jobs import prune_network
@@ -127,7 +128,7 @@ def prune(
     net = store.load(network)
     record_file = records_path(records, output)
     for path in filter(None, (output, record_file)):
-        store.check_writable(path)
+        check_writable(path)
     try:
         with download_bar() as advance:
             loaded = replace(

@@ -30,6 +30,19 @@ def write_atomic(path: Path, content: bytes) -> None:
         raise
 
 
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Fail now, not after the work, when a file cannot be written; leaves nothing behind."""
+    folder = Path(path).parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror}") from error
+    if Path(path).is_dir():
+        raise FileError(f"cannot write {path}: it is a folder")
+
+
 def _discard(temporary: str | None) -> None:
     if temporary is not None:
         Path(temporary).unlink(missing_ok=True)

@@ -7,7 +7,6 @@ save(net, "pruned.safetensors")         # pruned layers are stored compressed, s
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -75,19 +74,6 @@ def load_into(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
     tensors, _ = sparse_file.read(Path(path))
     _fill(model, tensors, Path(path))
     return model
-
-
-def check_writable(path: str | os.PathLike[str]) -> None:
-    """Fail now, not after the work, when a file cannot be written; leaves nothing behind."""
-    folder = Path(path).parent
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror}") from error
-    if Path(path).is_dir():
-        raise FileError(f"cannot write {path}: it is a folder")
 
 
 def _fill(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
