@@ -104,7 +104,7 @@ class LayerView:
         conv = self.layer
         if not isinstance(conv, nn.Conv2d):  # pragma: no cover - callers have looked
             raise ModelError(f"layer '{self.name}' must be a Conv2d")
-        left, right, top, bottom = _padding(conv)
+        left, right, top, bottom = padding_of(conv)
         sizes = (x.shape[-2] + top + bottom, x.shape[-1] + left + right)
         rows, columns = (
             (size - d * (k - 1) - 1) // s + 1
@@ -118,12 +118,12 @@ class LayerView:
             raise ModelError(f"layer '{self.name}' must be a Conv2d")
         x = x.chunk(self.groups, dim=1)[group]
         mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
-        x = F.pad(x, _padding(conv), mode=mode)
+        x = F.pad(x, padding_of(conv), mode=mode)
         patches = F.unfold(x, conv.kernel_size, dilation=conv.dilation, stride=conv.stride)
         return patches.transpose(1, 2).flatten(0, 1)  # (samples * positions, d_in)
 
 
-def _padding(conv: nn.Conv2d) -> list[int]:
+def padding_of(conv: nn.Conv2d) -> list[int]:
     """left, right, top, bottom, as F.pad wants them."""
     if conv.padding == "valid":
         return [0, 0, 0, 0]

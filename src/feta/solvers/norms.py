@@ -1,0 +1,195 @@
+"""Spectral norms: of a matrix by its singular values, of a convolution as the operator it is.
+
+A convolution with its stride, dilation, padding and groups is a linear map between images; its norm is not
+that of the reshaped kernel. `operator_norm` gives two values that enclose it:
+
+    value   from below: the largest Ritz value of a block power iteration on the operator itself
+    upper   from above, proven: the norm of a periodic convolution that contains the operator
+
+The proof of `upper`. Zero padding embeds the image isometrically. Sorting its pixels by their place modulo the
+stride, also an isometry, makes a strided convolution one of stride 1 with stride² times the channels. A
+convolution of stride 1 of an n-pixel line with a k-tap kernel is a block (some rows, some columns) of the
+circular one on n + k - 1 or more points, where nothing wraps around; a block's norm is at most the whole's.
+The circular one is block-diagonal in Fourier space, one (c_out, c_in) matrix per frequency: its norm is the
+largest of theirs. Other padding modes repeat pixels, each at most r times: a further factor sqrt(r).
+
+All in float64, without directed rounding: `upper` is raised by a share far above the rounding errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from feta.errors import ConfigError, ModelError
+from feta.layers import padding_of
+
+ROUNDING = 1e-9  # raises a proven value above what float64 arithmetic may have lost
+BLOCK = 6  # vectors iterated at once: convergence depends on the gap to the seventh singular value
+
+
+@dataclass(frozen=True)
+class NormEstimate:
+    """A norm enclosed: value <= norm <= upper, `converged` when the iteration for `value` settled."""
+
+    value: float
+    upper: float
+    converged: bool = True
+    iterations: int = 0
+
+
+def spectral_norm(matrix: Tensor) -> float:
+    """The largest singular value, by SVD in float64."""
+    if matrix.ndim != 2:
+        raise ConfigError(f"spectral_norm must get a matrix, got shape {tuple(matrix.shape)}")
+    _check_finite(matrix, "spectral_norm")
+    if matrix.numel() == 0:
+        return 0.0
+    return float(torch.linalg.matrix_norm(matrix.detach().double(), ord=2))
+
+
+def operator_norm(
+    layer: nn.Module,
+    input_shape: Sequence[int],
+    *,
+    weight: Tensor | None = None,
+    tolerance: float = 1e-5,
+    max_iterations: int = 300,
+    seed: int = 0,
+) -> NormEstimate:
+    """The norm of a Linear or Conv2d, bias left out, on inputs of a shape (without the batch).
+
+    `weight` stands in for the layer's own, for the norm of a perturbation.
+    """
+    used = _weight(layer, weight)
+    if isinstance(layer, nn.Linear):
+        norm = spectral_norm(used)
+        return NormEstimate(norm, norm * (1 + ROUNDING))
+    conv = _checked(layer, input_shape)
+    upper = operator_upper(conv, input_shape, weight=used)
+    if upper == 0:
+        return NormEstimate(0.0, 0.0)
+    value, converged, steps = _power_iteration(conv, used, input_shape, tolerance, max_iterations, seed)
+    return NormEstimate(min(value, upper), upper, converged, steps)
+
+
+def operator_upper(layer: nn.Module, input_shape: Sequence[int], *, weight: Tensor | None = None) -> float:
+    """The proven value of `operator_norm` alone: no iteration, a Fourier transform of the kernel."""
+    used = _weight(layer, weight)
+    if isinstance(layer, nn.Linear):
+        return spectral_norm(used) * (1 + ROUNDING)
+    conv = _checked(layer, input_shape)
+    kernel, size = _stride_one(conv, used, input_shape)
+    return periodic_norm(kernel, size, conv.groups) * _repeats(conv, input_shape) ** 0.5 * (1 + ROUNDING)
+
+
+def periodic_norm(kernel: Tensor, size: tuple[int, int], groups: int = 1) -> float:
+    """The norm of the circular convolution with kernel (c_out, c_in / groups, h, w) on size (H, W) images."""
+    height, width = size
+    largest = 0.0
+    for block in kernel.double().chunk(groups):
+        small = block.transpose(0, 1) if block.shape[0] > block.shape[1] else block
+        # A real kernel's spectrum at -w is the conjugate of that at w: half of one axis holds all the norms.
+        lines = torch.fft.rfft(small, n=width).permute(3, 2, 0, 1)  # (width / 2 + 1, taps, rows, columns)
+        taps = torch.arange(lines.shape[1], dtype=torch.float64, device=kernel.device)
+        for frequency in range(height):  # one line of frequencies at a time: few matrices in memory
+            turn = torch.exp(-2j * torch.pi * frequency / height * taps)
+            spectrum = torch.einsum("wtij,t->wij", lines, turn)
+            largest = max(largest, float(torch.linalg.eigvalsh(spectrum @ spectrum.mH).max()))
+    return max(largest, 0.0) ** 0.5
+
+
+def _power_iteration(
+    conv: nn.Conv2d, weight: Tensor, shape: Sequence[int], tolerance: float, max_iterations: int, seed: int
+) -> tuple[float, bool, int]:
+    """Block power iteration on A^T A; settled when the leading pair's residual is small."""
+    generator = torch.Generator().manual_seed(seed)
+    block = min(BLOCK, shape[0] * shape[1] * shape[2])
+    start = torch.randn(block, *shape, generator=generator, dtype=torch.float64)
+    Q = torch.linalg.qr(start.flatten(1).t())[0].to(weight.device)  # (inputs, block)
+    value = 0.0
+    for step in range(1, max_iterations + 1):
+        forward, back = _both_ways(conv, weight, Q.t().reshape(block, *shape))
+        Y, G = forward.flatten(1).t(), back.flatten(1).t()  # A Q and A^T A Q
+        _, singular, Vh = torch.linalg.svd(Y, full_matrices=False)
+        value = float(singular[0])
+        lead = Q @ Vh[0]
+        residual = float(torch.linalg.vector_norm(G @ Vh[0] - value**2 * lead))
+        if residual <= tolerance * value**2:
+            return value, True, step
+        Q = torch.linalg.qr(G)[0]
+    return value, False, max_iterations
+
+
+@torch.enable_grad()
+def _both_ways(conv: nn.Conv2d, weight: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """A x and A^T A x; the transpose is what the operator's own gradient is."""
+    x = x.detach().requires_grad_()
+    y = convolve(conv, x, weight)
+    (back,) = torch.autograd.grad(y, x, y.detach())
+    return y.detach(), back
+
+
+def convolve(conv: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The layer with other weights, and without a bias where none is given."""
+    mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
+    return F.conv2d(
+        F.pad(x, padding_of(conv), mode=mode), weight, bias, conv.stride, 0, conv.dilation, conv.groups
+    )
+
+
+def _stride_one(conv: nn.Conv2d, weight: Tensor, shape: Sequence[int]) -> tuple[Tensor, tuple[int, int]]:
+    """The kernel with stride 1 and dilation 1 that does the same, and a torus on which nothing wraps."""
+    (step_h, step_w), (gap_h, gap_w) = conv.stride, conv.dilation
+    rows, columns = weight.shape[2:]
+    taps = [gap_h * (rows - 1) + 1, gap_w * (columns - 1) + 1]
+    height, width = (-(-tap // step) * step for tap, step in zip(taps, (step_h, step_w), strict=True))
+    spread = weight.new_zeros(*weight.shape[:2], height, width)
+    spread[:, :, : taps[0] : gap_h, : taps[1] : gap_w] = weight
+    phases = spread.unflatten(3, (-1, step_w)).unflatten(2, (-1, step_h))  # (o, i, h, step_h, w, step_w)
+    kernel = phases.permute(0, 1, 3, 5, 2, 4).flatten(1, 3)
+    left, right, top, bottom = padding_of(conv)
+    padded = (shape[1] + top + bottom, shape[2] + left + right)
+    lines = [
+        -(-size // step) + side - 1
+        for size, step, side in zip(padded, (step_h, step_w), kernel.shape[2:], strict=True)
+    ]
+    return kernel, (lines[0], lines[1])
+
+
+def _repeats(conv: nn.Conv2d, shape: Sequence[int]) -> int:
+    """How often padding shows the most repeated pixel: 1 for zeros."""
+    if conv.padding_mode == "zeros":
+        return 1
+    pixels = torch.arange(shape[1] * shape[2], dtype=torch.float64).reshape(1, 1, *shape[1:])
+    shown = F.pad(pixels, padding_of(conv), mode=conv.padding_mode)
+    return int(torch.bincount(shown.flatten().long()).max())
+
+
+def _weight(layer: nn.Module, weight: Tensor | None) -> Tensor:
+    if not isinstance(layer, nn.Linear | nn.Conv2d):
+        raise ModelError(f"operator_norm must get a Linear or a Conv2d, got {type(layer).__name__}")
+    used = layer.weight if weight is None else weight
+    if used.shape != layer.weight.shape:
+        raise ConfigError(f"weight must have shape {tuple(layer.weight.shape)}, got {tuple(used.shape)}")
+    _check_finite(used, "operator_norm")
+    return used.detach().double()
+
+
+def _checked(layer: nn.Module, shape: Sequence[int]) -> nn.Conv2d:
+    if not isinstance(layer, nn.Conv2d):  # pragma: no cover - callers have looked
+        raise ModelError("must be a Conv2d")
+    if len(shape) != 3 or shape[0] != layer.in_channels:
+        raise ConfigError(
+            f"input_shape must be ({layer.in_channels}, height, width), without the batch, got {tuple(shape)}"
+        )
+    return layer
+
+
+def _check_finite(values: Tensor, where: str) -> None:
+    if not bool(torch.isfinite(values).all()):
+        raise ModelError(f"{where} must get finite weights, got inf or NaN")
