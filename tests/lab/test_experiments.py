@@ -1,0 +1,193 @@
+"""The harness: a record per cell, resumed after a kill, failures as data, budgets that hold."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from feta.errors import ConfigError, DataError
+from feta.lab.experiments import run_cells
+from feta.lab.records import append, read
+
+FIELDS = ("name", "seed")
+CELLS = [{"name": name, "seed": seed} for seed in (0, 1) for name in ("a", "b")]
+
+
+def count(log, cell):
+    """Leaves a trace of every run."""
+    with open(log, "a") as file:
+        file.write(f"{cell['name']}{cell['seed']}\n")
+    return {"accuracy": 90.0 + cell["seed"]}
+
+
+def runs(log):
+    return Path(log).read_text().split() if Path(log).exists() else []
+
+
+def misbehave(cell):
+    """What methods do: work, refuse, crash, hang, take the process down."""
+    name = cell["name"]
+    if name == "refuses":
+        raise ConfigError("layer 'fc1' is too large")
+    if name == "crashes":
+        raise ZeroDivisionError("division by zero")
+    if name == "not-a-number":
+        return {"accuracy": float("nan")}
+    if name == "hangs":
+        Path(tempfile.mkdtemp(), "rows.bin").write_bytes(b"0")
+        time.sleep(600)
+    if name == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"accuracy": 50.0, "process": os.getpid()}
+
+
+def slow_to_prepare(cell):
+    time.sleep(0.6)
+    return {"dense_accuracy": 99.0}
+
+
+def no_data(cell):
+    raise DataError("no data set 'mnist'")
+
+
+def run(cells, run_one, path, **options):
+    return run_cells(cells, run_one, path, key_fields=FIELDS, **options)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "out" / "records.jsonl"
+
+
+def test_a_record_per_cell_in_order(path, tmp_path):
+    told = []
+    records = run(CELLS, functools.partial(count, tmp_path / "log"), path, tell=told.append)
+    assert [(r["name"], r["seed"]) for r in records] == [(c["name"], c["seed"]) for c in CELLS]
+    assert read(path) == records
+    assert all(r["timed"] is True and r["environment"]["torch"] for r in records)
+    assert [r["accuracy"] for r in records] == [90.0, 90.0, 91.0, 91.0]
+    assert told == ["1/4 a, 0", "2/4 b, 0", "3/4 a, 1", "4/4 b, 1"]
+
+
+def test_recorded_cells_are_not_run_again(path, tmp_path):
+    one = functools.partial(count, tmp_path / "log")
+    run(CELLS[:2], one, path)
+    with open(path, "a") as file:
+        file.write('{"name": "a", "seed": 1, "accu')  # killed while it wrote
+    records = run(CELLS, one, path)
+    assert runs(tmp_path / "log") == ["a0", "b0", "a1", "b1"]
+    assert read(path) == records
+
+
+def test_without_resume_every_cell_runs_and_replaces_its_record(path, tmp_path):
+    append(path, {"name": "c", "seed": 0, "accuracy": 1.0})
+    append(path, {"name": "a", "seed": 0, "accuracy": 2.0})
+    records = run(CELLS, functools.partial(count, tmp_path / "log"), path, resume=False)
+    assert runs(tmp_path / "log") == ["a0", "b0", "a1", "b1"]
+    assert read(path) == [{"name": "c", "seed": 0, "accuracy": 1.0}, *records]
+
+
+def test_a_run_that_is_killed_loses_nothing_that_was_done(path, tmp_path):
+    script = f"""
+import time
+from pathlib import Path
+from feta.lab.experiments import run_cells
+def one(cell):
+    if cell["seed"]:
+        Path({str(tmp_path / "reached")!r}).touch()
+        time.sleep(600)
+    return {{"accuracy": 1.0}}
+run_cells({CELLS!r}, one, Path({str(path)!r}), key_fields={FIELDS!r})
+"""
+    process = subprocess.Popen([sys.executable, "-c", script])
+    while not (tmp_path / "reached").exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    run(CELLS, functools.partial(count, tmp_path / "log"), path)
+    assert runs(tmp_path / "log") == ["a1", "b1"]
+    assert [r["accuracy"] for r in read(path)] == [1.0, 1.0, 91.0, 91.0]
+
+
+def failing(*names):
+    return [{"name": name, "seed": 0} for name in names]
+
+
+def test_failures_are_records_with_reasons(path):
+    told = []
+    names = ("works", "refuses", "crashes", "not-a-number")
+    works, refuses, crashes, nan = run(failing(*names), misbehave, path, tell=told.append)
+    assert works["accuracy"] == 50.0
+    assert "reason" not in works
+    assert (refuses["failure"], refuses["reason"]) == ("refused", "layer 'fc1' is too large")
+    assert (crashes["failure"], crashes["reason"]) == ("error", "ZeroDivisionError: division by zero")
+    assert nan["failure"] == "error"
+    assert refuses["accuracy"] is crashes["accuracy"] is nan["accuracy"] is None
+    assert "refuses, 0: layer 'fc1' is too large" in told
+
+
+def test_a_refusal_is_final_and_a_crash_is_tried_again(path, tmp_path):
+    run(failing("refuses", "crashes"), misbehave, path)
+    records = run(failing("refuses", "crashes"), functools.partial(count, tmp_path / "log"), path)
+    assert runs(tmp_path / "log") == ["crashes0"]
+    assert read(path) == records
+
+
+def test_over_budget_and_dead_processes(path, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    names = ("works", "refuses", "works-still", "hangs", "dies", "works-too")
+    records = run(failing(*names), misbehave, path, cell_budget=0.5, prepare=slow_to_prepare)
+    works, _, still, hangs, dies, after = records
+    assert [r.get("failure") for r in records] == [None, "refused", None, "budget", "died", None]
+    # Preparing takes longer than the budget, and does not count.
+    assert all(r["dense_accuracy"] == 99.0 for r in records)
+    assert hangs["reason"] == "stopped after its budget of 0.5 s"
+    assert "exit code -9" in dies["reason"]
+    # One process for as long as it lives.
+    assert os.getpid() != works["process"] == still["process"] != after["process"]
+    assert works["environment"] == after["environment"]
+    assert list(tmp_path.glob("feta-cells-*")) == []  # nor does a process that was ended leave files behind
+    # A cell that was stopped is run again only when it is given more time.
+    one = functools.partial(count, tmp_path / "log")
+    assert run(failing("hangs"), one, path, cell_budget=0.5) == [hangs]
+    assert run(failing("hangs"), one, path)[0]["accuracy"] == 90.0
+
+
+def test_several_at_once_are_not_timed(path, tmp_path):
+    records = run(CELLS, functools.partial(count, tmp_path / "log"), path, jobs=2)
+    assert sorted(runs(tmp_path / "log")) == ["a0", "a1", "b0", "b1"]
+    assert [(r["name"], r["seed"]) for r in records] == [(c["name"], c["seed"]) for c in CELLS]
+    assert all(r["timed"] is False and r["environment"]["threads"] == "1" for r in records)
+
+
+@pytest.mark.parametrize("budget", [None, 60.0])
+def test_what_cannot_be_prepared_ends_the_run(path, budget):
+    with pytest.raises(DataError, match="no data set 'mnist'"):
+        run(CELLS, misbehave, path, prepare=no_data, cell_budget=budget)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"jobs": 0}, "jobs must be >= 1, got 0"),
+        ({"cell_budget": 0.0}, "cell_budget must be > 0 seconds, got 0.0"),
+    ],
+)
+def test_bad_settings(path, options, message):
+    with pytest.raises(ConfigError, match=message):
+        run(CELLS, misbehave, path, **options)
+
+
+def test_cells_must_be_told_apart(path):
+    with pytest.raises(ConfigError, match="cells must differ in name, seed, got 1 twice"):
+        run([*CELLS, CELLS[0]], misbehave, path)
