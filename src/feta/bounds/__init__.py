@@ -1,1 +1,1 @@
-"""What pruning can and cannot have done to a network: norms, margins, theorems, certificates."""
+"""Bounds: how far a pruned network can be from the one it was made of."""

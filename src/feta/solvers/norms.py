@@ -18,6 +18,7 @@ All in float64, without directed rounding: `upper` is raised by a share far abov
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -73,7 +74,10 @@ def operator_norm(
     upper = operator_upper(conv, input_shape, weight=used)
     if upper == 0:
         return NormEstimate(0.0, 0.0)
-    value, converged, steps = _power_iteration(conv, used, input_shape, tolerance, max_iterations, seed)
+    start = torch.Generator().manual_seed(seed)
+    value, converged, steps = _power_iteration(
+        conv, used, input_shape, upper, tolerance, max_iterations, start
+    )
     return NormEstimate(min(value, upper), upper, converged, steps)
 
 
@@ -84,7 +88,7 @@ def operator_upper(layer: nn.Module, input_shape: Sequence[int], *, weight: Tens
         return spectral_norm(used) * (1 + ROUNDING)
     conv = _checked(layer, input_shape)
     kernel, size = _stride_one(conv, used, input_shape)
-    return periodic_norm(kernel, size, conv.groups) * _repeats(conv, input_shape) ** 0.5 * (1 + ROUNDING)
+    return periodic_norm(kernel, size, conv.groups) * math.sqrt(_repeats(conv, input_shape)) * (1 + ROUNDING)
 
 
 def periodic_norm(kernel: Tensor, size: tuple[int, int], groups: int = 1) -> float:
@@ -100,14 +104,23 @@ def periodic_norm(kernel: Tensor, size: tuple[int, int], groups: int = 1) -> flo
             turn = torch.exp(-2j * torch.pi * frequency / height * taps)
             spectrum = torch.einsum("wtij,t->wij", lines, turn)
             largest = max(largest, float(torch.linalg.eigvalsh(spectrum @ spectrum.mH).max()))
-    return max(largest, 0.0) ** 0.5
+    return math.sqrt(max(largest, 0.0))
 
 
 def _power_iteration(
-    conv: nn.Conv2d, weight: Tensor, shape: Sequence[int], tolerance: float, max_iterations: int, seed: int
+    conv: nn.Conv2d,
+    weight: Tensor,
+    shape: Sequence[int],
+    upper: float,
+    tolerance: float,
+    max_iterations: int,
+    generator: torch.Generator,
 ) -> tuple[float, bool, int]:
-    """Block power iteration on A^T A; settled when the leading pair's residual is small."""
-    generator = torch.Generator().manual_seed(seed)
+    """Block power iteration on A^T A: (value, settled, steps).
+
+    Settled when the leading pair's residual is small, or the value is at the proven one: with many singular
+    values close together the pair itself may turn for long after its value is known.
+    """
     block = min(BLOCK, shape[0] * shape[1] * shape[2])
     start = torch.randn(block, *shape, generator=generator, dtype=torch.float64)
     Q = torch.linalg.qr(start.flatten(1).t())[0].to(weight.device)  # (inputs, block)
@@ -119,7 +132,7 @@ def _power_iteration(
         value = float(singular[0])
         lead = Q @ Vh[0]
         residual = float(torch.linalg.vector_norm(G @ Vh[0] - value**2 * lead))
-        if residual <= tolerance * value**2:
+        if residual <= tolerance * value**2 or value >= (1 - tolerance) * upper:
             return value, True, step
         Q = torch.linalg.qr(G)[0]
     return value, False, max_iterations
