@@ -121,7 +121,7 @@ def _figure(charts: Sequence[Chart], columns: int, order: Sequence[str]) -> Figu
 
 def _draw_lines(axes: Axes, chart: LineChart, looks: Mapping[str, Look], inches: tuple[float, float]) -> None:
     for series in chart.series:
-        _draw_series(axes, series, looks[series.name], joined=not chart.markers_only)
+        _draw_series(axes, series, looks[series.name], not chart.markers_only, chart.whiskers)
     _set_ticks(axes, chart, inches)
     axes.set_xlabel(chart.x_label)
     axes.set_ylabel(chart.y_label)
@@ -133,15 +133,19 @@ def _draw_lines(axes: Axes, chart: LineChart, looks: Mapping[str, Look], inches:
         axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", color=SOFT)
 
 
-def _draw_series(axes: Axes, series: Series, look: Look, joined: bool) -> None:
+def _draw_series(axes: Axes, series: Series, look: Look, joined: bool, whiskers: bool) -> None:
     quiet = len(series.points) > MANY_POINTS
     style = _line_style(look, series.dashed, joined, quiet)
     for run in series.runs:
         xs = [point.x for point in run]
         axes.plot(xs, [point.height for point in run], clip_on=False, **style)
+        for point in run:
+            if point.hollow and not look.hollow:
+                filling = {"markerfacecolor": "white", "markeredgecolor": look.light, "markeredgewidth": 1.0}
+                axes.plot(point.x, point.height, clip_on=False, **(style | filling))
         if any(point.spread for point in run):
             lows, highs = zip(*(point.spread or (point.height, point.height) for point in run), strict=True)
-            if joined and len(run) > 1:
+            if joined and len(run) > 1 and not whiskers:
                 axes.fill_between(xs, lows, highs, color=look.light, alpha=0.13, linewidth=0)
             else:
                 axes.vlines(xs, lows, highs, color=look.light, alpha=0.6, linewidth=1)

@@ -12,9 +12,7 @@ from itertools import groupby
 from typing import Literal
 
 from feta.errors import ConfigError
-
-Align = Literal["left", "right", "center"]
-Cell = str | float | int | None
+from feta.lab.page.cells import Table
 
 
 def is_number(value: object) -> bool:
@@ -24,13 +22,17 @@ def is_number(value: object) -> bool:
 
 @dataclass(frozen=True)
 class Point:
-    """One measurement; `low` and `high` bound its spread; y of None or NaN is a gap in the line."""
+    """One measurement; `low` and `high` bound its spread; y of None or NaN is a gap in the line.
+
+    A hollow point is of another kind than its neighbours, which its note names.
+    """
 
     x: float
     y: float | None
     low: float | None = None
     high: float | None = None
     note: str = ""
+    hollow: bool = False
 
     def __post_init__(self) -> None:
         if not is_number(self.x):
@@ -78,7 +80,10 @@ class Series:
 
 @dataclass(frozen=True)
 class LineChart:
-    """Lines with markers, or markers alone; with `y_percent` y is a fraction, 0.97 reads 97%."""
+    """Lines with markers, or markers alone; with `y_percent` y is a fraction, 0.97 reads 97%.
+
+    Spreads along a line are a band, or a whisker at each point with `whiskers`.
+    """
 
     title: str
     x_label: str
@@ -88,6 +93,7 @@ class LineChart:
     y_percent: bool = False
     caption: str = ""
     markers_only: bool = False
+    whiskers: bool = False
 
     def __post_init__(self) -> None:
         for series in self.series:
@@ -121,25 +127,6 @@ class BarChart:
 
 
 @dataclass(frozen=True)
-class Table:
-    """Rows of cells; a column of numbers stands right unless `align` says otherwise for every column."""
-
-    caption: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    align: tuple[Align, ...] = ()
-
-    def __post_init__(self) -> None:
-        width = len(self.columns)
-        for number, row in enumerate(self.rows):
-            if len(row) != width:
-                where = f"Table '{self.caption}', row {number}"
-                raise ConfigError(f"{where}: must have {width} cells, got {len(row)}")
-        if self.align and len(self.align) != width:
-            raise ConfigError(f"Table.align must have {width} entries, got {len(self.align)}")
-
-
-@dataclass(frozen=True)
 class Facts:
     """The headline numbers: (label, value) pairs in a row."""
 
@@ -166,10 +153,40 @@ class Panels:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and the blocks below it."""
+    """A heading and the blocks below it; with `own_colours` its series begin at the first colour again."""
 
     heading: str
     blocks: tuple[Block, ...]
+    own_colours: bool = False
 
 
-Block = LineChart | BarChart | Table | Facts | Text | Panels | Section
+@dataclass(frozen=True)
+class Fold:
+    """Blocks behind one line that opens them."""
+
+    summary: str
+    blocks: tuple[Block, ...]
+
+
+VerdictName = Literal["holds", "does not hold", "depends", "not measured"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of one claim: the answer in numbers, the reason, and a table behind both."""
+
+    claim: str
+    verdict: VerdictName
+    answer: str
+    why: str = ""
+    table: Table | None = None
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """Claims and their verdicts, one below the other."""
+
+    items: tuple[Verdict, ...]
+
+
+Block = LineChart | BarChart | Table | Facts | Text | Panels | Section | Fold | Verdicts

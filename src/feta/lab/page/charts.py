@@ -70,6 +70,7 @@ class DrawnSeries:
     traces: tuple[Trace, ...]
     ys: tuple[str, ...]
     texts: tuple[str, ...]
+    hollow: tuple[bool, ...]
 
 
 @dataclass(frozen=True)
@@ -148,17 +149,20 @@ def _drawn_series(
         series.dashed,
         # Markers on a long curve would merge into a ribbon; they show under the pointer only.
         len(marked) > MANY_POINTS and not chart.markers_only,
-        tuple(_trace(series.runs, place, down, joined=not chart.markers_only) for place in across),
+        tuple(_trace(series.runs, place, down, chart) for place in across),
         tuple(_number(down(point.height)) for point in marked),
         tuple(_text(series.name, point, chart) for point in marked),
+        tuple(look.hollow or point.hollow for point in marked),
     )
 
 
-def _trace(runs: Sequence[Sequence[Point]], across: Place, down: Place, joined: bool) -> Trace:
+def _trace(runs: Sequence[Sequence[Point]], across: Place, down: Place, chart: LineChart) -> Trace:
     lines, bands, whiskers = [], [], []
     for run in runs:
-        if joined and len(run) > 1:
+        joined = len(run) > 1 and not chart.markers_only
+        if joined:
             lines.append(_path([(across(p.x), down(p.height)) for p in run]))
+        if joined and not chart.whiskers:
             if any(point.spread for point in run):
                 bands.append(_band(run, across, down))
         else:

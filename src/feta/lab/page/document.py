@@ -14,10 +14,23 @@ from markupsafe import Markup
 
 from feta.export.atomic import write_atomic
 from feta.lab.page import charts, palette
-from feta.lab.page.blocks import BarChart, Block, Chart, Facts, LineChart, Panels, Section, Table, Text
+from feta.lab.page.blocks import (
+    BarChart,
+    Block,
+    Chart,
+    Facts,
+    Fold,
+    LineChart,
+    Panels,
+    Section,
+    Text,
+    Verdict,
+    Verdicts,
+)
+from feta.lab.page.cells import Table
 from feta.lab.page.numbers import show
 from feta.lab.page.palette import SHAPES, Look
-from feta.lab.page.tables import draw_bars, draw_table
+from feta.lab.page.tables import DrawnTable, draw_bars, draw_table
 
 
 @dataclass(frozen=True)
@@ -34,8 +47,12 @@ def render(
     blocks: Iterable[Block],
     environment: Mapping[str, str],
     order: Sequence[str] = (),
+    contents: bool = False,
 ) -> str:
-    """The whole page; names in `order` take the first colours, whatever comes first in `blocks`."""
+    """The whole page; names in `order` take the first colours, whatever comes first in `blocks`.
+
+    With `contents` a line of links to the sections stands below the title.
+    """
     blocks = tuple(blocks)
     looks = palette.assign([*order, *palette.series_names(blocks)])
     script = _asset("script.js")
@@ -51,6 +68,7 @@ def render(
         subtitle=subtitle,
         views=[_view(block, looks) for block in blocks],
         environment=environment,
+        contents=[block.heading for block in blocks if isinstance(block, Section)] if contents else [],
         light=palette.LIGHT,
         dark=palette.DARK,
         shapes=list(SHAPES.values()),
@@ -84,7 +102,17 @@ def _view(block: Block, looks: Mapping[str, Look]) -> View:
         case Text():
             return View("text", block)
         case Section():
+            if block.own_colours:
+                looks = palette.assign(palette.series_names(block.blocks))
             return View("section", (block.heading, [_view(inner, looks) for inner in block.blocks]))
+        case Fold():
+            return View("fold", (block.summary, [_view(inner, looks) for inner in block.blocks]))
+        case Verdicts():
+            return View("verdicts", [_verdict(item) for item in block.items])
+
+
+def _verdict(item: Verdict) -> tuple[Verdict, DrawnTable | None]:
+    return item, draw_table(item.table) if item.table else None
 
 
 def _charts(members: Sequence[Chart], looks: Mapping[str, Look], frame: charts.Frame) -> dict[str, object]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from feta.lab.page.blocks import Block, Chart, LineChart, Panels, Section
+from feta.lab.page.blocks import Block, Chart, Fold, LineChart, Panels, Section
 
-LIGHT = ("#065791", "#cf5c21", "#239a61", "#c069a4", "#13303a", "#d18300", "#2a9de4", "#5d5202")
-DARK = ("#2a85d9", "#f05c2e", "#1ab979", "#c56cab", "#b3c1c1", "#fdb418", "#9fd4ff", "#f8ec80")
+LIGHT = ("#065791", "#cf5c21", "#239a61", "#c069a4", "#13303a", "#d18300", "#2a9de4", "#5d5202", "#7d3fd1")
+DARK = ("#2a85d9", "#f05c2e", "#1ab979", "#c56cab", "#b3c1c1", "#fdb418", "#9fd4ff", "#f8ec80", "#9a6bff")
 
 # matplotlib's name of a shape, and its path within a circle of radius 4.7.
 SHAPES = {
@@ -25,6 +25,7 @@ SHAPES = {
     "P": "M-1.5-4.4h3v2.9h2.9v3h-2.9v2.9h-3v-2.9h-2.9v-3h2.9z",
     "X": "M-4.2-2.1l2.1-2.1 2.1 2.1 2.1-2.1 2.1 2.1-2.1 2.1 2.1 2.1-2.1 2.1-2.1-2.1-2.1 2.1-2.1-2.1 2.1-2.1z",
     "p": "M0-4.6L4.4-1.4L2.7 3.7H-2.7L-4.4-1.4z",
+    ">": "M4.6 0L-3.2 4.3V-4.3z",
 }
 
 
@@ -77,7 +78,7 @@ def assign(names: Iterable[str]) -> dict[str, Look]:
 
 
 def series_names(blocks: Iterable[Block]) -> list[str]:
-    """The names of all series below these blocks, in reading order, repeats included."""
+    """The names of all series that share the colours of these blocks, in reading order, repeats included."""
     names: list[str] = []
     for block in blocks:
         match block:
@@ -85,7 +86,7 @@ def series_names(blocks: Iterable[Block]) -> list[str]:
                 names += [series.name for series in block.series]
             case Panels():
                 names += series_names(block.charts)
-            case Section():
+            case Section(own_colours=False) | Fold():
                 names += series_names(block.blocks)
             case _:
                 pass

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from feta.lab.page.blocks import Align, BarChart, Cell, Table, is_number
+from feta.lab.page.blocks import BarChart, is_number
+from feta.lab.page.cells import Align, Cell, Shown, Table
 from feta.lab.page.numbers import MISSING, show, show_column
 from feta.lab.page.palette import Look
 
@@ -20,6 +21,7 @@ class DrawnCell:
 
     text: str
     key: str
+    strong: bool = False
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class DrawnTable:
     caption: str
     heads: tuple[tuple[str, Align, bool], ...]
     rows: tuple[tuple[DrawnCell, ...], ...]
+    groups: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -52,13 +55,28 @@ def draw_table(table: Table) -> DrawnTable:
         (name, align, key is not None) for name, align, key in zip(table.columns, aligns, keys, strict=True)
     )
     cells = [_cells(column, key) for column, key in zip(columns, keys, strict=True)]
-    return DrawnTable(table.caption, heads, tuple(zip(*cells, strict=True)))
+    rows = tuple(
+        tuple(replace(cell, strong=(y, x) in table.strong) for x, cell in enumerate(row))
+        for y, row in enumerate(zip(*cells, strict=True))
+    )
+    return DrawnTable(table.caption, heads, rows, table.groups)
+
+
+def cell_texts(column: Sequence[Cell]) -> list[str]:
+    """The words of a column: its plain numbers written alike."""
+    numbers = [cell for cell in column if isinstance(cell, int | float) and is_number(cell)]
+    written = iter(show_column(numbers))
+    return [_words(cell, written) for cell in column]
+
+
+def _words(cell: Cell, written: Iterator[str]) -> str:
+    if isinstance(cell, Shown):
+        return cell.text
+    return next(written) if is_number(cell) else show(cell)
 
 
 def _cells(column: Sequence[Cell], keys: list[str] | None) -> list[DrawnCell]:
-    numbers = [cell for cell in column if not isinstance(cell, str) and is_number(cell) and cell is not None]
-    written = iter(show_column(numbers))
-    texts = [next(written) if is_number(cell) else show(cell) for cell in column]
+    texts = cell_texts(column)
     if keys is None:
         keys = ["" if text == MISSING else text for text in texts]
     return [DrawnCell(text, key) for text, key in zip(texts, keys, strict=True)]
@@ -70,7 +88,9 @@ def _numeric_keys(column: Sequence[Cell]) -> list[str] | None:
     for cell in column:
         if isinstance(cell, bool):
             return None
-        if isinstance(cell, str) and cell not in ("", MISSING):
+        if isinstance(cell, Shown):
+            keys.append(repr(cell.key))
+        elif isinstance(cell, str) and cell not in ("", MISSING):
             match = NUMBER.fullmatch(cell.strip())
             if match is None:
                 return None

@@ -127,7 +127,7 @@
     head.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
   }
   for (const table of all(document, "table")) {
-    [...table.tHead.rows[0].cells].forEach((head, column) => {
+    [...table.tHead.lastElementChild.cells].forEach((head, column) => {
       head.firstElementChild.addEventListener("click", () => sort(head, column));
     });
   }
