@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from feta.errors import ConfigError, DataError, FetaError, FileError, ModelError
     from feta.export.low_rank import low_rank
     from feta.lab.store import Network, load, load_into, save
+    from feta.masks import hold_zeros, masks_of
     from feta.problem import Activation, LayerProblem, LayerSolution, Pruner, Status
     from feta.pruners.alps import Alps
     from feta.pruners.corenet import Corenet
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     from feta.pruners.threshold import Threshold
     from feta.pruners.wanda import Wanda
     from feta.pruning import PruneResult, prune, smart_prune
-    from feta.report import LayerReport, PruneReport
+    from feta.refining import Refinement, RefineResult, refine
+    from feta.report import LayerReport, PruneReport, RefineReport, RetrainReport
+    from feta.retraining import RetrainResult, retrain
     from feta.sparsity import Sparsity
 
 __version__ = "0.1.0"
@@ -48,7 +51,10 @@ _HOMES = {
     "feta.pruners.wanda": ("Wanda",),
     "feta.engine": ("PruneEvent",),
     "feta.pruning": ("PruneResult", "prune", "smart_prune"),
-    "feta.report": ("LayerReport", "PruneReport"),
+    "feta.masks": ("hold_zeros", "masks_of"),
+    "feta.refining": ("RefineResult", "Refinement", "refine"),
+    "feta.report": ("LayerReport", "PruneReport", "RefineReport", "RetrainReport"),
+    "feta.retraining": ("RetrainResult", "retrain"),
     "feta.sparsity": ("Sparsity",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -74,15 +80,24 @@ __all__ = [
     "PruneReport",
     "PruneResult",
     "Pruner",
+    "RefineReport",
+    "RefineResult",
+    "Refinement",
+    "RetrainReport",
+    "RetrainResult",
     "SparseGpt",
     "Sparsity",
     "Status",
     "Threshold",
     "Wanda",
+    "hold_zeros",
     "load",
     "load_into",
     "low_rank",
+    "masks_of",
     "prune",
+    "refine",
+    "retrain",
     "save",
     "smart_prune",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from feta.problem import Activation, Status
 
@@ -25,6 +25,58 @@ class LayerReport:
     activation: str = Activation.RELU.value  # what the layer was fitted for
 
 
+class RefinePoint(NamedTuple):
+    """The loss on held-out rows after some passes."""
+
+    seconds: float
+    passes: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class RefineReport:
+    """Refinement without labels: how near the outputs came to the original's, on rows it did not fit."""
+
+    seconds: float
+    passes: float  # over the rows that were fitted
+    loss_before: float
+    loss_after: float  # of the weights that were kept
+    history: tuple[RefinePoint, ...]
+    stopped: Literal["passes", "held-out", "seconds"]
+    loss: str
+    device: str
+    seed: int
+
+
+class RetrainPoint(NamedTuple):
+    """A look at the validation data."""
+
+    seconds: float
+    epoch: float
+    accuracy: float | None  # percent; None without validation data
+
+
+@dataclass(frozen=True)
+class RetrainReport:
+    """Retraining: what it cost and how far it came."""
+
+    seconds: float  # everything that was waited for
+    evaluation_seconds: float  # the part of it spent on validation data
+    epochs: float
+    recovered: bool | None  # None without a goal
+    goal: float | None
+    tolerance: float
+    start: float | None  # validation accuracy before the first step
+    accuracy: float | None  # of the weights that were kept
+    history: tuple[RetrainPoint, ...]
+    stopped: Literal["recovered", "epochs", "seconds"]
+    device: str
+    seed: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
 @dataclass(frozen=True)
 class PruneReport:
     """A whole run; `to_json` gives every field, `repr` the table."""
@@ -38,6 +90,7 @@ class PruneReport:
     options: dict[str, Any]
     layers: tuple[LayerReport, ...]
     compensated: tuple[str, ...] = ()
+    refinement: RefineReport | None = None  # its seconds are its own
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

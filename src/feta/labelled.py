@@ -1,0 +1,135 @@
+"""Labelled data: batches to train on, and the accuracy on others.
+
+Accepted: a pair of tensors (inputs, labels), put on the device once and batched by index; or a loader, any
+iterable that can be passed over again, of (x, y) pairs or of dicts with the labels among their entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from feta.calibration.capture import evaluating
+from feta.calibration.inputs import LABEL_KEYS, size_of
+from feta.errors import ConfigError, DataError
+from feta.ranks import Ranks
+from feta.stepping import output_tensor, place
+
+Labelled = tuple[Any, Any, int]  # inputs, labels, how many
+
+
+class Batches(Protocol):
+    """Labelled batches, one pass per epoch."""
+
+    fixed: bool  # whether they have one shape, all on the device
+    count: int | None  # in an epoch, where that is known
+
+    def epoch(self, number: int) -> Iterator[Labelled]: ...
+
+
+def batches_of(
+    data: Any, ranks: Ranks, dtype: torch.dtype, *, batch_size: int, seed: int, where: str = "data"
+) -> Batches:
+    """The user's data as batches on the device of the ranks."""
+    if isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
+        return TensorBatches(data[0], data[1], ranks, dtype, batch_size, seed, where)
+    return LoaderBatches(data, ranks, dtype, where)
+
+
+class TensorBatches:
+    """Rows of two tensors in an order drawn from (seed, epoch); each rank takes its share of them."""
+
+    fixed = True
+
+    def __init__(
+        self, x: Tensor, y: Tensor, ranks: Ranks, dtype: torch.dtype, batch_size: int, seed: int, where: str
+    ) -> None:
+        if len(x) != len(y) or len(x) < ranks.count:
+            raise ConfigError(f"{where} must be as many inputs as labels, got {len(x)} and {len(y)}")
+        self.x, self.y = place(x, ranks.device, dtype), y.to(ranks.device)
+        self.ranks, self.batch_size, self.seed = ranks, batch_size, seed
+        self.rows = len(x) // ranks.count  # the same for each rank: all must take as many steps
+        self.count: int | None = -(-self.rows // batch_size)
+
+    def epoch(self, number: int) -> Iterator[Labelled]:
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
+        order = torch.randperm(len(self.x), generator=generator)
+        mine = order[self.ranks.rank :: self.ranks.count][: self.rows].to(self.x.device)
+        for rows in mine.split(self.batch_size):
+            yield self.x[rows], self.y[rows], len(rows)
+
+    def in_order(self) -> Iterator[Labelled]:
+        for x, y in zip(self.x.split(self.batch_size), self.y.split(self.batch_size), strict=True):
+            yield x, y, len(y)
+
+
+class LoaderBatches:
+    """The batches of a loader as they come; a distributed sampler is told the epoch."""
+
+    fixed = False
+
+    def __init__(self, loader: Any, ranks: Ranks, dtype: torch.dtype, where: str) -> None:
+        if not isinstance(loader, Iterable):
+            kind = type(loader).__name__
+            raise ConfigError(f"{where} must be a pair of tensors or a loader of (x, y), got {kind}")
+        if iter(loader) is loader:
+            raise ConfigError(
+                f"{where} must be readable once per epoch, got an iterator; pass a list or a loader"
+            )
+        self.loader, self.ranks, self.dtype, self.where = loader, ranks, dtype, where
+        self.count: int | None = len(loader) if isinstance(loader, Sized) else None
+
+    def epoch(self, number: int) -> Iterator[Labelled]:
+        set_epoch = getattr(getattr(self.loader, "sampler", None), "set_epoch", None)
+        if set_epoch is not None:  # or else every epoch has the same order
+            set_epoch(number)
+        return self.in_order()
+
+    def in_order(self) -> Iterator[Labelled]:
+        for batch in self.loader:
+            x, y = self._parts(batch)
+            yield place(x, self.ranks.device, self.dtype), place(y, self.ranks.device, self.dtype), size_of(x)
+
+    def _parts(self, batch: Any) -> tuple[Any, Any]:
+        if isinstance(batch, Mapping):
+            key = next((key for key in batch if key in LABEL_KEYS), None)
+            if key is not None:
+                return {name: part for name, part in batch.items() if name not in LABEL_KEYS}, batch[key]
+        elif isinstance(batch, tuple | list) and len(batch) == 2:
+            return batch[0], batch[1]
+        kind = type(batch).__name__
+        raise ConfigError(f"{self.where} must yield (x, y) pairs or dicts with labels, got a {kind} without")
+
+
+class Validation:
+    """How good a model is: percent of right answers, or what the user's own function says."""
+
+    def __init__(self, data: Any, ranks: Ranks, dtype: torch.dtype) -> None:
+        self.ranks = ranks
+        self.function: Callable[[nn.Module], float] | None = None
+        if callable(data):
+            self.function = data
+        else:
+            self.batches: Any = batches_of(
+                data, Ranks(ranks.device), dtype, batch_size=1000, seed=0, where="validation"
+            )
+
+    @torch.no_grad()
+    def __call__(self, model: nn.Module) -> float:
+        """Over the data of all ranks together."""
+        with evaluating(model):
+            if self.function is not None:
+                score, ranks = self.ranks.sum([float(self.function(model)), 1.0])
+                return score / ranks
+            right, rows = torch.zeros((), dtype=torch.int64, device=self.ranks.device), 0
+            for x, y, _ in self.batches.in_order():
+                scores = output_tensor(model(**x) if isinstance(x, Mapping) else model(x))
+                right += (scores.argmax(1) == y).sum()
+                rows += y.numel()
+            total = self.ranks.sum([float(right), float(rows)])
+        if total[1] == 0:
+            raise DataError("validation must hold at least one sample, got none")
+        return 100 * total[0] / total[1]

@@ -1,0 +1,128 @@
+"""Masks: which weights of a model are held at zero.
+
+A mask is data, a bool tensor of the shape of a layer's weight, true where the weight may live. Nothing is
+hidden in the model: the zeros themselves say what is pruned, so that masks come through copy.deepcopy, a
+state_dict, a file and another process, and `masks_of` reads them back.
+
+`hold_zeros` keeps the zeros exact while any torch optimiser works on the weights. Gradients of dead weights
+are zeroed as they arrive, so that norms, line searches and averages over processes see the sparse model
+alone; and after each step of an optimiser dead weights are set to zero, because momentum that was warm before
+the mask, or a moving average, moves weights that have no gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from feta.errors import ConfigError, ModelError
+from feta.layers import LayerView
+from feta.selection import prunable_names, select
+
+
+def masks_of(model: nn.Module, layers: Sequence[str] | str | None = None) -> dict[str, Tensor]:
+    """The masks of a pruned model, by layer name: true where a weight is not zero.
+
+    layers: names or patterns; by default every Linear and Conv2d with a zero in its weight.
+    """
+    model = plain(model)
+    names = prunable_names(model)
+    chosen = names if layers is None else select(model, names, layers)
+    masks = {name: LayerView(model.get_submodule(name), name).weight.detach() != 0 for name in chosen}
+    return {name: mask for name, mask in masks.items() if layers is not None or not bool(mask.all())}
+
+
+def hold_zeros(model: nn.Module, masks: Mapping[str, Tensor] | None = None) -> ZeroHold:
+    """Set the weights outside the masks to zero and hold them there until the hold is removed.
+
+    with feta.hold_zeros(model):  # by default the zeros that the model has
+        train(model)
+    """
+    return ZeroHold(plain(model), masks_of(model) if masks is None else masks)
+
+
+class ZeroHold:
+    """Zeros that are held; `remove` lets go of them, as leaving its `with` block does.
+
+    It belongs to one model: a deep copy is trained under a hold of its own.
+    """
+
+    def __init__(self, model: nn.Module, masks: Mapping[str, Tensor]) -> None:
+        self.masks = dict(masks)
+        self._layers = {name: _owner(model, name, mask) for name, mask in self.masks.items()}
+        self._dead = {name: ~mask for name, mask in self.masks.items()}
+        self.apply_()
+        weights = {name: self._weight(name) for name in self._layers}
+        self._handles: list[Any] = [
+            weight.register_hook(self._masking(name))
+            for name, weight in weights.items()
+            if weight.requires_grad
+        ]
+        self._handles.append(register_optimizer_step_post_hook(self._after_step))
+
+    @torch.no_grad()
+    def apply_(self) -> None:
+        """Set the dead weights to zero."""
+        for name in self._layers:
+            weight = self._weight(name)
+            weight.masked_fill_(self._dead_on(name, weight.device), 0)
+
+    def remove(self) -> None:
+        """Let go; the zeros stay until something moves them."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def __enter__(self) -> ZeroHold:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+    def _weight(self, name: str) -> nn.Parameter:
+        # Looked up each time: load_state_dict(assign=True) puts another parameter into the layer.
+        return self._layers[name].weight  # type: ignore[return-value]
+
+    def _dead_on(self, name: str, device: torch.device) -> Tensor:
+        if self._dead[name].device != device:  # the model has moved
+            self._dead[name] = self._dead[name].to(device)
+        return self._dead[name]
+
+    def _masking(self, name: str) -> Any:
+        return lambda gradient: gradient.masked_fill(self._dead_on(name, gradient.device), 0)
+
+    def _after_step(self, optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        held = {id(self._weight(name)) for name in self._layers}
+        if any(id(p) in held for group in optimiser.param_groups for p in group["params"]):
+            self.apply_()
+
+
+def plain(model: nn.Module) -> nn.Module:
+    """The model itself, out of the wrapper that trains it in several processes."""
+    return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+def _owner(model: nn.Module, name: str, mask: Tensor) -> nn.Module:
+    """The layer a mask belongs to, once the two are known to fit."""
+    try:
+        layer = model.get_submodule(name)
+    except AttributeError:
+        raise ConfigError(f"masks must name layers of the model, got '{name}'") from None
+    weight = layer._parameters.get("weight")
+    if weight is None:
+        raise ModelError(
+            f"layer '{name}' must hold its weight as a plain parameter, got {type(layer).__name__}"
+        )
+    if mask.dtype != torch.bool or mask.shape != weight.shape:
+        raise ConfigError(
+            f"masks['{name}'] must be bool of shape {tuple(weight.shape)}, got {mask.dtype} {tuple(mask.shape)}"
+        )
+    return layer
