@@ -38,6 +38,7 @@ def run_cells(
     jobs: int = 1,
     cell_budget: float | None = None,
     prepare: Prepare = nothing,
+    label: Callable[[Cell], str] | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> list[Record]:
     """The record of every cell, in their order; those in the file already are not run again.
@@ -48,6 +49,7 @@ def run_cells(
         outside of the budget. An error in it ends the run: no other cell would fare better.
     jobs: how many cells at once; their times are then not to be compared, and `timed` says so.
     cell_budget: seconds after which a cell is stopped.
+    label: what `tell` calls a cell; by default the values that name it.
     """
     if jobs < 1:
         raise ConfigError(f"jobs must be >= 1, got {jobs}")
@@ -65,11 +67,12 @@ def run_cells(
         if resume and key in wanted and not _worth_another(line, cell_budget)
     }
     missing = [key for key in wanted if key not in done]
+    cells = [wanted[key] for key in missing]
+    names = [label(wanted[key]) if label else ", ".join(map(str, key)) for key in missing]
 
     def begins(index: int) -> None:
-        tell(f"{len(wanted) - len(missing) + index + 1}/{len(wanted)} {_label(missing[index])}")
+        tell(f"{len(wanted) - len(missing) + index + 1}/{len(wanted)} {names[index]}")
 
-    cells = [wanted[key] for key in missing]
     for index, outcome in _outcomes(cells, run_one, prepare, jobs, cell_budget, begins):
         key = missing[index]
         record = _record(cells[index], outcome, cell_budget, timed=jobs == 1)
@@ -78,7 +81,7 @@ def run_cells(
             _drop_first(records, key, key_fields)
         done[key] = record
         if outcome.failure:
-            tell(f"{_label(key)}: {outcome.reason}")
+            tell(f"{names[index]}: {outcome.reason}")
     return [done[key] for key in wanted]
 
 
@@ -129,7 +132,3 @@ def _drop_first(records: Path, key: Key, key_fields: Sequence[str]) -> None:
     old = next(index for index, line in enumerate(lines) if key_of(line, key_fields) == key)
     kept = [json.dumps(line, allow_nan=False) + "\n" for index, line in enumerate(lines) if index != old]
     write_atomic(records, "".join(kept).encode())
-
-
-def _label(key: Key) -> str:
-    return ", ".join(str(value) for value in key if value is not None)

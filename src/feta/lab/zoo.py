@@ -55,15 +55,16 @@ def train_missing(
     seeds: Sequence[int],
     folder: Path,
     *,
+    data: str | None = None,
     data_dir: Path | None,
     device: str,
     jobs: int,
 ) -> Iterator[str]:
     """Train what is not there yet, several at once; a line on each as it is done."""
-    cells = [(p, s) for p in presets for s in seeds if not network_path(folder, p, s).exists()]
+    cells = [(p, s) for p in presets for s in seeds if not network_path(folder, p, s, data).exists()]
     # Spawned, not forked: a forked process cannot use CUDA, and threads do not survive a fork.
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        waiting = {pool.submit(_train_one, p, s, folder, data_dir, device): (p, s) for p, s in cells}
+        waiting = {pool.submit(_train_one, p, s, folder, data, data_dir, device): (p, s) for p, s in cells}
         for done in as_completed(waiting):
             preset, seed = waiting[done]
             seconds, epochs, test = done.result()
@@ -71,11 +72,11 @@ def train_missing(
 
 
 def _train_one(
-    preset: str, seed: int, folder: Path, data_dir: Path | None, device: str
+    preset: str, seed: int, folder: Path, data: str | None, data_dir: Path | None, device: str
 ) -> tuple[float, int, float]:
     started = time.perf_counter()
     torch.set_num_threads(1)
-    info = trained(preset, seed, folder, data_dir=data_dir, device=device).info
+    info = trained(preset, seed, folder, data=data, data_dir=data_dir, device=device).info
     return time.perf_counter() - started, info.epochs, info.accuracy["test"]
 
 

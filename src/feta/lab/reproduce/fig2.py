@@ -1,0 +1,141 @@
+"""Figure 2: accuracy without retraining against the time it takes to prune, with and without refinement.
+
+    prune            labels are never seen
+    prune + refine   the survivors are fitted to the dense network's outputs; its time is its own column
+
+A network is pruned once for both.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from feta.lab.experiments import Record, key_of
+from feta.lab.judge import judge
+from feta.lab.reproduce.experiment import Experiment, Table
+from feta.lab.reproduce.plan import METHODS, Plan
+from feta.lab.reproduce.subject import prepare, pruned, pruning_fields, subject_of
+from feta.lab.reproduce.summary import accuracy, failed, groups, seconds
+from feta.lab.workers import Cell
+from feta.pruning import PruneResult
+from feta.refining import refine
+
+PRUNING = ("net", "method", "seed", "sparsity", "samples", "data_name", "device")  # names what is pruned
+
+
+@dataclass(frozen=True)
+class Fig2(Plan):
+    """The networks, the methods, the sparsities, and one refinement for all of them."""
+
+    methods: tuple[str, ...] = METHODS
+    sparsity: tuple[float, ...] = (0.9,)
+    refine: tuple[bool, ...] = (False, True)
+    passes: int = 3  # of the refinement
+    samples: int | None = None  # calibration samples; by default the whole training set
+    out: Path = Path("results/fig2")
+
+
+def cells(plan: Fig2) -> list[Cell]:
+    """Methods innermost but for refinement, which goes on from what was just pruned."""
+    return [
+        {
+            "net": net,
+            "method": method,
+            "seed": seed,
+            "sparsity": share,
+            "refine": refined,
+            "samples": plan.samples,
+            "passes": plan.passes if refined else None,
+            "data_name": plan.data_of(net),
+            "device": plan.where,
+        }
+        for net in plan.nets
+        for seed in range(plan.seeds)
+        for share in plan.sparsity
+        for method in plan.methods
+        for refined in plan.refine
+    ]
+
+
+def run_one(plan: Fig2, cell: Cell) -> Mapping[str, Any]:
+    """Prune, or take what the cell before has pruned; refine; judge."""
+    subject = subject_of(plan, cell)
+    result = _pruned(plan, key_of(cell, PRUNING))
+    if not cell["refine"]:
+        scores = judge(result.model, subject.data, plan.where)
+        return _fields(result, scores) | {"refine_seconds": 0.0}
+    refined = refine(
+        result.model,
+        subject.model,
+        subject.images,
+        masks=result.masks,
+        passes=plan.passes,
+        n_samples=cell["samples"],
+        seed=cell["seed"],
+        device=plan.where,
+    )
+    scores = judge(refined.model, subject.data, plan.where)
+    return _fields(result, scores) | {
+        "relative_error": None,  # known of the pruned layers, not of the refined ones
+        "refine_seconds": refined.report.seconds,
+        "loss_before": refined.report.loss_before,
+        "loss_after": refined.report.loss_after,
+        "stopped": refined.report.stopped,
+    }
+
+
+@functools.lru_cache(maxsize=1)
+def _pruned(plan: Fig2, key: tuple[Any, ...]) -> PruneResult:
+    return pruned(plan, dict(zip(PRUNING, key, strict=True)))
+
+
+def _fields(result: PruneResult, scores: Mapping[str, float]) -> dict[str, Any]:
+    return {**pruning_fields(result), "accuracy": scores["test"], "validation": scores["validation"]}
+
+
+def table(records: Sequence[Record]) -> Table:
+    """A row per network, sparsity and method; the refined network beside the pruned one."""
+    rows = []
+    for (net, share, method), members in groups(records, ("net", "sparsity", "method")):
+        head = (net, f"{100 * share:g} %", method, accuracy(members, "dense_accuracy"))
+        ran = [record for record in members if record["accuracy"] is not None]
+        if not ran:
+            rows.append((*head, *failed(members, 4)))
+            continue
+        plain, refined = ([r for r in ran if r["refine"] is on] for on in (False, True))
+        rows.append(
+            (
+                *head,
+                accuracy(plain, "accuracy"),
+                seconds(ran, "prune_seconds"),
+                accuracy(refined, "accuracy"),
+                seconds(refined, "refine_seconds"),
+            )
+        )
+    columns = ("net", "sparsity", "method", "dense", "pruned", "prune s", "refined", "refine s")
+    return Table("Figure 2: test accuracy in percent, means; seconds, medians over the seeds", columns, rows)
+
+
+EXPERIMENT = Experiment(
+    name="fig2",
+    title="Figure 2: accuracy without retraining against pruning time",
+    plan=Fig2,
+    key_fields=(*PRUNING, "refine", "passes"),
+    cells=cells,
+    prepare=prepare,
+    run_one=run_one,
+    table=table,
+    quick={
+        "nets": ("dense-mnist",),
+        "methods": ("threshold", "feta"),
+        "seeds": 1,
+        "samples": 2000,
+        "data": "mnist-mini",
+        "networks": Path("results/quick/networks"),
+        "out": Path("results/quick/fig2"),
+    },
+)

@@ -1,0 +1,126 @@
+"""Plans: what an experiment runs and where, from its defaults, a TOML file and options, in this order.
+
+experiment = "table1"
+nets = ["dense-mnist", "conv-mnist"]
+seeds = 3
+"""
+
+from __future__ import annotations
+
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from feta.errors import ConfigError, FileError, unknown_name
+from feta.lab import networks
+from feta.lab.bench import parse_method
+from feta.pruners import make
+from feta.sparsity import check_share
+
+PAPER_NETS = ("dense-mnist", "dense-fashion", "dense-cifar", "conv-mnist", "conv-fashion", "conv-cifar")
+PAPER_METHODS = ("threshold", "net-trim", "lobs", "corenet")
+METHODS = (*PAPER_METHODS, "feta", "alps", "exact-obs", "sparsegpt", "wanda")
+
+P = TypeVar("P", bound="Plan")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What all experiments have in common; each adds its own fields."""
+
+    nets: tuple[str, ...] = PAPER_NETS
+    seeds: int = 3  # networks per preset
+    device: str | None = None  # by default a GPU if there is one
+    data: str | None = None  # instead of the nets' own
+    data_dir: Path | None = None
+    networks: Path = Path("results/networks")  # trained networks, made where missing
+    out: Path = Path("results")
+    resume: bool = True
+    jobs: int = 1  # processes for training and for what is not timed
+    cell_budget: float | None = None  # seconds
+
+    def __post_init__(self) -> None:
+        for net in self.nets:
+            networks.preset(net)
+        for method in getattr(self, "methods", ()):
+            make(*parse_method(method))
+        for share in getattr(self, "sparsity", ()):
+            check_share(share, "sparsity")
+        for name in ("seeds", "jobs", "samples", "epochs", "cell_budget"):
+            value = getattr(self, name, None)
+            if value is not None and not value > 0:
+                raise ConfigError(f"{name} must be > 0, got {value}")
+
+    def data_of(self, net: str) -> str:
+        return self.data or networks.preset(net).data
+
+    @property
+    def where(self) -> str:
+        """The device."""
+        return self.device or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def load_plan(kind: type[P], experiment: str, config: Path | None, given: Mapping[str, Any]) -> P:
+    """The plan of an experiment: its defaults, changed by a file, changed by options that are not None."""
+    values = {} if config is None else _read(config, experiment)
+    hints = typing.get_type_hints(kind)
+    known = {field.name for field in fields(kind)}
+    chosen: dict[str, Any] = {}
+    for source, settings in ((f"{config}: ", values), ("", given)):
+        for name, value in settings.items():
+            if value is None:
+                continue
+            if name not in known:
+                raise unknown_name(f"setting of {experiment}", name, known)
+            chosen[name] = convert(value, hints[name], f"{source}{name}")
+    return kind(**chosen)
+
+
+def check_device(name: str) -> None:
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"device must be one that torch can use here, got '{name}' ({reason})") from None
+
+
+def _read(path: Path, experiment: str) -> dict[str, Any]:
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} must be TOML, got {error}") from error
+    named = values.pop("experiment", None)
+    if named != experiment:
+        raise ConfigError(f"{path}: experiment must be '{experiment}', got {named!r}")
+    return values
+
+
+def convert(value: Any, hint: Any, label: str) -> Any:
+    """A value out of a file or off the command line as a field's type; lists may be text with commas."""
+    if isinstance(hint, types.UnionType):  # X | None; None itself is left out before
+        hint = next(part for part in typing.get_args(hint) if part is not types.NoneType)
+    if typing.get_origin(hint) is tuple:
+        parts = value.split(",") if isinstance(value, str) else value
+        parts = parts if isinstance(parts, list | tuple) else [parts]
+        if not parts:
+            raise ConfigError(f"{label} must not be empty, got {value!r}")
+        return tuple(convert(part, typing.get_args(hint)[0], label) for part in parts)
+    if hint is float and (isinstance(value, str) or type(value) is int):
+        try:
+            return float(value)
+        except ValueError:
+            raise ConfigError(f"{label} must be a number, got {value!r}") from None
+    if hint is Path and isinstance(value, str):
+        return Path(value)
+    # bool is an int to Python, not to us; a Path may be a subclass of Path.
+    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
+        raise ConfigError(f"{label} must be of type {hint.__name__}, got {value!r}")
+    return value.strip() if isinstance(value, str) else value

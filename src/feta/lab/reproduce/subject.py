@@ -1,0 +1,124 @@
+"""The subject of a cell: a trained network on its device with its data, loaded once and warmed up.
+
+What a process pays once (kernels loaded, handles and workspaces made) is paid here, by pruning on a few rows,
+and not in the first cell that happens to be timed.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from feta.errors import ConfigError
+from feta.lab import data as datasets
+from feta.lab.bench import parse_method
+from feta.lab.data import DataSet
+from feta.lab.judge import judge
+from feta.lab.reproduce.plan import Plan
+from feta.lab.workers import Cell
+from feta.lab.zoo import trained
+from feta.pruning import PruneResult, prune
+from feta.refining import refine
+from feta.retraining import retrain
+
+WARM_ROWS = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A trained network and its data, on the device."""
+
+    model: nn.Module
+    data: DataSet
+    images: Tensor  # training images, normalised
+    labels: Tensor
+    dense: dict[str, float]  # what the judge says of it
+
+    @property
+    def validation(self) -> tuple[Tensor, Tensor]:
+        split, device = self.data.validation, self.images.device
+        return self.data.normalisation.apply(split.images, device), split.labels.to(device)
+
+
+def subject_of(plan: Plan, cell: Cell) -> Subject:
+    return _subject(cell["net"], cell["seed"], plan.data, plan.networks, plan.data_dir, plan.where)
+
+
+def prepare(plan: Plan, cell: Cell) -> Mapping[str, Any]:
+    """Load the network, warm the method up, and say what holds for every method."""
+    subject = subject_of(plan, cell)
+    warm_up(cell["method"], plan.where)
+    return {
+        "data": subject.data.label,
+        "dense_accuracy": subject.dense["test"],
+        "dense_validation": subject.dense["validation"],
+    }
+
+
+def pruned(plan: Plan, cell: Cell) -> PruneResult:
+    """The subject pruned as the cell says, compensation off as in the paper."""
+    subject = subject_of(plan, cell)
+    method, options = parse_method(cell["method"])
+    return prune(
+        subject.model,
+        subject.images,
+        cell["sparsity"],
+        method,
+        options=options,
+        compensate=False,
+        n_samples=cell["samples"],
+        seed=cell["seed"],
+        device=plan.where,
+    )
+
+
+def pruning_fields(result: PruneResult) -> dict[str, Any]:
+    """What the records say of the pruning itself."""
+    layers = result.report.layers
+    return {
+        "prune_seconds": result.report.seconds,
+        "relative_error": [layer.relative_error for layer in layers],
+        "status": [layer.status for layer in layers],
+        "nonzeros": [layer.nonzeros for layer in layers],
+        "options": result.report.options,
+    }
+
+
+@functools.lru_cache(maxsize=1)
+def _subject(
+    net: str, seed: int, data: str | None, folder: Path, data_dir: Path | None, device: str
+) -> Subject:
+    network = trained(net, seed, folder, data=data, data_dir=data_dir, device=device)
+    loaded, images, labels = _data(network.info.data, data_dir, device)
+    model = network.model.to(device)
+    few = (images[:WARM_ROWS], labels[:WARM_ROWS])
+    small = prune(model, few[0], 0.9, "wanda", device=device)
+    refine(small.model, model, few[0], masks=small.masks, passes=1, device=device)
+    retrain(small.model, few, masks=small.masks, validation=few, max_epochs=1, device=device)
+    return Subject(model, loaded, images, labels, judge(model, loaded, device))
+
+
+@functools.lru_cache(maxsize=1)
+def _data(name: str, data_dir: Path | None, device: str) -> tuple[DataSet, Tensor, Tensor]:
+    data = datasets.load(name, data_dir)
+    return data, data.normalisation.apply(data.train.images, device), data.train.labels.to(device)
+
+
+@functools.cache
+def warm_up(method: str, device: str) -> None:
+    """Prune a toy network: every library call of the method is made once, at no cost to speak of."""
+    toy = nn.Sequential(nn.Linear(32, 24), nn.ReLU(), nn.Linear(24, 16), nn.ReLU(), nn.Linear(16, 4))
+    generator = torch.Generator().manual_seed(0)
+    name, options = parse_method(method)
+    rows = torch.randn(WARM_ROWS, 32, generator=generator).to(device)
+    try:
+        prune(copy.deepcopy(toy).to(device), rows, 0.5, name, options=options, device=device)
+    except ConfigError:  # an option the toy does not suit; the cell itself will say what it has to say
+        return

@@ -1,0 +1,149 @@
+"""Table 1: prune the hidden fully connected layers, retrain until the accuracy is back, and add up the time.
+
+    total = pruning + retraining
+
+Every method prunes to the same count and is retrained by the same optimiser with the same learning rate,
+until validation accuracy is within `tolerance` points of the dense network's, or `epochs` are spent.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from feta.lab.experiments import Record
+from feta.lab.judge import judge
+from feta.lab.reproduce.experiment import Experiment, Table
+from feta.lab.reproduce.plan import METHODS, Plan
+from feta.lab.reproduce.subject import prepare, pruned, pruning_fields, subject_of
+from feta.lab.reproduce.summary import accuracy, failed, groups, seconds
+from feta.lab.workers import Cell
+from feta.retraining import retrain
+
+
+@dataclass(frozen=True)
+class Table1(Plan):
+    """The networks, the methods, and one way to retrain for all of them."""
+
+    methods: tuple[str, ...] = METHODS
+    sparsity: tuple[float, ...] = (0.9,)
+    samples: int | None = None  # calibration samples; by default the whole training set
+    epochs: int = 30  # of retraining, at the most
+    tolerance: float = 0.1  # points of validation accuracy
+    learning_rate: float = 0.01
+    decay: float = 0.95  # of the learning rate, per epoch
+    batch_size: int = 32
+    out: Path = Path("results/table1")
+
+
+def cells(plan: Table1) -> list[Cell]:
+    """Methods innermost: a slow minute of the machine falls on all of them."""
+    return [
+        {
+            "net": net,
+            "method": method,
+            "seed": seed,
+            "sparsity": share,
+            "samples": plan.samples,
+            "max_epochs": plan.epochs,
+            "tolerance": plan.tolerance,
+            "learning_rate": plan.learning_rate,
+            "decay": plan.decay,
+            "batch_size": plan.batch_size,
+            "data_name": plan.data_of(net),
+            "device": plan.where,
+        }
+        for net in plan.nets
+        for seed in range(plan.seeds)
+        for share in plan.sparsity
+        for method in plan.methods
+    ]
+
+
+def run_one(plan: Table1, cell: Cell) -> Mapping[str, Any]:
+    """Prune, judge, retrain, judge."""
+    subject = subject_of(plan, cell)
+    result = pruned(plan, cell)
+    before = judge(result.model, subject.data, plan.where)
+    retrained = retrain(
+        result.model,
+        (subject.images, subject.labels),
+        masks=result.masks,
+        validation=subject.validation,
+        goal=subject.dense["validation"],
+        tolerance=plan.tolerance,
+        max_epochs=plan.epochs,
+        learning_rate=plan.learning_rate,
+        decay=plan.decay,
+        batch_size=plan.batch_size,
+        seed=cell["seed"],
+        device=plan.where,
+    )
+    after = judge(retrained.model, subject.data, plan.where)
+    report = retrained.report
+    return {
+        **pruning_fields(result),
+        "accuracy": before["test"],
+        "validation": before["validation"],
+        "retrain_seconds": report.seconds,
+        "total_seconds": result.report.seconds + report.seconds,
+        "retrained_accuracy": after["test"],
+        "retrained_validation": after["validation"],
+        "recovered": report.recovered,
+        "epochs": report.epochs,
+        "stopped": report.stopped,
+    }
+
+
+def table(records: Sequence[Record]) -> Table:
+    """A row per network, sparsity and method: means of accuracies and medians of times over the seeds."""
+    rows = []
+    for (net, share, method), members in groups(records, ("net", "sparsity", "method")):
+        head = (net, f"{100 * share:g} %", method, accuracy(members, "dense_accuracy"))
+        ran = [record for record in members if record["accuracy"] is not None]
+        if not ran:
+            rows.append((*head, *failed(members, 6)))
+            continue
+        rows.append(
+            (
+                *head,
+                accuracy(ran, "accuracy"),
+                accuracy(ran, "retrained_accuracy"),
+                f"{sum(record['recovered'] for record in ran)} of {len(ran)}",
+                f"{statistics.median(record['epochs'] for record in ran):.2f}",
+                seconds(ran, "prune_seconds"),
+                seconds(ran, "total_seconds"),
+            )
+        )
+    columns = (
+        "net", "sparsity", "method", "dense", "pruned", "retrained", "recovered", "epochs", "prune s", "total s",
+    )  # fmt: skip
+    return Table("Table 1: test accuracy in percent, means; seconds, medians over the seeds", columns, rows)
+
+
+EXPERIMENT = Experiment(
+    name="table1",
+    title="Table 1: time to prune and to retrain until the accuracy is back",
+    plan=Table1,
+    key_fields=(
+        "net", "method", "seed", "sparsity", "samples", "max_epochs", "tolerance", "learning_rate", "decay",
+        "batch_size", "data_name", "device",
+    ),
+    cells=cells,
+    prepare=prepare,
+    run_one=run_one,
+    table=table,
+    quick={
+        "nets": ("dense-mnist",),
+        "methods": ("threshold", "feta"),
+        "seeds": 1,
+        "samples": 2000,
+        "epochs": 3,
+        "data": "mnist-mini",
+        "networks": Path("results/quick/networks"),
+        "out": Path("results/quick/table1"),
+    },
+)  # fmt: skip
