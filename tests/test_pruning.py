@@ -517,8 +517,8 @@ def test_bad_arguments(arguments, message):
     ("arguments", "need"),
     [
         ({"method": spy()}, "method 'spy'"),
-        ({"compensate": True}, "compensate and batchnorm"),
-        ({"batchnorm": True}, "compensate and batchnorm"),
+        ({"compensate": True}, "compensate, batchnorm and refine"),
+        ({"batchnorm": True}, "compensate, batchnorm and refine"),
     ],
 )
 def test_data_that_is_missing(arguments, need):

@@ -27,7 +27,8 @@ from feta.errors import ConfigError, unknown_name
 from feta.layers import LayerView
 from feta.problem import Activation, LayerProblem, LayerSolution, Pruner
 from feta.pruners import make, options_of
-from feta.report import LayerReport, PruneReport
+from feta.refining import Refinement, refine_by
+from feta.report import LayerReport, PruneReport, RefinePoint, RefineReport
 from feta.selection import SparsityRequest, select, targets
 from feta.sparsity import Sparsity
 
@@ -59,6 +60,7 @@ def prune(
     activation: str | Mapping[str, str] | None = None,
     compensate: bool = False,
     batchnorm: bool = False,
+    refine: bool | Refinement = False,
     n_samples: int | None = None,
     batch_size: int = 1000,
     cache: Cache = "auto",
@@ -76,6 +78,8 @@ def prune(
     activation: "relu" or "linear" for all layers, or {layer pattern: …}; by default found by tracing.
     compensate: refit the unpruned layer after a pruned one to its original outputs.
     batchnorm: re-estimate the batch-norm statistics of the pruned model.
+    refine: fit the surviving weights to the original's outputs at the end, see `feta.refine`; True, or a
+        `feta.Refinement`.
     cache: where rows wait between passes. "auto" runs the network again on each pass, or keeps rows in a
         memory-mapped file for methods of many passes; "memory" holds them on the device.
     """
@@ -86,8 +90,8 @@ def prune(
         if value not in known:
             raise unknown_name(label, value, known)
     pruner = _with_seed(make(method, options), method, options, seed)
-    if data is None and (pruner.passes != "none" or compensate or batchnorm):
-        need = f"method '{pruner.name}'" if pruner.passes != "none" else "compensate and batchnorm"
+    if data is None and (pruner.passes != "none" or compensate or batchnorm or refine):
+        need = f"method '{pruner.name}'" if pruner.passes != "none" else "compensate, batchnorm and refine"
         raise ConfigError(f"data must be given for {need}, got None")
     inputs = None if data is None else Inputs(data, batch_size=batch_size, n_samples=n_samples, seed=seed)
     run = Run.start(model, inputs, device)
@@ -100,6 +104,11 @@ def prune(
         if batchnorm and inputs is not None:
             reestimate(run.pruned, inputs, run.device, run.dtype)
     views = [LayerView(run.pruned.get_submodule(name), name) for name in goals]
+    pruned, refinement = run.pruned, None
+    if refine:
+        how = refine if isinstance(refine, Refinement) else Refinement()
+        rows = data if isinstance(data, Tensor) else inputs  # an iterator has been read by now
+        pruned, refinement = _refine(how, run, views, rows, n_samples, seed, callback)
     report = PruneReport(
         method=pruner.name,
         target_sparsity=dict(sparsity) if isinstance(sparsity, Mapping) else float(sparsity),
@@ -110,10 +119,34 @@ def prune(
         options=options_of(pruner),
         layers=tuple(reports),
         compensated=tuple(compensated),
+        refinement=refinement,
     )
     home = device_of(model)
     masks = {view.name: (view.weight.detach() != 0).to(home) for view in views}
-    return PruneResult(run.pruned.to(home), masks, report)
+    return PruneResult(pruned.to(home), masks, report)
+
+
+def _refine(
+    how: Refinement,
+    run: Run,
+    views: Sequence[LayerView],
+    rows: Any,
+    n_samples: int | None,
+    seed: int,
+    callback: Callback | None,
+) -> tuple[nn.Module, RefineReport]:
+    """The pruned network after refinement; events carry its loss."""
+
+    def tell(point: RefinePoint) -> None:
+        if callback is not None:
+            values = {"passes": point.passes, "loss": point.loss}
+            callback(PruneEvent("step", "all layers", len(views), len(views), "refine", values))
+
+    masks = {view.name: view.weight.detach() != 0 for view in views}
+    result = refine_by(
+        how, run.pruned, run.original, rows, masks, n_samples=n_samples, seed=seed, callback=tell
+    )
+    return result.model, result.report
 
 
 def smart_prune(

@@ -47,6 +47,13 @@ class RefineReport:
     device: str
     seed: int
 
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "history": [list(point) for point in self.history]}
+
+    def __repr__(self) -> str:
+        fell = f"{self.loss} of the outputs {self.loss_before:.3g} → {self.loss_after:.3g}"
+        return f"refined: {fell}, {self.passes:.2g} passes, {self.seconds:.2f} s ({self.stopped})"
+
 
 class RetrainPoint(NamedTuple):
     """A look at the validation data."""
@@ -74,7 +81,12 @@ class RetrainReport:
     seed: int
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "history": [list(point) for point in self.history]}
+
+    def __repr__(self) -> str:
+        score = "" if self.accuracy is None else f"{self.start:.2f} → {self.accuracy:.2f}, "
+        goal = "" if self.goal is None else f"goal {self.goal:.2f}, "
+        return f"retrained: {score}{goal}{self.epochs:.2f} epochs, {self.seconds:.2f} s ({self.stopped})"
 
 
 @dataclass(frozen=True)
@@ -109,6 +121,8 @@ class PruneReport:
         share = f"{100 * self.sparsity:.2f} % of the weights of {len(self.layers)} layers zero"
         title = f"{self.method}: {share}, {self.seconds:.2f} s"
         notes = [f"{layer.name}: {layer.message}" for layer in self.layers if layer.message]
+        if self.refinement is not None:
+            notes.append(repr(self.refinement))
         return "\n".join([title, *lines, *notes])
 
 

@@ -32,6 +32,7 @@ KEYS = {
     "seed",
     "options",
     "layers",
+    "refinement",
     "accuracy",
     "file_bytes",
 }

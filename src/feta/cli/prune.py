@@ -37,6 +37,7 @@ JSON_KEYS = (
     "seed",
     "options",
     "layers",
+    "refinement",
     "accuracy",
     "file_bytes",
 )
@@ -81,6 +82,10 @@ def prune(
     mode: Literal["cascade", "parallel"] = "cascade",
     allocation: str = "uniform",
     compensate: Annotated[bool, Parameter(negative="")] = False,
+    refine: Annotated[bool, Parameter(negative="")] = False,
+    refine_passes: Annotated[
+        int | None, Parameter(help="Passes of --refine over the samples; by default 3.", show_default=False)
+    ] = None,
     seed: int = 0,
     device: Device = None,
     output: Annotated[
@@ -107,6 +112,8 @@ def prune(
         How the budget is shared over layers: uniform, or global-magnitude (one threshold for all).
     compensate
         Refit every unpruned layer that follows a pruned one to its original outputs.
+    refine
+        Fit all surviving weights to the original network's outputs at the end; needs no labels.
     seed
         For the choice of samples and methods that draw at random.
     """
@@ -125,6 +132,7 @@ def prune(
     where = resolve_device(device)
     if samples is not None and samples < 1:
         raise ConfigError(f"--samples must be >= 1, got {samples}")
+    refinement = _refinement(refine, refine_passes)
     net = store.load(network)
     record_file = records_path(records, output)
     for path in filter(None, (output, record_file)):
@@ -135,7 +143,7 @@ def prune(
                 datasets.load(net.info.data, data_dir, progress=advance), normalisation=net.info.normalisation
             )
     except DataError as error:
-        if pruner.passes != "none":
+        if pruner.passes != "none" or refine:
             raise
         err().print(f"feta: warning: accuracy is not measured: {error}")
         loaded = None
@@ -161,6 +169,7 @@ def prune(
             mode=mode,
             allocation=allocation,
             compensate=compensate,
+            refine=refinement,
             seed=seed,
             device=where,
             callback=show,
@@ -177,6 +186,7 @@ def prune(
         "mode": mode,
         "allocation": allocation,
         "compensate": compensate,
+        "refine": refine,
         "options": summary["options"],
     }
     append(record_file, record("prune", config, seed, summary))
@@ -204,6 +214,17 @@ def parse_sparsity(text: str) -> float | dict[str, float]:
         name.strip(): check_share(number(value, f"--sparsity {name}"), f"--sparsity {name}")
         for name, _, value in pairs
     }
+
+
+def _refinement(refine: bool, passes: int | None) -> Any:
+    """False, or how to refine."""
+    from feta.refining import Refinement
+
+    if not refine:
+        if passes is not None:
+            raise ConfigError(f"--refine-passes must go with --refine, got {passes} without")
+        return False
+    return Refinement() if passes is None else Refinement(passes=passes)
 
 
 def _method_options(method: str, options: MethodOptions | None) -> dict[str, str]:
@@ -242,6 +263,10 @@ def _show(summary: Mapping[str, Any], output: Path | None) -> None:
     print_table(
         title, ("layer", "shape", "non-zeros", "sparsity", "relative error", "seconds", "status"), rows
     )
+    refined = summary["refinement"]
+    if refined is not None:
+        fell = f"{refined['loss']} of the outputs {refined['loss_before']:.3g} → {refined['loss_after']:.3g}"
+        out().print(f"refined: {fell}, {refined['passes']:.2g} passes, {refined['seconds']:.2f} s")
     accuracy, files = summary["accuracy"], summary["file_bytes"]
     if accuracy is not None:
         dense, pruned = accuracy["dense"]["test"], accuracy["pruned"]["test"]

@@ -1,4 +1,4 @@
-"""Whole jobs on networks of the lab: prune one and have it judged."""
+"""Whole jobs on networks of the lab: prune one, or retrain a pruned one, and have it judged."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from feta.lab.data import DataSet
 from feta.lab.judge import judge
 from feta.lab.store import Network
 from feta.pruning import prune
+from feta.retraining import retrain
 from feta.selection import SparsityRequest
 
 LAYER_KEYS = (
@@ -51,14 +52,59 @@ def prune_network(
         "options": report["options"],
         "compensated": list(report["compensated"]),
         "layers": [{key: layer[key] for key in LAYER_KEYS} for layer in report["layers"]],
+        "refinement": None if result.report.refinement is None else result.report.refinement.to_dict(),
         "accuracy": accuracy,
     }
     kept = {
         key: summary[key]
         for key in ("method", "target_sparsity", "sparsity", "seed", "options", "compensated")
     }
+    if result.report.refinement is not None:
+        kept["refinement"] = {key: summary["refinement"][key] for key in ("passes", "loss")}
+    if accuracy is not None:
+        kept["dense_accuracy"] = accuracy["dense"]  # what retraining has to come back to
     kept["layers"] = [layer["name"] for layer in summary["layers"]]
     pruned = network.with_model(
         result.model.to("cpu"), pruning=kept, accuracy=accuracy["pruned"] if accuracy else {}
     )
     return pruned, summary
+
+
+def retrain_network(
+    network: Network,
+    data: DataSet,
+    *,
+    goal: float | None = None,
+    device: str = "cpu",
+    **options: Any,
+) -> tuple[Network, dict[str, Any]]:
+    """The retrained network and the run's summary, ready for JSON; `options` are those of feta.retrain.
+
+    goal: validation accuracy to come back to; by default that of the network before it was pruned, where its
+        file says so. Without one, training goes on to the end of its budget.
+    """
+    if goal is None:
+        goal = dense_validation(network)
+    images, held_out = (
+        data.normalisation.apply(split.images, device) for split in (data.train, data.validation)
+    )
+    model = copy.deepcopy(network.model).to(device)
+    result = retrain(
+        model,
+        (images, data.train.labels),
+        validation=(held_out, data.validation.labels),
+        goal=goal,
+        device=device,
+        **options,
+    )
+    accuracy = {"pruned": judge(model, data, device), "retrained": judge(result.model, data, device)}
+    summary = {**result.report.to_dict(), "accuracy": accuracy}
+    about = {key: summary[key] for key in ("epochs", "recovered", "goal", "tolerance", "stopped", "seed")}
+    kept = {**(network.info.pruning or {}), "retraining": about}
+    retrained = network.with_model(result.model.to("cpu"), pruning=kept, accuracy=accuracy["retrained"])
+    return retrained, summary
+
+
+def dense_validation(network: Network) -> float | None:
+    """Validation accuracy before pruning, as the network's file remembers it."""
+    return ((network.info.pruning or {}).get("dense_accuracy") or {}).get("validation")

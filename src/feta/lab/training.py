@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from feta.lab import networks
 from feta.lab.data import DataSet
 from feta.lab.judge import accuracy
 from feta.lab.store import Network, NetworkInfo
+from feta.stepping import GraphedStep, Update, threads_for
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def train(
         run.restore(checkpoint, fingerprint)
     images, labels = data.normalisation.apply(data.train.images, where), data.train.labels.to(where)
     held_out = data.normalisation.apply(data.validation.images, where)
-    with _threads_for(model):
+    with threads_for(model):
         while run.epoch < settings.max_epochs and run.stale < settings.patience:
             loss = run.one_epoch(images, labels)
             run.note(accuracy(model, held_out, data.validation.labels))
@@ -103,7 +103,8 @@ class _Run:
             model.parameters(), settings.learning_rate, settings.momentum, fused=True
         )
         self.epoch, self.stale, self.best, self.latest = 0, 0, -1.0, -1.0
-        self.warm = False  # whether this process has taken a step
+        self.update = Update(model, self.optimiser, F.cross_entropy)
+        self.graphed = GraphedStep(self.update)
         self.best_weights = {name: t.clone() for name, t in model.state_dict().items()}
 
     def one_epoch(self, images: Tensor, labels: Tensor) -> float:
@@ -115,7 +116,8 @@ class _Run:
         order = torch.randperm(len(images), generator=generator).to(images.device)
         total = torch.zeros((), device=images.device)
         self.model.train()
-        step = _GraphedStep(self, images, labels) if images.is_cuda else self.step
+        step = self.graphed if images.is_cuda else self.update
+        self.graphed.forget()  # the learning rate is part of the record
         for rows in order.split(settings.batch_size):
             total += step(images[rows], labels[rows]) * len(rows)
         self.epoch += 1
@@ -125,14 +127,6 @@ class _Run:
                 f"training must keep a finite loss, got {mean} in epoch {self.epoch}; lower --learning-rate"
             )
         return mean
-
-    def step(self, x: Tensor, y: Tensor) -> Tensor:
-        """One update of the weights; the batch's mean loss."""
-        self.optimiser.zero_grad(set_to_none=True)
-        loss = F.cross_entropy(self.model(x), y)
-        loss.backward()
-        self.optimiser.step()
-        return loss.detach()
 
     def note(self, validation: float) -> None:
         self.latest = validation
@@ -171,48 +165,6 @@ class _Run:
         progress = metadata["progress"]
         self.epoch, self.stale = int(progress["epoch"]), int(progress["stale"])
         self.best, self.latest = float(progress["best"]), float(progress["latest"])
-
-
-class _GraphedStep:
-    """A step recorded once as a CUDA graph: small networks wait for launches, not for kernels.
-
-    Recorded anew for each epoch, because the learning rate is part of the record.
-    """
-
-    def __init__(self, run: _Run, images: Tensor, labels: Tensor) -> None:
-        self.run = run
-        self.x = torch.empty_like(images[: run.settings.batch_size])
-        self.y = torch.empty_like(labels[: run.settings.batch_size])
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.loss = torch.zeros((), device=images.device)
-
-    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        if len(x) != len(self.x) or not self.run.warm:
-            # The last, smaller batch; and a process's first, which makes buffers and wakes the libraries up:
-            # neither may happen while a graph is recorded, and a resumed run has its buffers already.
-            self.run.warm = True
-            return self.run.step(x, y)
-        self.x.copy_(x)
-        self.y.copy_(y)
-        if self.graph is None:
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
-                self.loss = self.run.step(self.x, self.y)
-        self.graph.replay()
-        return self.loss
-
-
-@contextmanager
-def _threads_for(model: nn.Module) -> Iterator[None]:
-    """One thread for small dense networks, where handing out the work costs more than doing it."""
-    threads = torch.get_num_threads()
-    weights = sum(parameter.numel() for parameter in model.parameters())
-    small = weights < 1_000_000 and not any(isinstance(module, nn.Conv2d) for module in model.modules())
-    torch.set_num_threads(1 if small else threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _fingerprint(specification: str, data: DataSet, settings: Training) -> str:

@@ -1,0 +1,122 @@
+"""feta retrain: a pruned network file in, one of the same zeros that has been trained on out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from feta.cli.console import (
+    download_bar,
+    out,
+    print_json,
+    progress_bar,
+    records_path,
+    resolve_device,
+)
+from feta.cli.data import DataDir, Json
+from feta.cli.networks import Device, Records
+from feta.errors import ConfigError
+
+
+def retrain(
+    network: Path,
+    /,
+    *,
+    goal: Annotated[
+        float | None,
+        Parameter(help="Validation accuracy to come back to, in percent; by default that before pruning."),
+    ] = None,
+    tolerance: float = 0.1,
+    epochs: int = 30,
+    seconds: Annotated[float | None, Parameter(help="Time budget beside --epochs.")] = None,
+    learning_rate: float = 0.01,
+    batch_size: int = 32,
+    weight_decay: float = 0.0,
+    seed: int = 0,
+    device: Device = None,
+    output: Annotated[
+        Path | None, Parameter(name=("--output", "-o"), help="File to write; without it nothing is saved.")
+    ] = None,
+    data_dir: DataDir = None,
+    records: Records = None,
+    json: Json = False,
+) -> None:
+    """Train a pruned network on, its zeros held, until it is as accurate as before or the budget is spent.
+
+    Parameters
+    ----------
+    network
+        A file made by `feta prune`.
+    tolerance
+        Points under the goal that count as recovered.
+    epochs
+        The most epochs over the training set.
+    learning_rate
+        Of SGD with momentum 0.9; decays by 5 % per epoch.
+    seed
+        For the order of the samples.
+    """
+    from feta.export.atomic import check_writable
+    from feta.lab import data as datasets
+    from feta.lab import store
+    from feta.lab.jobs import retrain_network
+    from feta.lab.records import append, record
+    from feta.retraining import Retraining
+
+    if output is not None and output.resolve() == network.resolve():
+        raise ConfigError(f"--output must differ from the input, got {output} for both")
+    numbers: dict[str, Any] = {
+        "tolerance": tolerance,
+        "max_epochs": epochs,
+        "seconds": seconds,
+        "learning_rate": learning_rate,
+        "batch_size": batch_size,
+        "weight_decay": weight_decay,
+        "seed": seed,
+    }
+    Retraining(goal=goal, **numbers)  # looked at before data is read
+    where = resolve_device(device)
+    net = store.load(network)
+    record_file = records_path(records, output)
+    for path in filter(None, (output, record_file)):
+        check_writable(path)
+    with download_bar() as advance:
+        loaded = datasets.load(net.info.data, data_dir, progress=advance)
+    loaded = replace(loaded, normalisation=net.info.normalisation)
+    with progress_bar() as bar:
+        task = bar.add_task("retraining", total=epochs, note="")
+
+        def show(point: Any) -> None:
+            bar.update(task, completed=point.epoch, note=f"validation {point.accuracy:.2f} %")
+
+        retrained, summary = retrain_network(net, loaded, goal=goal, device=where, callback=show, **numbers)
+    if output is not None:
+        store.save(retrained, output)
+    config = {"network": network.name, "goal": summary["goal"], **numbers}
+    append(record_file, record("retrain", config, seed, summary))
+    if json:
+        print_json(summary)
+    else:
+        _show(summary, output)
+
+
+def _show(summary: Mapping[str, Any], output: Path | None) -> None:
+    words = {
+        "recovered": "recovered",
+        "epochs": "not recovered, all epochs used",
+        "seconds": "not recovered, time is up",
+    }
+    ended = words[summary["stopped"]] if summary["goal"] is not None else "trained without a goal"
+    if summary["goal"] is not None:
+        ended += f" (goal {summary['goal']:.2f} % less {summary['tolerance']:g})"
+    cost = f"{summary['epochs']:.2f} epochs, {summary['seconds']:.2f} s"
+    reached = summary["accuracy"]["retrained"]["validation"]
+    out().print(f"{ended}: validation {summary['start']:.2f} % → {reached:.2f} %, {cost}")
+    before, after = (summary["accuracy"][key]["test"] for key in ("pruned", "retrained"))
+    out().print(f"test accuracy {before:.2f} % → {after:.2f} %")
+    if output is not None:
+        out().print(f"written to {output}")
