@@ -63,6 +63,11 @@ class Affine:
         """The spectral norm of W as an operator on `in_shape`."""
         return operator_norm(self.layer, self.in_shape, weight=self.weight)
 
+    @cached_property
+    def matrix_norm(self) -> float:
+        """The spectral norm of the weights as a matrix (out, in), a kernel reshaped: less than the operator's."""
+        return spectral_norm(self.weight.flatten(1))
+
     @property
     def lipschitz(self) -> float:
         return self.norm.upper

@@ -1,0 +1,132 @@
+"""Intrinsic dimension of data, estimated from rows, three ways.
+
+    two_nn              nearest-neighbour ratios μ = r2 / r1 follow P(μ > t) = t^(−k): the slope of −ln(1 − F)
+                        over ln μ, largest tenth left out (Facco et al. 2017)
+    maximum_likelihood  1 / k = mean over points of mean over j < n of ln(T_n / T_j), T_j the distance to the j-th
+                        neighbour (Levina and Bickel 2004, inverses averaged as MacKay and Ghahramani say)
+    pca                 principal components that hold a share of the variance
+
+The first two look at scales between neighbours and see curved manifolds; PCA sees flat ones and is an upper
+value for the others. With n rows, estimates above about 2 log10 n are known to fall short (Eckmann and Ruelle
+1992), and noise of the scale of r1 raises them. None of them is a bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from feta.errors import ConfigError
+
+DISCARDED = 0.1  # the largest ratios, where the density is least even
+CHUNK = 500  # rows of the distance matrix at a time
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """Estimates of one cloud of points."""
+
+    two_nn: float
+    two_nn_error: float  # one standard error, k / sqrt(rows): sampling alone, not the bias
+    maximum_likelihood: float
+    pca: Mapping[float, int]  # share of the variance -> components
+    rows: int  # different ones; copies say nothing
+    ambient: int
+
+    @property
+    def trusted_up_to(self) -> float:
+        """About the largest dimension so many rows can show."""
+        return 2 * math.log10(self.rows)
+
+
+def intrinsic_dimension(
+    rows: Tensor,
+    *,
+    neighbours: tuple[int, int] = (10, 20),
+    energies: tuple[float, ...] = (0.9, 0.95, 0.99),
+    n_rows: int = 2000,
+    seed: int = 0,
+) -> Dimension:
+    """All three estimates from samples as rows (flattened); at most `n_rows` of them, drawn by `seed`."""
+    points = sample_rows(rows, n_rows, seed)
+    least, most = neighbours
+    if not 2 <= least <= most:
+        raise ConfigError(f"neighbours must be 2 <= first <= second, got {neighbours}")
+    if len(points) < most + 2:
+        raise ConfigError(
+            f"intrinsic_dimension must get at least {most + 2} different rows, got {len(points)}; "
+            "use more samples or fewer neighbours"
+        )
+    distances = nearest(points, most)
+    k = two_nn(distances)
+    return Dimension(
+        two_nn=k,
+        two_nn_error=k / math.sqrt(len(points)),
+        maximum_likelihood=maximum_likelihood(distances, least, most),
+        pca=pca(points, energies),
+        rows=len(points),
+        ambient=points.shape[1],
+    )
+
+
+def two_nn(distances: Tensor) -> float:
+    """From (rows, 2 or more) distances to the nearest neighbours, in order."""
+    logs = (distances[:, 1] / distances[:, 0]).log().sort().values
+    n = len(logs)
+    kept = logs[: max(2, round(n * (1 - DISCARDED)))]
+    ranks = torch.arange(1, len(kept) + 1, dtype=kept.dtype, device=kept.device)
+    heights = -torch.log1p(-ranks / (n + 1))
+    squares = float((kept**2).sum())
+    return float((kept * heights).sum()) / squares if squares > 0 else math.inf
+
+
+def maximum_likelihood(distances: Tensor, least: int, most: int) -> float:
+    """Mean over neighbourhoods of least … most points."""
+    logs = distances.log()
+    estimates = []
+    for n in range(least, most + 1):
+        inverse = float((logs[:, n - 1 : n] - logs[:, : n - 1]).mean())  # over points and over j < n
+        estimates.append(1 / inverse if inverse > 0 else math.inf)
+    return sum(estimates) / len(estimates)
+
+
+def pca(points: Tensor, energies: tuple[float, ...]) -> dict[float, int]:
+    """The number of principal components that hold each share of the variance."""
+    for energy in energies:
+        if not 0 < energy <= 1:
+            raise ConfigError(f"energies must be in (0, 1], got {energy}")
+    values = torch.linalg.svdvals(points - points.mean(0)) ** 2
+    shares = values.cumsum(0) / values.sum()
+    return {e: int((shares < e * (1 - 1e-12)).sum()) + 1 for e in energies}
+
+
+def nearest(points: Tensor, count: int) -> Tensor:
+    """(rows, count) distances to the nearest other points, in order, a strip of the matrix at a time."""
+    strips = []
+    for start in range(0, len(points), CHUNK):
+        strip = torch.cdist(points[start : start + CHUNK], points)
+        here = torch.arange(len(strip), device=points.device)
+        strip[here, here + start] = math.inf
+        strips.append(strip.topk(count, largest=False).values)
+    return torch.cat(strips)
+
+
+def sample_rows(rows: Tensor, n_rows: int, seed: int) -> Tensor:
+    """Different rows out of a batch, flattened, centred, in float64; a seeded choice where there are more."""
+    if rows.ndim < 2 or not rows.is_floating_point():
+        raise ConfigError(f"rows must be floats with samples as rows, got shape {tuple(rows.shape)}")
+    if n_rows < 3:
+        raise ConfigError(f"n_rows must be >= 3, got {n_rows}")
+    rows = rows.detach().flatten(1)
+    if len(rows) > n_rows:
+        order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
+        rows = rows[order[:n_rows].sort().values.to(rows.device)]
+    points = rows.double().unique(dim=0)
+    if not bool(torch.isfinite(points).all()):
+        raise ConfigError("rows must be finite, got inf or NaN")
+    centred: Tensor = points - points.mean(0)  # distances by matrix products are better around zero
+    return centred
