@@ -34,14 +34,17 @@ def test_global_magnitude_is_one_threshold_with_an_exact_total(percent, seed):
     keep = Sparsity(share).count(len(everything))
     assert sum(target.nonzeros for target in found.values()) == keep
     least = everything.sort(descending=True).values[keep - 1] if keep else torch.tensor(float("inf"))
-    assert {n: t.nonzeros for n, t in found.items()} == {
-        n: int((w.abs() >= least).sum()) for n, w in given_weights.items()
-    }
+    above = {n: int((w.abs() >= least).sum()) for n, w in given_weights.items()}
+    if keep >= len(SIZES):  # no layer is emptied: the fullest makes up for it
+        fullest = max(above, key=lambda n: above[n])
+        empty = [n for n in above if above[n] == 0]
+        above |= dict.fromkeys(empty, 1) | {fullest: above[fullest] - len(empty)}
+    assert {n: t.nonzeros for n, t in found.items()} == above
 
 
 def test_ties_over_layers_are_still_exact():
     found = allocate({"a": torch.ones(3, 3), "b": torch.ones(3, 3)}, 0.5, "global-magnitude")
-    assert [target.nonzeros for target in found.values()] == [9, 0]
+    assert [target.nonzeros for target in found.values()] == [8, 1]
 
 
 def test_unknown():

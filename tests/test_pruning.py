@@ -329,7 +329,7 @@ def test_layers_by_pattern():
 def test_global_magnitude_is_one_threshold():
     model = mlp()
     with torch.no_grad():
-        model.fc2.weight.mul_(3)
+        model.fc2.weight.mul_(1.5)
     result = thresholded(model, sparsity=0.8, allocation="global-magnitude")
     together = torch.cat([model.fc1.weight.flatten(), model.fc2.weight.flatten()]).abs()
     expected = top_k_mask(together, Sparsity(0.8).count(104))

@@ -6,12 +6,13 @@ connected layers. Names may be shell patterns: "fc*", "encoder.*.mlp.*".
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from torch import nn
 
-from feta.allocation import allocate
+from feta.allocation import MEASURED, allocate
+from feta.allocation.budget import Curve
 from feta.errors import ConfigError, ModelError
 from feta.layers import PRUNABLE, LayerView
 from feta.sparsity import Sparsity, check_share
@@ -48,12 +49,21 @@ def select(model: nn.Module, names: Sequence[str], layers: Sequence[str] | str |
 
 
 def targets(
-    model: nn.Module, chosen: Sequence[str], sparsity: SparsityRequest, allocation: str
+    model: nn.Module,
+    chosen: Sequence[str],
+    sparsity: SparsityRequest,
+    allocation: str,
+    measure: Callable[[], Mapping[str, Curve]] | None = None,
 ) -> dict[str, Sparsity]:
-    """An exact target for each chosen layer; with a mapping, layers that match no pattern are left out."""
+    """An exact target for each chosen layer; with a mapping, layers that match no pattern are left out.
+
+    measure: gives the error–count curve of each chosen layer, for the allocations that go by them.
+    """
     if not isinstance(sparsity, Mapping):
+        share = check_share(sparsity)
         weights = {name: LayerView(model.get_submodule(name), name).weight for name in chosen}
-        return allocate(weights, check_share(sparsity), allocation)
+        curves = measure() if measure is not None and allocation in MEASURED else None
+        return allocate(weights, share, allocation, curves)
     if allocation != "uniform":
         raise ConfigError(f"allocation must be uniform where sparsity is per layer, got '{allocation}'")
     for pattern, share in sparsity.items():

@@ -42,7 +42,7 @@ def output_importance(
     generator = torch.Generator().manual_seed(seed)
     try:
         with torch.enable_grad():
-            logits = _logits(call(model, batch, device, dtype))
+            logits = logits_of(call(model, batch, device, dtype))
             kept = list(outputs.values())
             totals = [torch.zeros_like(z) for z in kept]
             if logits is None or not logits.requires_grad:
@@ -63,7 +63,8 @@ def output_importance(
     return {name: s for name, s in found.items() if bool((s > 0).any())}
 
 
-def _logits(result: Any) -> Tensor | None:
+def logits_of(result: Any) -> Tensor | None:
+    """A model's outputs: the first float tensor of what it returns."""
     if isinstance(result, Tensor):
         return result
     values = result.values() if isinstance(result, Mapping) else result

@@ -50,10 +50,10 @@ class Inputs:
     def __iter__(self) -> Iterator[Batch]:
         yield from _limited((_model_input(batch) for batch in self._batches), self._limit)
 
-    def thinned(self, stride: int) -> Inputs:
+    def thinned(self, stride: int, start: int = 0) -> Inputs:
         """Every stride-th sample, whatever the batches: a share of each batch, not a share of the batches."""
         view = copy.copy(self)
-        view._batches, view._limit = _Thinned(self, stride), None
+        view._batches, view._limit = _Thinned(self, stride, start), None
         return view
 
 
@@ -61,12 +61,15 @@ class Inputs:
 class _Thinned:
     inputs: Inputs
     stride: int
+    start: int = 0
 
     def __iter__(self) -> Iterator[Batch]:
-        seen = 0
+        seen = -self.start
         for batch in self.inputs:
             size = size_of(batch)
-            rows = slice(-seen % self.stride, None, self.stride)  # every stride-th over all batches
+            rows = slice(
+                max(-seen, -seen % self.stride), None, self.stride
+            )  # every stride-th over all batches
             seen += size
             if isinstance(batch, Tensor):
                 part: Batch = batch[rows]
@@ -76,6 +79,28 @@ class _Thinned:
                 }
             if size_of(part):
                 yield part
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Batches of about `size` samples out of smaller ones; only plain tensors of one shape are merged."""
+
+    inputs: Iterable[Batch]
+    size: int = 256
+
+    def __iter__(self) -> Iterator[Batch]:
+        held: list[Tensor] = []
+        for batch in self.inputs:
+            fits = isinstance(batch, Tensor) and all(batch.shape[1:] == part.shape[1:] for part in held)
+            if held and (not fits or sum(map(len, held)) >= self.size):
+                yield torch.cat(held)
+                held = []
+            if isinstance(batch, Tensor):
+                held.append(batch)
+            else:
+                yield batch
+        if held:
+            yield torch.cat(held)
 
 
 def call(model: nn.Module, batch: Batch, device: torch.device, dtype: torch.dtype) -> Any:

@@ -1,0 +1,105 @@
+"""The best split of a budget over layers, given what each layer's error is at each number of weights.
+
+    minimise  sum over layers of E_l(k_l)    subject to    sum of k_l = total,    1 <= k_l <= n_l
+
+E_l is known at a few counts. A layer with more weights can do no worse, so a rise is measuring noise and is
+levelled. Between two counts the error is taken to follow a power of k, and of the points so found only the
+lower convex hull counts: then the Lagrangian answer, weights handed out one after the other to where the next
+one helps most, is the exact minimum over whole numbers, and a larger budget takes weights from no layer. On
+a curve with a dent neither holds: a layer would jump over it, at the cost of another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from feta.errors import ConfigError, DataError
+
+STEPS = 16  # points put between two measured ones
+
+_Point = tuple[int, float]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A layer's error at some numbers of non-zeros, from 0 up to all its weights."""
+
+    counts: tuple[int, ...]
+    errors: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        rising = all(a < b for a, b in pairwise(self.counts))
+        if len(self.counts) < 2 or self.counts[0] != 0 or not rising:
+            raise ConfigError(f"Curve.counts must rise from 0 to the layer's size, got {self.counts}")
+        if len(self.errors) != len(self.counts):
+            raise ConfigError(
+                f"Curve.errors must be as many as counts ({len(self.counts)}), got {len(self.errors)}"
+            )
+        if not all(math.isfinite(error) and error >= 0 for error in self.errors):
+            raise DataError(f"a layer's errors must be finite and >= 0, got {self.errors}")
+
+    @property
+    def size(self) -> int:
+        return self.counts[-1]
+
+    def hull(self) -> list[_Point]:
+        """The lower convex hull of the curve between 0 and its end, corners alone."""
+        levelled = [min(self.errors[: i + 1]) for i in range(len(self.errors))]
+        return _convex(_between(list(zip(self.counts, levelled, strict=True))))
+
+
+def least_error(curves: Mapping[str, Curve], total: int) -> dict[str, int]:
+    """The counts with the least sum of errors on the hulls: exact, and exactly `total` together."""
+    sizes = {name: curve.size for name, curve in curves.items()}
+    if not 0 <= total <= sum(sizes.values()):
+        raise ConfigError(f"a budget must be between 0 and all {sum(sizes.values())} weights, got {total}")
+    start = 1 if total >= len(curves) else 0
+    kept = dict.fromkeys(curves, start)
+    left = total - sum(kept.values())
+    for _, name, length in sorted(_segments(curves, start), key=lambda segment: segment[0]):
+        step = min(length, left)
+        kept[name] += step
+        left -= step
+    return kept
+
+
+def _segments(curves: Mapping[str, Curve], start: int) -> list[tuple[float, str, int]]:
+    """Every straight piece of the hulls: slope, layer, number of weights."""
+    pieces = []
+    for name, curve in curves.items():
+        hull = curve.hull()
+        for (a, high), (b, low) in pairwise(hull):
+            if b > start:
+                pieces.append(((low - high) / (b - a), name, b - max(a, start)))
+    return pieces
+
+
+def _between(points: Sequence[_Point]) -> list[_Point]:
+    """Points of a power law between each two: straight lines where a count or an error is zero."""
+    found: list[_Point] = []
+    for (a, high), (b, low) in pairwise(points):
+        found.append((a, high))
+        if a == 0 or low <= 0:
+            continue
+        for step in range(1, STEPS):
+            count = round(a * (b / a) ** (step / STEPS))
+            if found[-1][0] < count < b:
+                power = math.log(count / a) / math.log(b / a)
+                found.append((count, high * (low / high) ** power))
+    return [*found, points[-1]]
+
+
+def _convex(points: Sequence[_Point]) -> list[_Point]:
+    hull: list[_Point] = []
+    for point in points:
+        while len(hull) > 1 and _slope(hull[-2], hull[-1]) >= _slope(hull[-1], point):
+            hull.pop()
+        hull.append(point)
+    return hull
+
+
+def _slope(a: _Point, b: _Point) -> float:
+    return (b[1] - a[1]) / (b[0] - a[0])
