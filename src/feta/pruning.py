@@ -18,6 +18,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from feta.allocation import MEASURED, check_allocation
+from feta.allocation.budget import Curve
+from feta.allocation.measure import Probe
 from feta.calibration.batchnorm import reestimate
 from feta.calibration.capture import LayerTrace, evaluating
 from feta.calibration.inputs import Inputs
@@ -28,7 +31,7 @@ from feta.layers import LayerView
 from feta.problem import Activation, LayerProblem, LayerSolution, Pruner
 from feta.pruners import make, options_of
 from feta.refining import Refinement, refine_by
-from feta.report import LayerReport, PruneReport, RefinePoint, RefineReport
+from feta.report import AllocationReport, LayerReport, PruneReport, RefinePoint, RefineReport
 from feta.selection import SparsityRequest, select, targets
 from feta.sparsity import Sparsity
 
@@ -75,6 +78,8 @@ def prune(
     sparsity: a share in [0, 1), or {layer pattern: share}.
     method: a name out of `feta methods`, with its `options`, or a Pruner object.
     layers: names or patterns; by default every Linear but the last.
+    allocation: how a single share is spread over layers, a name out of feta.allocation; `sensitivity` and
+        `bound` measure each layer on a part of the data first.
     activation: "relu" or "linear" for all layers, or {layer pattern: …}; by default found by tracing.
     compensate: refit the unpruned layer after a pruned one to its original outputs.
     batchnorm: re-estimate the batch-norm statistics of the pruned model.
@@ -93,12 +98,14 @@ def prune(
     if data is None and (pruner.passes != "none" or compensate or batchnorm or refine):
         need = f"method '{pruner.name}'" if pruner.passes != "none" else "compensate, batchnorm and refine"
         raise ConfigError(f"data must be given for {need}, got None")
+    if check_allocation(allocation) in MEASURED and data is None:
+        raise ConfigError(f"data must be given for allocation '{allocation}', got None")
     inputs = None if data is None else Inputs(data, batch_size=batch_size, n_samples=n_samples, seed=seed)
     run = Run.start(model, inputs, device)
     with evaluating(run.original, run.pruned):
         traces = run.trace()
         chosen = select(run.original, [trace.name for trace in traces], layers)
-        goals = targets(run.original, chosen, sparsity, allocation)
+        goals, allocated = _allocate(run, traces, chosen, sparsity, allocation, pruner)
         walk = _Walk(run, goals, pruner, mode, cache, activation, callback, seed)
         reports, compensated, seconds = walk.over(traces, compensate)
         if batchnorm and inputs is not None:
@@ -119,6 +126,7 @@ def prune(
         options=options_of(pruner),
         layers=tuple(reports),
         compensated=tuple(compensated),
+        allocation=allocated,
         refinement=refinement,
     )
     home = device_of(model)
@@ -234,3 +242,27 @@ def _parse_activation(name: str) -> Activation:
     if name not in list(Activation):
         raise unknown_name("activation", name, list(Activation))
     return Activation(name)
+
+
+def _allocate(
+    run: Run,
+    traces: Sequence[LayerTrace],
+    chosen: Sequence[str],
+    sparsity: SparsityRequest,
+    allocation: str,
+    pruner: Pruner,
+) -> tuple[dict[str, Sparsity], AllocationReport]:
+    """A target for each layer to prune, and how it was found."""
+
+    def measure() -> dict[str, Curve]:
+        if run.inputs is None:  # pragma: no cover - refused at the gate
+            raise ConfigError(f"data must be given for allocation '{allocation}', got None")
+        probe = Probe.of(run.original, run.pruned, run.inputs, run.device, run.dtype)
+        return probe.curves(allocation, traces, chosen, fits=pruner.passes != "none")
+
+    started = run.clock()
+    goals = targets(run.original, chosen, sparsity, allocation, measure)
+    sizes = {name: LayerView(run.original.get_submodule(name), name).weight.numel() for name in goals}
+    kept = {name: goal.count(sizes[name]) / sizes[name] for name, goal in goals.items()}
+    name = "per-layer" if isinstance(sparsity, Mapping) else allocation
+    return goals, AllocationReport(name, run.clock() - started, kept)

@@ -90,6 +90,15 @@ class RetrainReport:
 
 
 @dataclass(frozen=True)
+class AllocationReport:
+    """How the budget was spread over the layers."""
+
+    name: str  # "per-layer" where the caller gave a share for each
+    seconds: float
+    kept: dict[str, float]  # the share of each layer's weights that may stay
+
+
+@dataclass(frozen=True)
 class PruneReport:
     """A whole run; `to_json` gives every field, `repr` the table."""
 
@@ -102,6 +111,7 @@ class PruneReport:
     options: dict[str, Any]
     layers: tuple[LayerReport, ...]
     compensated: tuple[str, ...] = ()
+    allocation: AllocationReport | None = None  # its seconds are its own
     refinement: RefineReport | None = None  # its seconds are its own
 
     def to_dict(self) -> dict[str, Any]:
