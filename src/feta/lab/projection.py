@@ -54,7 +54,7 @@ def fit_basis(images: Tensor, normalisation: Normalisation, r: int, device: str)
     sums = torch.zeros(d, dtype=torch.float64, device=device)
     products = torch.zeros(d, d, dtype=torch.float64, device=device)
     for _, part in _chunks(images, normalisation, device):
-        # Normalised pixels have a mean near zero already: no shift is needed to keep float32 products exact.
+        # Not centred first: normalised pixels have means of their spread's size or less, which float32 can bear.
         products += part.t() @ part
         sums += part.sum(0, dtype=torch.float64)
     mean = sums / len(images)
