@@ -12,7 +12,7 @@ from cyclopts import App
 from cyclopts.config import Env, Toml
 
 from feta import __version__
-from feta.cli import bench, data, demo, methods, networks, prune, reproduce, retrain
+from feta.cli import bench, data, demo, methods, networks, prune, report, reproduce, retrain
 from feta.errors import FetaError
 
 app = App(
@@ -34,6 +34,7 @@ app.command(networks.evaluate, name="eval")
 app.command(networks.info)
 app.command(bench.bench)
 app.command(reproduce.reproduce)
+app.command(report.report)
 app.command(methods.methods)
 app.command(data.app, name="data")
 

@@ -22,10 +22,11 @@ from feta.lab.page.blocks import (
     VerdictName,
     Verdicts,
 )
-from feta.lab.page.cells import Cell, Shown, Table
+from feta.lab.page.cells import Align, Cell, Shown, Table
 from feta.lab.page.document import render, write
 
 __all__ = [
+    "Align",
     "BarChart",
     "Block",
     "Cell",

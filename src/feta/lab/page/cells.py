@@ -12,10 +12,13 @@ Align = Literal["left", "right", "center"]
 
 @dataclass(frozen=True)
 class Shown:
-    """A number in words of its own, "94.4 (93.8–94.9)" or "3 min", and the number it is sorted by."""
+    """A number in words of its own, "94.4 (93.8–94.9)" or "3 min", and the number it is sorted by.
+
+    Words in a column of numbers ("failed") have no key: they sort last.
+    """
 
     text: str
-    key: float
+    key: float | None
 
 
 Cell = str | float | int | None | Shown

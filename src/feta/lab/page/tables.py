@@ -89,7 +89,7 @@ def _numeric_keys(column: Sequence[Cell]) -> list[str] | None:
         if isinstance(cell, bool):
             return None
         if isinstance(cell, Shown):
-            keys.append(repr(cell.key))
+            keys.append("" if cell.key is None else repr(cell.key))
         elif isinstance(cell, str) and cell not in ("", MISSING):
             match = NUMBER.fullmatch(cell.strip())
             if match is None:
