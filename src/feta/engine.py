@@ -120,7 +120,17 @@ class LayerJob:
         stream = None if source is None else LayerStream(source, view, self.activation, group)
         W, bias = view.matrix(group), view.bias(group)
         weights = None if self.importance is None else self.importance.chunk(view.groups)[group]
-        return LayerProblem(W, bias, stream, self.activation, self.cascaded, view.name, trace, weights)
+        return LayerProblem(
+            W,
+            bias,
+            stream,
+            self.activation,
+            self.cascaded,
+            view.name,
+            trace,
+            weights,
+            own_outputs=not self.cascaded,
+        )
 
     def prune(self, pruner: Pruner, target: Sparsity, cache: Cache, tell: Callable[..., None]) -> LayerReport:
         """Solve every group of the layer, write it back, and measure what came of it."""

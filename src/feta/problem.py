@@ -75,6 +75,7 @@ class LayerProblem:
     name: str = "layer"
     trace: Trace | None = None
     output_weights: Tensor | None = None  # (d_out,): how much each output matters to what follows
+    own_outputs: bool = False  # B is rho(A W + bias): whoever has A need not read B
 
     def __post_init__(self) -> None:
         if self.W.ndim != 2 or not self.W.is_floating_point():

@@ -62,9 +62,11 @@ def top_k_mask(scores: Tensor, k: int) -> Tensor:
     if k >= flat.numel():
         return torch.ones_like(scores, dtype=torch.bool)
     threshold = torch.topk(flat, k, sorted=False).values.min()
-    mask = flat > threshold
-    ties = torch.nonzero(flat == threshold).squeeze(1)
-    mask[ties[: k - int(mask.sum())]] = True
+    mask = flat >= threshold
+    extra = int(torch.count_nonzero(mask)) - k
+    if extra > 0:
+        ties = torch.nonzero(flat == threshold).squeeze(1)
+        mask[ties[len(ties) - extra :]] = False
     return mask.reshape(scores.shape)
 
 

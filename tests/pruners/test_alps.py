@@ -8,7 +8,8 @@ import torch
 from feta.calibration.stream import TensorStream
 from feta.errors import ConfigError
 from feta.problem import LayerProblem, Status
-from feta.pruners.alps import Alps, projected_cg
+from feta.pruners.alps import Alps
+from feta.solvers.conjugate import projected_cg
 from feta.solvers.masked_refit import masked_refit
 from feta.sparsity import Sparsity, top_k_mask
 
@@ -78,7 +79,10 @@ def test_every_step_of_conjugate_gradients_helps():
     H, whole = with_bias(A, W, b, 0.01)
     mask = torch.cat([top_k_mask(W.abs(), 60), torch.ones(1, 12, dtype=torch.bool)])
     start = whole.where(mask, 0)
-    values = [objective(H, whole, projected_cg(H, H @ whole, start, mask, n)) for n in range(12)]
+    values = [
+        objective(H, whole, projected_cg(lambda D: H @ D, H.diagonal(), H @ whole, start, mask, n))
+        for n in range(12)
+    ]
     assert values == sorted(values, reverse=True)
     best = objective(H, whole, masked_refit(H, H @ whole, mask).V)
     assert values[10] - best < 0.01 * (values[0] - best)

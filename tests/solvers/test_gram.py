@@ -9,7 +9,7 @@ from feta.calibration.statistics import gram
 from feta.calibration.stream import TensorStream
 from feta.problem import Activation, LayerProblem, Status
 from feta.pruners import make
-from feta.solvers.gram import GramSettings, solve_gram
+from feta.solvers.gram import GramSettings, GramSystem, solve_gram
 from feta.solvers.majorise import StreamedTargets, refit_on_support
 from feta.sparsity import Sparsity
 
@@ -27,7 +27,8 @@ def layer(seed, m=400, d_in=20, d_out=12, activation=Activation.RELU, dtype=torc
 
 def solve(problem, keep, settings=GramSettings()):  # noqa: B008
     V = torch.cat([problem.W, problem.bias[None]])
-    return solve_gram(problem, gram(problem.rows), StreamedTargets(problem), V, keep, settings)
+    system = GramSystem(gram(problem.rows).H, len(problem.W))
+    return solve_gram(problem, system, StreamedTargets(problem), V, keep, settings)
 
 
 def error(problem, solution):

@@ -40,31 +40,46 @@ def gram(stream: ActivationStream, *, with_bias: bool = True) -> Gram:
     Inputs are shifted by the first chunk's mean before they are multiplied, and the shift is undone in
     float64: an input that hardly varies around a large mean would lose its variance in float32 products.
     """
-    centred: Tensor | None = None
+    H: Tensor | None = None
     shift = sums = torch.empty(0)
-    rows = 0
+    rows, d_in = 0, 0
     for A in stream.inputs():
-        if centred is None:
+        if H is None:
+            d_in = A.shape[1]
             shift = A.mean(0, dtype=torch.float64).to(A.dtype)
-            centred = torch.zeros(A.shape[1], A.shape[1], dtype=torch.float64, device=A.device)
-            sums = torch.zeros(A.shape[1], dtype=torch.float64, device=A.device)
+            size = d_in + int(with_bias)
+            H = torch.zeros(size, size, dtype=torch.float64, device=A.device)
+            sums = torch.zeros(d_in, dtype=torch.float64, device=A.device)
         A = A - shift
-        centred += A.t() @ A
+        _add_products(H, A)
         sums += A.sum(0, dtype=torch.float64)
         rows += len(A)
-    return Gram(_shifted_back(complete(centred), sums, shift.double(), rows, with_bias), rows, with_bias)
+    whole = complete(H)
+    _mirror(whole)
+    centred = whole[:d_in, :d_in]
+    back = shift.double()
+    # sum (a + s)(a + s)' from sum a a' and sum a, in place: H is the largest thing a method holds.
+    centred.addr_(back, sums).addr_(sums, back).addr_(back, back, alpha=rows)
+    if with_bias:
+        whole[-1, :-1] = whole[:-1, -1] = sums + rows * back
+        whole[-1, -1] = rows
+    return Gram(whole, rows, with_bias)
 
 
-def _shifted_back(H: Tensor, sums: Tensor, shift: Tensor, rows: int, with_bias: bool) -> Tensor:
-    """sum (a + s)(a + s)' from sum a a' and sum a; with the row and column of the bias."""
-    mixed = torch.outer(shift, sums)
-    H = H + mixed + mixed.t() + rows * torch.outer(shift, shift)
-    if not with_bias:
-        return H
-    whole = H.new_full((len(H) + 1, len(H) + 1), rows)
-    whole[:-1, :-1] = H
-    whole[-1, :-1] = whole[:-1, -1] = sums + rows * shift
-    return whole
+BLOCK = 512  # rows of H at a time: half the work of the whole product, and no second matrix of d_in^2
+
+
+def _add_products(H: Tensor, A: Tensor) -> None:
+    """H += A'A on and above the diagonal of blocks."""
+    for start in range(0, A.shape[1], BLOCK):
+        stop = min(start + BLOCK, A.shape[1])
+        H[start:stop, start : A.shape[1]] += A[:, start:stop].t() @ A[:, start:]
+
+
+def _mirror(H: Tensor) -> None:
+    for start in range(0, len(H), BLOCK):
+        stop = start + BLOCK
+        H[stop:, start:stop] = H[start:stop, stop:].t()
 
 
 def cross(stream: ActivationStream, targets: Targets, *, with_bias: bool = True) -> Tensor:
@@ -93,7 +108,7 @@ def complete(total: Tensor | None) -> Tensor:
     """A finished sum: a NaN or an overflow in any row has reached it, so one look at the end is enough."""
     if total is None:
         raise DataError("calibration data must hold at least one row, got none")
-    if not bool(torch.isfinite(total).all()):
+    if not bool(torch.isfinite(total.sum())):  # a mask of all entries would take more memory than the sum
         raise DataError(
             "a layer's inputs must be finite, got NaN, infinite or overflowing values in the data"
         )

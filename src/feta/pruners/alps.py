@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
 
 from feta.calibration.statistics import gram
 from feta.errors import ConfigError
 from feta.problem import LayerProblem, LayerSolution, Status
+from feta.solvers.conjugate import projected_cg
 from feta.solvers.masked_refit import masked_refit
 from feta.solvers.refit import split_bias_row, with_bias_row
 from feta.solvers.support_admm import support_admm
@@ -88,7 +88,7 @@ class Alps:
         status = found.status
         if self.refit == "pcg":
             H.diagonal()[:d_in] += self.ridge * H.diagonal()[:d_in].mean()
-            V = projected_cg(H, H @ W, found.D, found.mask, self.refit_iterations)
+            V = projected_cg(lambda D: H @ D, H.diagonal(), H @ W, found.D, found.mask, self.refit_iterations)
         else:
             refit = masked_refit(H, H @ W, found.mask[:d_in], ridge=self.ridge, toward=W)
             V, stats["refit_damping"] = refit.V, refit.damping
@@ -97,22 +97,3 @@ class Alps:
         still = f"support still changing after {found.iterations} iterations"
         message = still if status is Status.NOT_CONVERGED else ""
         return LayerSolution(U, bias if has_bias else problem.bias, status, message, stats)
-
-
-def projected_cg(H: Tensor, C: Tensor, U: Tensor, mask: Tensor, iterations: int) -> Tensor:
-    """Steps of preconditioned conjugate gradients towards H U = C on the support, all columns at once."""
-    weights = H.diagonal()[:, None]
-    weights = weights.where(weights > 0, 1)
-    residual = (C - H @ U).where(mask, 0)
-    direction = residual / weights
-    energy = (residual * direction).sum(0)
-    for _ in range(iterations):
-        image = (H @ direction).where(mask, 0)
-        curvature = (direction * image).sum(0)
-        step = (energy / curvature).where(curvature > 0, 0)  # a column that has arrived stays
-        U = U + step * direction
-        residual = residual - step * image
-        scaled = residual / weights
-        before, energy = energy, (residual * scaled).sum(0)
-        direction = scaled + (energy / before).where(before > 0, 0) * direction
-    return U

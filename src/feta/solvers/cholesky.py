@@ -35,13 +35,14 @@ def factor(H: Tensor, relative_damping: float = 0.0, *, ladder: int = 12) -> Fac
     """The factor of H + damping I, with the least damping on the ladder for which it exists."""
     H = H.double()
     scale = float(H.diagonal().mean()) or 1.0
-    identity = torch.eye(len(H), dtype=H.dtype, device=H.device)
     relative = relative_damping
     for step in range(ladder):
         if step > 0:
             relative = max(relative * 10, 1e-12)
-        L, info = torch.linalg.cholesky_ex(H + relative * scale * identity)
-        if int(info) == 0 and bool(torch.isfinite(L).all()):
+        shifted = H.clone()
+        shifted.diagonal().add_(relative * scale)
+        L, info = torch.linalg.cholesky_ex(shifted)
+        if int(info) == 0 and bool(torch.isfinite(L.sum())):
             return Factor(L, relative * scale, Status.OK if step == 0 else Status.DAMPED)
     raise ModelError(
         f"a {len(H)} x {len(H)} Gram matrix has no Cholesky factor even with damping {relative:g}"

@@ -15,16 +15,16 @@ support alone: they say which outputs get the weights, not how an output is fitt
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from feta.calibration.statistics import Gram
 from feta.errors import ConfigError
 from feta.problem import LayerProblem, Status
-from feta.solvers.majorise import TargetReader
+from feta.solvers.majorise import Step, TargetReader
 from feta.solvers.masked_refit import Refit, masked_refit
-from feta.solvers.support_admm import support_admm
+from feta.solvers.support_admm import SupportResult, support_admm
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ class GramSettings:
     searches: int = 1  # for a support, the first included
     rho: float = 0.03
     growth: float = 1.3  # of rho …
-    every: int = 6  # … after so many iterations
+    every: int = 4  # … after so many iterations
+    relaxation: float = 1.6
     max_iterations: int = 300
     ridge: float = 1e-3  # of the mean of H's diagonal, towards the weights before the refit
 
@@ -57,88 +58,112 @@ class GramResult:
     damping: float = 0.0
 
 
+class System(Protocol):
+    """The least-squares problems of one layer: what differs between a Gram matrix and held rows."""
+
+    def support(self, C: Tensor, V: Tensor, keep: int, settings: GramSettings) -> SupportResult:
+        """The best weights to keep, from V; its mask has the bias row too."""
+        ...
+
+    def refit(self, C: Tensor, mask: Tensor, V: Tensor, ridge: float) -> Refit: ...
+
+
 def solve_gram(
-    problem: LayerProblem,
-    statistics: Gram,
-    reader: TargetReader,
-    V: Tensor,
-    keep: int,
-    settings: GramSettings,
+    problem: LayerProblem, system: System, reader: TargetReader, V: Tensor, keep: int, settings: GramSettings
 ) -> GramResult:
     """The pruned layer from the trained V (bias in the last row)."""
-    search = _Search(problem, statistics.H, keep, settings)
+    search = _Search(problem, system, keep, settings)
     result = search.result
     start = V.double()
-    C = reader.at(start).C
-    mask = search.support(C, start, settings.rho)
-    V = search.refit(C, mask, start).V
+    C = reader.start()
+    reader.release()  # the support search needs the memory
+    mask = search.support(C, start)
+    V = search.refit(C, mask, start)
     here = reader.at(V)
     result.V, result.mask = V, mask
     result.objectives.append(here.objective)
     before, weight = V, 1.0  # Nesterov's sequence, begun anew whenever a step is refused
     for round_ in range(1, settings.retargets + 1):
         if round_ < settings.searches:
-            mask = search.support(here.C, result.V, settings.rho)
-            before, weight = result.V.where(search.whole(mask), 0), 1.0
+            mask = search.support(here.C, result.V)
+            before, weight = result.V.where(_whole(mask, result.V), 0), 1.0
         refit = search.refit(here.C, mask, result.V)
         heavier = (1 + (1 + 4 * weight**2) ** 0.5) / 2
         push = (weight - 1) / heavier
-        trial = refit.V + push * (refit.V - before)
-        there = reader.at(trial)
+        trial = refit + push * (refit - before)
+        last = round_ == settings.retargets  # nothing follows that would need its targets
+        there = Step(reader.objective(trial), here.C) if last else reader.at(trial)
         problem.report("retarget", objective=there.objective, round=round_)
         if there.objective <= result.objectives[-1]:
-            before, weight = refit.V, heavier
+            before, weight = refit, heavier
             result.V, result.mask, here = trial, mask, there
             result.objectives.append(there.objective)
         elif push > 0 or mask is not result.mask:
             mask, before, weight = result.mask, result.V, 1.0
-        else:
+        elif not last:
             # Some outputs have died, where the convex bound is not tight: the DC slope is.
             here = reader.at(result.V, revive=False)
     return result
 
 
+@dataclass
 class _Search:
-    """H and the settings, and what the solve has cost so far."""
+    """The system and the settings, and what the solve has cost so far."""
 
-    def __init__(self, problem: LayerProblem, H: Tensor, keep: int, settings: GramSettings) -> None:
-        self.problem, self.H, self.keep, self.settings = problem, H, keep, settings
-        self.d_in = len(problem.W)
-        self.prunable = torch.arange(len(H), device=H.device) < self.d_in
-        weights = problem.output_weights
-        self.scale = None if weights is None else weights.double().to(H.device)
-        empty = torch.empty(0, device=H.device)
-        self.result = GramResult(empty, empty)
+    problem: LayerProblem
+    system: System
+    keep: int
+    settings: GramSettings
+    result: GramResult = field(init=False)
 
-    def support(self, C: Tensor, V: Tensor, rho: float) -> Tensor:
-        settings = self.settings
-        alive = self.H.diagonal()[:, None] > 0
-        scale = 1.0 if self.scale is None else self.scale
-        found = support_admm(
-            self.H,
-            (C * scale).where(alive, 0),
-            (V * scale).where(alive, 0),
-            self.keep,
-            penalised_rows=self.prunable,
-            rho=rho,
-            schedule=((0.0, settings.growth),),
-            every=settings.every,
-            max_iterations=settings.max_iterations,
-        )
+    def __post_init__(self) -> None:
+        self.result = GramResult(self.problem.W, self.problem.W)
+
+    def support(self, C: Tensor, V: Tensor) -> Tensor:
+        weights = self.problem.output_weights
+        scale = 1.0 if weights is None else weights.double().to(C.device)
+        found = self.system.support(C * scale, V * scale, self.keep, self.settings)
         self.result.iterations += found.iterations
         if found.status is Status.NOT_CONVERGED and self.result.status is Status.OK:
             self.result.status = Status.NOT_CONVERGED
         self.result.damping = max(self.result.damping, found.damping)
         self.problem.report("support", iterations=found.iterations, rho=found.rho)
-        return found.mask[: self.d_in]
+        return found.mask[: len(self.problem.W)]
 
-    def refit(self, C: Tensor, mask: Tensor, V: Tensor) -> Refit:
-        refit = masked_refit(self.H, C, mask, ridge=self.settings.ridge, toward=V)
+    def refit(self, C: Tensor, mask: Tensor, V: Tensor) -> Tensor:
+        refit = self.system.refit(C, mask, V, self.settings.ridge)
         if refit.status is not Status.OK:
             self.result.status = refit.status
             self.result.damping = max(self.result.damping, refit.damping)
-        return refit
+        return refit.V
 
-    def whole(self, mask: Tensor) -> Tensor:
-        """The mask with the bias row, which is always kept."""
-        return torch.cat([mask, mask.new_ones(len(self.H) - len(mask), mask.shape[1])])
+
+def _whole(mask: Tensor, V: Tensor) -> Tensor:
+    """The mask with the bias row, which is always kept."""
+    return torch.cat([mask, mask.new_ones(len(V) - len(mask), mask.shape[1])])
+
+
+@dataclass(frozen=True)
+class GramSystem:
+    """Everything from H (d_in [+ 1], d_in [+ 1]), the sums over all rows."""
+
+    H: Tensor
+    d_in: int
+
+    def support(self, C: Tensor, V: Tensor, keep: int, settings: GramSettings) -> SupportResult:
+        alive = self.H.diagonal()[:, None] > 0
+        return support_admm(
+            self.H,
+            C.where(alive, 0),
+            V.where(alive, 0),
+            keep,
+            penalised_rows=torch.arange(len(self.H), device=self.H.device) < self.d_in,
+            rho=settings.rho,
+            schedule=((0.0, settings.growth),),
+            every=settings.every,
+            max_iterations=settings.max_iterations,
+            relaxation=settings.relaxation,
+        )
+
+    def refit(self, C: Tensor, mask: Tensor, V: Tensor, ridge: float) -> Refit:
+        return masked_refit(self.H, C, mask, ridge=ridge, toward=V)

@@ -13,15 +13,17 @@ for Z, which is tight but leaves them dead. H = A~' A~ is fixed: a step needs on
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from feta.calibration.statistics import Gram, complete
-from feta.problem import Activation, LayerProblem
+from feta.problem import Activation, ActivationStream, LayerProblem
 from feta.solvers.masked_refit import Refit, masked_refit
+from feta.solvers.refit import with_bias_row
 
 
 @dataclass(frozen=True)
@@ -33,12 +35,27 @@ class Step:
 
 
 class TargetReader(Protocol):
+    def start(self) -> Tensor:
+        """C at the trained weights."""
+        ...
+
     def at(self, V: Tensor, *, revive: bool = True) -> Step: ...
+
+    def objective(self, V: Tensor) -> float:
+        """F(V) alone, at half the price."""
+        ...
+
+    def release(self) -> None:
+        """Let go of what is held; it is read again when it is needed."""
+        ...
 
 
 @dataclass(frozen=True)
 class StreamedTargets:
     problem: LayerProblem
+
+    def start(self) -> Tensor:
+        return self.at(_trained(self.problem)).C
 
     def at(self, V: Tensor, *, revive: bool = True) -> Step:
         C, total, rows = torch.zeros_like(V, dtype=torch.float64), 0.0, 0
@@ -49,31 +66,67 @@ class StreamedTargets:
             rows += len(A)
         return Step(total / max(rows, 1), complete(C))
 
+    def objective(self, V: Tensor) -> float:
+        total, rows = 0.0, 0
+        for A, B in self.problem.rows.chunks():
+            total += _error(self.problem, _outputs(self.problem, V, A), B)
+            rows += len(A)
+        return total / max(rows, 1)
 
-@dataclass(frozen=True)
+    def release(self) -> None:
+        pass
+
+
+@dataclass
 class SampledTargets:
     """Rows are held: at most about `size` of them, so that memory does not depend on the data."""
 
     problem: LayerProblem
-    chunks: list[tuple[Tensor, Tensor, Tensor]]  # A_s, B_s, A_s~ W~
-    base: Tensor  # H W~
-    factor: float  # m / m_s
-    rows: int
+    statistics: Gram
+    size: int
+    _held: list[_Held] | None = field(default=None, init=False)
 
-    @classmethod
-    def of(cls, problem: LayerProblem, statistics: Gram, W: Tensor, size: int) -> SampledTargets:
-        thin = problem.rows.thinned(max(1, statistics.rows // size))
-        chunks = [(A, B, _outputs(problem, W, A)) for A, B in thin.chunks()]
-        rows = sum(len(A) for A, _, _ in chunks)
-        return cls(problem, chunks, statistics.H @ W.double(), statistics.rows / rows, rows)
+    @property
+    def held(self) -> list[_Held]:
+        if self._held is None:
+            thin = self.problem.rows.thinned(max(1, self.statistics.rows // self.size))
+            self._held = list(self._read(thin))
+        return self._held
+
+    def _read(self, thin: ActivationStream) -> Iterator[_Held]:
+        W = _trained(self.problem)
+        if self.problem.own_outputs:
+            for A in thin.inputs():
+                reference = _outputs(self.problem, W, A)
+                yield A, self.problem.activation(reference), reference
+        else:
+            for A, B in thin.chunks():
+                yield A, B, _outputs(self.problem, W, A)
+
+    def start(self) -> Tensor:
+        if self.problem.own_outputs:  # T is A~ W~ itself, and the sample has nothing to say
+            return self.statistics.H @ _trained(self.problem).double()
+        return self.at(_trained(self.problem)).C
 
     def at(self, V: Tensor, *, revive: bool = True) -> Step:
-        C, total = torch.zeros_like(V, dtype=torch.float64), 0.0
-        for A, B, reference in self.chunks:
+        C, total, rows = torch.zeros_like(V, dtype=torch.float64), 0.0, 0
+        for A, B, reference in self.held:
             product, error = _one_chunk(self.problem, V, A, B, revive, reference)
             C += product
             total += error
-        return Step(total / self.rows, complete(self.base + self.factor * C))
+            rows += len(A)
+        C *= self.statistics.rows / rows
+        return Step(total / rows, complete(C.addmm_(self.statistics.H, _trained(self.problem).double())))
+
+    def objective(self, V: Tensor) -> float:
+        total = sum(_error(self.problem, _outputs(self.problem, V, A), B) for A, B, _ in self.held)
+        return total / sum(len(A) for A, _, _ in self.held)
+
+    def release(self) -> None:
+        self._held = None
+
+
+_Held = tuple[Tensor, Tensor, Tensor]  # A_s, B_s, A_s~ W~
 
 
 def _one_chunk(
@@ -88,8 +141,17 @@ def _one_chunk(
     product = (A.t() @ T).double()
     if problem.bias is not None:
         product = torch.cat([product, T.sum(0, keepdim=True, dtype=torch.float64)])
-    error = (Z.clamp_min_(0) if relu else Z).sub_(B)
-    return product, float(torch.linalg.vector_norm(error, dtype=torch.float64)) ** 2
+    return product, _error(problem, Z, B)
+
+
+def _error(problem: LayerProblem, Z: Tensor, B: Tensor) -> float:
+    """||rho(Z) - B||^2; Z is used up."""
+    error = (Z.clamp_min_(0) if problem.activation is Activation.RELU else Z).sub_(B)
+    return float(torch.linalg.vector_norm(error, dtype=torch.float64)) ** 2
+
+
+def _trained(problem: LayerProblem) -> Tensor:
+    return with_bias_row(problem.W, problem.bias)
 
 
 def _outputs(problem: LayerProblem, V: Tensor, A: Tensor) -> Tensor:

@@ -80,7 +80,7 @@ class MaskedFactors:
     again for each solve otherwise.
     """
 
-    H: Tensor  # (d + 1, d + 1) of unit diagonal, the ridge in it; then one row and column of zeros
+    H: Tensor  # (d, d) as it came: systems are scaled once they are gathered, without a copy of H
     support: Tensor  # (d_out, d) bool
     scale: Tensor  # (d, 1)
     added: Tensor  # (d, 1): the ridge of each row
@@ -112,15 +112,12 @@ class MaskedFactors:
         diagonal = H.diagonal()[:, None] + added
         dead = diagonal <= 0
         scale = diagonal.where(~dead, 1).rsqrt()
-        unit = H.new_zeros(d + 1, d + 1)
-        torch.mul(H * scale, scale.t(), out=unit[:d, :d])
-        unit.diagonal()[:d] = 1
         support = torch.cat([mask, mask.new_ones(d - len(mask), mask.shape[1])]).t().contiguous()
         size = budget or (2**22 if H.device.type == "cpu" else 2**30)
-        fresh = cls(unit, support, scale, added, dead, dtype, size, None)
+        fresh = cls(H, support, scale, added, dead, dtype, size, None)
         needed = int(support.sum(1).square().sum()) * torch.finfo(dtype).bits // 8
         held = tuple(fresh._factored()) if needed <= hold else None
-        return cls(unit, support, scale, added, dead, dtype, size, held)
+        return cls(H, support, scale, added, dead, dtype, size, held)
 
     def solve(self, C: Tensor, *, toward: Tensor | None = None, with_inverse_diagonal: bool = False) -> Refit:
         """The optimum for the cross terms C (d, d_out), the ridge pulling to `toward`, or to zero."""
@@ -155,7 +152,6 @@ class MaskedFactors:
         left = self.support.any(1).nonzero()[:, 0]  # an empty support needs no factor: its V is zero
         precise = () if self.dtype == torch.float64 else ((torch.float64, 0.0),)
         for dtype, damping in ((self.dtype, 0.0), *precise, *((torch.float64, step) for step in LADDER)):
-            H = self.H.to(dtype)
             failed = [left[:0]]
             sizes = self.support[left].sum(1)
             order = sizes.argsort(descending=True, stable=True)
@@ -163,7 +159,7 @@ class MaskedFactors:
             for part in _batches(widths, 8 * self.budget // torch.finfo(dtype).bits):
                 columns = left[part]
                 index = self._indices(columns, widths[part.start])
-                L, good = _factors(H, index, damping)
+                L, good = self._factors(index, damping, dtype)
                 failed.append(columns[~good])
                 retried = dtype != self.dtype
                 yield _Batch(columns[good], index[good], L if bool(good.all()) else L[good], damping, retried)
@@ -183,16 +179,18 @@ class MaskedFactors:
         index[which, (support.cumsum(1) - 1)[which, row]] = row
         return index
 
-
-def _factors(H: Tensor, index: Tensor, damping: float) -> tuple[Tensor, Tensor]:
-    """L (b, p, p) of the gathered systems, and which of them can be trusted."""
-    systems = H[index[:, :, None], index[:, None, :]]
-    padding = index == len(H) - 1
-    systems.diagonal(dim1=1, dim2=2).add_(padding.to(H.dtype) + damping)
-    L, info = torch.linalg.cholesky_ex(systems)
-    pivots = L.diagonal(dim1=1, dim2=2).amin(1).square()
-    # Below this a pivot of the unit diagonal is made of rounding errors, whatever its sign.
-    return L, (info == 0) & (pivots > torch.finfo(H.dtype).eps * index.shape[1])
+    def _factors(self, index: Tensor, damping: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """L (b, p, p) of the gathered systems, and which of them can be trusted."""
+        inside = index.clamp_max(len(self.H) - 1)
+        systems = self.H[inside[:, :, None], inside[:, None, :]]
+        scale = torch.cat([self.scale[:, 0], self.scale.new_zeros(1)])[index]  # of padding: 0
+        systems.mul_(scale[:, :, None]).mul_(scale[:, None, :])
+        systems = systems.to(dtype)
+        systems.diagonal(dim1=1, dim2=2).fill_(1 + damping)
+        L, info = torch.linalg.cholesky_ex(systems)
+        pivots = L.diagonal(dim1=1, dim2=2).amin(1).square()
+        # Below this a pivot of the unit diagonal is made of rounding errors, whatever its sign.
+        return L, (info == 0) & (pivots > torch.finfo(dtype).eps * index.shape[1])
 
 
 def _batches(sizes: list[int], entries: int) -> Iterator[slice]:

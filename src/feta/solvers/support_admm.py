@@ -21,7 +21,8 @@ to find there and 870 ms at d = 2048 (60 ms for a factor); hence no eigenvectors
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -63,6 +64,7 @@ def support_admm(
     every: int = 3,
     warm_up: int = 6,
     max_iterations: int = 300,
+    relaxation: float = 1.0,
     dtype: torch.dtype = torch.float32,
     watch: Watch | None = None,
 ) -> SupportResult:
@@ -71,29 +73,71 @@ def support_admm(
     penalised_rows: (d,) bool, the rows that may be pruned and are counted; all by default.
     ridge: relative to the mean of H's diagonal over these rows; pulls to `toward` (d, d_out), or to zero.
     warm_up: the support can come to rest only after this many iterations.
+    relaxation: of W towards the last D, in (0, 2); 1.6 takes a third fewer iterations to as good a support.
     dtype: of the iterations; the scaling and the elimination of the other rows are float64.
     """
     _check(H, C, W0, k, penalised_rows, rho, every)
+    if not 0 < relaxation < 2:
+        raise ConfigError(f"support_admm.relaxation must be in (0, 2), got {relaxation}")
     rows = torch.ones(len(H), dtype=torch.bool, device=H.device) if penalised_rows is None else penalised_rows
-    problem = _Reduced.of(H, C, rows, ridge, toward)
-    inverse = _Inverse(problem.H.to(dtype), explicit=every * C.shape[1] >= len(H))
-    right = problem.C.to(dtype)
+    problem = _Reduced.of(H, C, rows, ridge, toward, dtype)
+    found = search(
+        GramStep(problem.H, problem.C, explicit=every * C.shape[1] >= len(H)),
+        problem.scaled(W0).to(dtype),
+        k,
+        rho=rho,
+        schedule=schedule,
+        every=every,
+        warm_up=warm_up,
+        max_iterations=max_iterations,
+        relaxation=relaxation,
+        watch=watch,
+    )
+    return replace(
+        found, mask=problem.whole(found.mask), D=problem.unscaled(found.D), W=problem.unscaled(found.W)
+    )
+
+
+class DenseStep(Protocol):
+    """All that the iterations need to know of H and C."""
+
+    def at(self, rho: float) -> tuple[Callable[[Tensor], Tensor], float]:
+        """D - V / rho -> W = (H + rho I)^-1 (C + rho (D - V / rho)), and the damping it needed."""
+        ...
+
+
+def search(
+    dense: DenseStep,
+    start: Tensor,
+    k: int,
+    *,
+    rho: float,
+    schedule: Schedule,
+    every: int,
+    warm_up: int,
+    max_iterations: int,
+    relaxation: float = 1.0,
+    watch: Watch | None = None,
+) -> SupportResult:
+    """The iterations themselves, in scaled variables."""
     # The sparse copy starts dense, at W0: no weight is lost before H has had its say.
-    W = reflected = problem.scaled(W0).to(dtype)
+    W = reflected = start
     dual = torch.zeros_like(W)  # V / rho
     mask = looked_at = top_k_mask(W.abs(), k)
     changes: list[float] = []
     status, iteration, damping = Status.NOT_CONVERGED, 0, 0.0
     while iteration < max_iterations:
-        apply, needed = inverse.at(rho)
+        step, needed = dense.at(rho)
         damping = max(damping, needed)
         for _ in range(min(every, max_iterations - iteration)):
-            W = apply(torch.add(right, reflected, alpha=rho))
-            Y = W + dual
+            W = step(reflected)
+            # Y = V / rho + relaxed W + (1 - relaxation) D, and D is reflected + dual.
+            Y = dual.mul_(2 - relaxation).add_(W, alpha=relaxation).add_(reflected, alpha=1 - relaxation)
             mask = top_k_mask(Y.abs(), k)
             reflected = Y.where(mask, -Y)  # D - V / rho
-            dual = Y.masked_fill(mask, 0)
+            dual = Y.sub_(reflected).mul_(0.5)  # Y off the support, 0 on it
             iteration += 1
+        del step  # an inverse is as large as H: the next one must not meet it
         changes.append(int((mask != looked_at).sum()) / max(k, 1))
         looked_at = mask
         if watch is not None:
@@ -102,13 +146,10 @@ def support_admm(
             status = Status.OK
             break
         growth = next((factor for share, factor in schedule if changes[-1] > share), schedule[-1][1])
-        dual, rho = dual / growth, rho * growth
+        dual, rho = dual.div_(growth), rho * growth
         reflected = reflected.where(mask, -dual)
-    D = problem.unscaled(reflected.where(mask, 0))
     status = Status.DAMPED if damping else status
-    return SupportResult(
-        problem.whole(mask), D, problem.unscaled(W), iteration, rho, tuple(changes), status, damping
-    )
+    return SupportResult(mask, reflected.where(mask, 0), W, iteration, rho, tuple(changes), status, damping)
 
 
 def _check(
@@ -129,32 +170,36 @@ def _check(
 
 
 @dataclass(frozen=True)
-class _Inverse:
-    """(H + rho I)^-1 as a function, for one rho after another."""
+class GramStep:
+    """The dense copy from a Cholesky factor of H + rho I for each rho."""
 
     H: Tensor
+    C: Tensor
     explicit: bool  # many columns: products with the inverse beat two triangular solves
 
     def at(self, rho: float) -> tuple[Callable[[Tensor], Tensor], float]:
-        shifted = self.H.clone()
-        shifted.diagonal().add_(rho)
-        L, info = torch.linalg.cholesky_ex(shifted)
+        L, info = torch.linalg.cholesky_ex(self._shifted(rho))
         damping = 0.0
         if int(info) != 0:
-            found = factor(shifted)
+            found = factor(self._shifted(rho))
             L, damping = found.L.to(L.dtype), found.damping
         if not self.explicit:
-            return (lambda right: torch.cholesky_solve(right, L)), damping
+            return (lambda near: torch.cholesky_solve(torch.add(self.C, near, alpha=rho), L)), damping
         inverse = torch.cholesky_inverse(L)
-        return (lambda right: inverse @ right), damping
+        return (lambda near: inverse @ torch.add(self.C, near, alpha=rho)), damping
+
+    def _shifted(self, rho: float) -> Tensor:
+        shifted = self.H.clone()
+        shifted.diagonal().add_(rho)
+        return shifted
 
 
 @dataclass(frozen=True)
 class _Reduced:
     """The problem in the penalised rows alone, scaled to a unit diagonal."""
 
-    H: Tensor  # (p, p) float64
-    C: Tensor  # (p, d_out) float64
+    H: Tensor  # (p, p)
+    C: Tensor  # (p, d_out)
     scale: Tensor  # (p, 1): scaled weights are scale * W
     alive: Tensor  # (p,) bool
     rows: Tensor  # (d,) bool: the penalised ones
@@ -162,25 +207,37 @@ class _Reduced:
     free: Tensor  # (f, d_out) H_FF^-1 C_F
 
     @classmethod
-    def of(cls, H: Tensor, C: Tensor, rows: Tensor, ridge: float, toward: Tensor | None) -> _Reduced:
+    def of(
+        cls,
+        H: Tensor,
+        C: Tensor,
+        rows: Tensor,
+        ridge: float,
+        toward: Tensor | None,
+        dtype: torch.dtype,
+    ) -> _Reduced:
         H, C = H.double(), C.double()
-        cross = H[~rows][:, rows]
-        block = _block_factor(H[~rows][:, ~rows])
-        coupling, free = block.solve(cross), block.solve(C[~rows])
-        whole = H[rows][:, rows]
-        reduced = whole - cross.t() @ coupling
-        right = C[rows] - coupling.t() @ C[~rows]
+        inside, outside = rows.nonzero()[:, 0], (~rows).nonzero()[:, 0]
+        cross = H[outside[:, None], inside]
+        block = _block_factor(H[outside[:, None], outside])
+        coupling, free = block.solve(cross), block.solve(C[outside])
+        reduced = H[inside[:, None], inside]  # the one copy: all that follows is done in place
+        diagonal = reduced.diagonal().clone()
+        reduced.addmm_(cross.t(), coupling, alpha=-1)
+        right = C[inside].addmm_(coupling.t(), C[outside], alpha=-1)
         # The data says nothing about inputs that are dead, or constant beside a bias: they come last, and
         # what float32 products leave of a constant one must not be scaled up.
-        alive = reduced.diagonal() > (1e-6 if len(cross) else 0) * whole.diagonal()
-        reduced = reduced.where(alive & alive[:, None], 0)
-        added = ridge * float(whole.diagonal().mean())
+        alive = reduced.diagonal() > (1e-6 if len(cross) else 0) * diagonal
+        reduced[~alive] = 0
+        reduced[:, ~alive] = 0
+        added = ridge * float(diagonal.mean())
         reduced.diagonal().add_(added)
         if toward is not None:
             right = right + added * toward[rows]
         scale = reduced.diagonal().where(alive, 1).sqrt()
         right = (right / scale[:, None]).where(alive[:, None], 0)
-        return cls(reduced / scale / scale[:, None], right, scale[:, None], alive, rows, coupling, free)
+        reduced.div_(scale).div_(scale[:, None])
+        return cls(reduced.to(dtype), right.to(dtype), scale[:, None], alive, rows, coupling, free)
 
     def scaled(self, W: Tensor) -> Tensor:
         return (W[self.rows].double() * self.scale).where(self.alive[:, None], 0)

@@ -1,0 +1,106 @@
+"""Without a Gram matrix: the same least-squares problems, from held rows."""
+
+import pytest
+import torch
+
+from feta.calibration.statistics import gram
+from feta.calibration.stream import TensorStream
+from feta.errors import ConfigError
+from feta.problem import Activation, LayerProblem, Status
+from feta.pruners import make
+from feta.solvers.gram import GramSettings, GramSystem
+from feta.solvers.masked_refit import masked_refit
+from feta.solvers.wide import RowsSystem
+from feta.sparsity import Sparsity
+
+F64 = torch.float64
+
+
+def rows(seed=0, m=300, d_in=24, d_out=7, dtype=F64):
+    g = torch.Generator().manual_seed(seed)
+    mix = torch.randn(d_in, d_in, generator=g, dtype=F64)
+    A = (torch.randn(m, d_in, generator=g, dtype=F64) @ mix).clamp_min(0) / 4 + 0.5
+    A[:, 3] = 0  # a dead input
+    W = torch.randn(d_in, d_out, generator=g, dtype=F64)
+    b = torch.randn(d_out, generator=g, dtype=F64)
+    return A.to(dtype), W.to(dtype), b.to(dtype)
+
+
+def extended(A, bias):
+    return torch.cat([A, torch.ones(len(A), 1, dtype=A.dtype)], 1) if bias else A
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_dense_step_is_that_of_the_gram_matrix(bias):
+    A, W, b = rows()
+    V = torch.cat([W, b[None]]) if bias else W
+    X = extended(A, bias)
+    H, C = X.t() @ X, X.t() @ (X @ V + torch.sin(X @ V))
+    # The Gram form iterates in float32: later on a near tie would fall the other way, and the paths part.
+    settings = GramSettings(max_iterations=16)
+    ours = RowsSystem.of(A, bias).support(C, V, 60, settings)
+    theirs = GramSystem(H, len(W)).support(C, V, 60, settings)
+    assert int(ours.mask[: len(W)].sum()) == 60
+    assert torch.equal(ours.mask, theirs.mask)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_refits_agree_with_exact_ones(bias):
+    A, W, b = rows(1)
+    V = torch.cat([W, b[None]]) if bias else W
+    X = extended(A, bias)
+    mask = torch.rand(W.shape, generator=torch.Generator().manual_seed(2)) < 0.3
+    mask[3] = False
+    H, C = X.t() @ X, X.t() @ torch.relu(X @ V)
+    exact = masked_refit(H, C, mask, ridge=1e-3, toward=V).V
+    torch.testing.assert_close(RowsSystem.of(A, bias).refit(C, mask, V, 1e-3).V, exact, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("activation", list(Activation))
+def test_a_wide_layer_is_solved_on_rows_and_says_so(activation):
+    A, W, b = rows(2, m=900, d_in=200, d_out=20, dtype=torch.float32)
+    B = activation(A @ W + b)
+    problem = LayerProblem(W, b, TensorStream(A, B, 250), activation)
+    found = {
+        name: make(method, options).prune(problem, Sparsity(0.9))
+        for name, method, options in (
+            ("threshold", "threshold", {}),
+            ("gram", "feta", {}),
+            ("rows", "feta", {"memory": 5e-4}),
+            ("few rows", "feta", {"memory": 2e-4}),
+        )
+    }
+    for solution in found.values():
+        assert int(solution.U.count_nonzero()) == 400
+        assert solution.status is Status.OK
+    for name, memory, most in (("rows", "0.0005", 206), ("few rows", "0.0002", 113)):
+        assert f"for a Gram matrix, over Feta.memory = {memory}: solved on" in found[name].message
+        assert most / 2 < found[name].stats["held_rows"] <= most
+    assert found["gram"].message == ""
+    errors = {
+        name: float((activation(A @ solution.U + solution.bias) - B).square().sum())
+        for name, solution in found.items()
+    }
+    assert errors["gram"] < errors["rows"] < errors["few rows"]
+    assert errors["rows"] < errors["threshold"]
+
+
+def test_float32_holds_on_inputs_of_large_mean():
+    A, W, b = rows(3, m=500, d_in=40, d_out=10)
+    A = A + 5
+    H = gram(TensorStream(A, A @ W), with_bias=True).H
+    V = torch.cat([W, b[None]])
+    C = H @ V
+    found = RowsSystem.of(A.float(), True).support(C, V, 80, GramSettings())
+    expected = GramSystem(H, 40).support(C, V, 80, GramSettings())
+
+    def loss(mask):
+        E = masked_refit(H, C, mask[:40]).V - V
+        return float((E * (H @ E)).sum())
+
+    assert loss(found.mask) < 1.05 * loss(expected.mask)
+
+
+def test_memory_must_be_positive():
+    with pytest.raises(ConfigError, match=r"Feta.memory must be > 0 GiB, got 0"):
+        make("feta", {"memory": 0.0})
