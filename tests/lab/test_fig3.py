@@ -248,3 +248,9 @@ def test_the_grids_are_the_papers():
 def test_bad_plans(changes, message):
     with pytest.raises(ConfigError, match=message):
         Fig3c(**changes)
+
+
+def test_components_as_text():
+    assert load_plan(Fig3c, "fig3c", None, {"components": "50, 100"}).components == (50, 100)
+    with pytest.raises(ConfigError, match="components must be of type int, got 'fifty'"):
+        load_plan(Fig3c, "fig3c", None, {"components": "fifty"})

@@ -24,6 +24,9 @@ def reproduce(
     sparsity: str | None = None,
     samples: int | None = None,
     epochs: int | None = None,
+    batch_size: int | None = None,
+    learning_rate: float | None = None,
+    components: str | None = None,
     device: Device = None,
     data: str | None = None,
     data_dir: DataDir = None,
@@ -43,7 +46,7 @@ def reproduce(
     Parameters
     ----------
     experiment
-        table1 or fig2.
+        table1, fig2, fig3a, fig3b or fig3c.
     nets
         Presets, separated by commas; by default the paper's.
     methods
@@ -55,7 +58,13 @@ def reproduce(
     samples
         Calibration samples; by default the whole training set.
     epochs
-        Of retraining, at the most.
+        Of retraining, at the most; in Figure 3 of training by the short recipe.
+    batch_size
+        Of that training.
+    learning_rate
+        Of that training; in Figure 3c at its peak.
+    components
+        How many principal components images are projected on (fig3c), separated by commas.
     data
         A data set instead of the presets' own.
     resume
@@ -82,6 +91,9 @@ def reproduce(
         sparsity=sparsity,
         samples=samples,
         epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        components=components,
         device=device,
         data=data,
         data_dir=data_dir,

@@ -19,10 +19,11 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("experiment", choices=sorted(EXPERIMENTS))
     parser.add_argument("--config", type=Path, help="TOML file; options override it")
     parser.add_argument("--quick", action="store_true", help="the same path on embedded data, small")
-    for name in ("nets", "methods", "sparsity"):
+    for name in ("nets", "methods", "sparsity", "components"):
         parser.add_argument(f"--{name}", help="separated by commas")
-    for name in ("seeds", "samples", "epochs", "jobs"):
+    for name in ("seeds", "samples", "epochs", "batch-size", "jobs"):
         parser.add_argument(f"--{name}", type=int)
+    parser.add_argument("--learning-rate", type=float)
     parser.add_argument("--cell-budget", type=float, help="seconds after which a cell is stopped")
     for name in ("device", "data"):
         parser.add_argument(f"--{name}")

@@ -118,6 +118,8 @@ def convert(value: Any, hint: Any, label: str) -> Any:
             return float(value)
         except ValueError:
             raise ConfigError(f"{label} must be a number, got {value!r}") from None
+    if hint is int and isinstance(value, str) and value.strip().isdecimal():
+        return int(value)
     if hint is Path and isinstance(value, str):
         return Path(value)
     # bool is an int to Python, not to us; a Path may be a subclass of Path.
