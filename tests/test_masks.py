@@ -1,0 +1,255 @@
+"""Zeros stay exactly zero through any optimiser, copy, state and file, and the rest learns as it should."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import feta
+from feta.errors import ConfigError, ModelError
+
+OPTIMISERS = {
+    "sgd": lambda p: torch.optim.SGD(p, 0.1),
+    "momentum": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=0.1),
+    "nesterov": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, nesterov=True),
+    "fused": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, fused=True),
+    "adam": lambda p: torch.optim.Adam(p, 0.05, weight_decay=0.1),
+    "adamw": lambda p: torch.optim.AdamW(p, 0.05, weight_decay=0.5),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, 0.01, momentum=0.9),
+    "adagrad": lambda p: torch.optim.Adagrad(p, 0.1),
+    "lbfgs": lambda p: torch.optim.LBFGS(p, 0.5, max_iter=4),
+    "wolfe": lambda p: torch.optim.LBFGS(p, max_iter=4, line_search_fn="strong_wolfe"),
+}
+
+
+def build() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 9), nn.ReLU(), nn.Linear(9, 3)
+    )
+
+
+def rows() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(40, 1, 6, 6, generator=generator), torch.randint(0, 3, (40,), generator=generator)
+
+
+def random_masks(model: nn.Module) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    weights = {name: model.get_submodule(name).weight for name in ("0", "3")}
+    return {name: torch.rand(w.shape, generator=generator) > 0.6 for name, w in weights.items()}
+
+
+def step(model: nn.Module, optimiser: torch.optim.Optimizer) -> float:
+    def closure() -> torch.Tensor:
+        optimiser.zero_grad()
+        loss = F.cross_entropy(model(rows()[0]), rows()[1])
+        loss.backward()
+        return loss
+
+    return float(optimiser.step(closure).detach())
+
+
+def dead(model: nn.Module, masks: dict[str, torch.Tensor]) -> torch.Tensor:
+    return torch.cat([model.get_submodule(name).weight.detach()[~mask] for name, mask in masks.items()])
+
+
+@pytest.mark.parametrize("warm", [0, 3])
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_zeros_stay_zero(name, warm):
+    """Also with momentum and moving averages from before the mask."""
+    model, masks = build(), None
+    optimiser = OPTIMISERS[name](model.parameters())
+    for _ in range(warm):
+        step(model, optimiser)
+    masks = random_masks(model)
+    with feta.hold_zeros(model, masks):
+        losses = [step(model, optimiser) for _ in range(6) if not dead(model, masks).any()]
+    assert len(losses) == 6
+    assert not dead(model, masks).any()
+    assert losses[-1] < losses[0]
+    assert all(torch.equal(found, masks[layer]) for layer, found in feta.masks_of(model).items())
+
+
+def test_warm_momentum_would_move_them():
+    """Guards the test above: without the hold the zeros are lost."""
+    model = build()
+    optimiser = OPTIMISERS["momentum"](model.parameters())
+    for _ in range(3):
+        step(model, optimiser)
+    masks = random_masks(model)
+    feta.hold_zeros(model, masks).remove()
+    assert not dead(model, masks).any()
+    step(model, optimiser)
+    assert dead(model, masks).all()
+
+
+@pytest.mark.parametrize("name", ["momentum", "adamw", "wolfe"])
+def test_the_others_learn_as_in_a_model_without_those_weights(name):
+    """Against a reference whose weight is a product with the mask, in float64."""
+
+    class Masked(nn.Module):
+        def __init__(self, mask: torch.Tensor) -> None:
+            super().__init__()
+            self.register_buffer("mask", mask)
+
+        def forward(self, weight: torch.Tensor) -> torch.Tensor:
+            return weight * self.mask
+
+    model, reference = build().double(), build().double()
+    masks = random_masks(model)
+    for layer, mask in masks.items():
+        torch.nn.utils.parametrize.register_parametrization(
+            reference.get_submodule(layer), "weight", Masked(mask)
+        )
+    data = rows()[0].double()
+    optimisers = [OPTIMISERS[name](m.parameters()) for m in (model, reference)]
+    with feta.hold_zeros(model, masks):
+        for _ in range(5):
+            for m, optimiser in zip((model, reference), optimisers, strict=True):
+
+                def closure(m=m, optimiser=optimiser):
+                    optimiser.zero_grad()
+                    loss = F.cross_entropy(m(data), rows()[1])
+                    loss.backward()
+                    return loss
+
+                optimiser.step(closure)
+    assert torch.allclose(model(data), reference(data), rtol=1e-9, atol=1e-12)
+
+
+def test_gradients_of_dead_weights_are_zero():
+    """So that clipping by the norm sees the sparse model."""
+    model = build()
+    masks = random_masks(model)
+    with feta.hold_zeros(model, masks):
+        F.cross_entropy(model(rows()[0]), rows()[1]).backward()
+    for name, mask in masks.items():
+        gradient = model.get_submodule(name).weight.grad
+        assert not gradient[~mask].any()
+        assert gradient[mask].any()
+
+
+@pytest.mark.parametrize("name", ["momentum", "adamw", "lbfgs"])
+def test_a_deep_copy_in_the_middle_goes_on_the_same(name):
+    model = build()
+    masks = random_masks(model)
+    optimiser = OPTIMISERS[name](model.parameters())
+    with feta.hold_zeros(model, masks):
+        step(model, optimiser)
+        twin = copy.deepcopy(model)
+        other = OPTIMISERS[name](twin.parameters())
+        other.load_state_dict(copy.deepcopy(optimiser.state_dict()))
+        found = feta.masks_of(twin)
+        assert all(torch.equal(found[layer], mask) for layer, mask in masks.items())
+        with feta.hold_zeros(twin, found):
+            for _ in range(3):
+                assert step(model, optimiser) == step(twin, other)
+    assert not dead(twin, masks).any()
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_a_state_dict_in_the_middle(assign):
+    """The state of another model, without zeros, is loaded; after the next step they are back."""
+    model, other = build(), build()
+    masks = random_masks(model)
+    saved = {key: value.clone() for key, value in other.state_dict().items()}
+    with feta.hold_zeros(model, masks):
+        step(model, OPTIMISERS["momentum"](model.parameters()))
+        state = copy.deepcopy(model.state_dict())
+        assert set(state) == set(saved)  # masks add nothing to it
+        model.load_state_dict(saved, assign=assign)
+        if assign:
+            for parameter in model.parameters():
+                parameter.requires_grad_()
+        step(model, OPTIMISERS["momentum"](model.parameters()))
+        assert not dead(model, masks).any()
+    model.load_state_dict(state)
+    assert all(torch.equal(feta.masks_of(model)[layer], mask) for layer, mask in masks.items())
+
+
+def test_files_keep_them(tmp_path):
+    model = build()
+    masks = random_masks(model)
+    with feta.hold_zeros(model, masks):
+        step(model, OPTIMISERS["adamw"](model.parameters()))
+    feta.save(model, tmp_path / "half.safetensors")
+    again = feta.load_into(build(), tmp_path / "half.safetensors")
+    with feta.hold_zeros(again) as hold:
+        assert all(torch.equal(hold.masks[layer], mask) for layer, mask in masks.items())
+        step(again, OPTIMISERS["adamw"](again.parameters()))
+    assert not dead(again, masks).any()
+
+
+def test_a_hold_that_is_removed_lets_go():
+    model = build()
+    masks = random_masks(model)
+    hold = feta.hold_zeros(model, masks)
+    optimiser = OPTIMISERS["sgd"](model.parameters())
+    step(model, optimiser)
+    hold.remove()
+    hold.remove()
+    step(model, optimiser)
+    assert dead(model, masks).any()
+    assert not any(p._backward_hooks for p in model.parameters())
+
+
+def test_other_models_and_frozen_weights_are_left_alone():
+    model, other = build(), build()
+    model.get_submodule("0").weight.requires_grad_(False)
+    masks = random_masks(model)
+    with feta.hold_zeros(model, masks):
+        with torch.no_grad():
+            model.get_submodule("3").weight.fill_(1.0)
+        step(other, OPTIMISERS["momentum"](other.parameters()))
+        assert dead(model, masks).any()  # a step of another optimiser is none of its business
+        step(model, OPTIMISERS["momentum"]([p for p in model.parameters() if p.requires_grad]))
+    assert not dead(model, masks).any()
+    assert feta.masks_of(other) == {}
+
+
+def test_nan_outside_the_mask_does_not_stay():
+    model = build()
+    masks = random_masks(model)
+    with torch.no_grad():
+        model.get_submodule("3").weight[~masks["3"]] = torch.nan
+    feta.hold_zeros(model, masks).remove()
+    assert not dead(model, masks).any()
+    assert not torch.signbit(dead(model, masks)).any()
+
+
+def test_masks_of_a_choice_of_layers():
+    result = feta.prune(build(), sparsity=0.5, method="threshold", layers=["3"])
+    assert list(feta.masks_of(result.model)) == ["3"]
+    assert torch.equal(feta.masks_of(result.model)["3"], result.masks["3"])
+    assert list(feta.masks_of(result.model, ["0", "3"])) == ["0", "3"]
+    with pytest.raises(ConfigError, match="layers must name Linear or Conv2d layers"):
+        feta.masks_of(result.model, "fc")
+
+
+@pytest.mark.parametrize(
+    ("masks", "kind", "message"),
+    [
+        (
+            {"7": torch.ones(3, 3, dtype=torch.bool)},
+            ConfigError,
+            "masks must name layers of the model, got '7'",
+        ),
+        (
+            {"3": torch.ones(9, 48)},
+            ConfigError,
+            r"masks\['3'\] must be bool of shape \(9, 48\), got torch.float32",
+        ),
+        ({"3": torch.ones(9, dtype=torch.bool)}, ConfigError, r"of shape \(9, 48\), got torch.bool \(9,\)"),
+        ({"1": torch.ones(9, dtype=torch.bool)}, ModelError, "layer '1' must hold its weight"),
+    ],
+)
+def test_masks_that_do_not_fit(masks, kind, message):
+    model = build()
+    with pytest.raises(kind, match=message):
+        feta.hold_zeros(model, masks)
+    assert not any(p._backward_hooks for p in model.parameters())

@@ -1,0 +1,357 @@
+"""Retraining: zeros held, the best weights kept, stopped for the reason it gives; alone and in two processes."""
+
+from __future__ import annotations
+
+import copy
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import feta
+from feta.errors import ConfigError, DataError, ModelError
+from feta.labelled import Validation
+from feta.ranks import Ranks
+
+
+def build(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 10), nn.ReLU(), nn.Linear(10, 3)).eval()
+
+
+def draw(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 12, generator=generator)
+    noise = 0.5 * torch.randn(n, 3, generator=generator)
+    return x, (x[:, :3] * x[:, 3:6].sign() + noise).argmax(1)
+
+
+TRAIN, HELD_OUT = draw(320, 1), draw(150, 2)
+
+
+@pytest.fixture(scope="module")
+def pruned():
+    dense = feta.retrain(build(), TRAIN, max_epochs=15, learning_rate=0.05).model
+    return feta.prune(dense, sparsity=0.7, method="threshold")
+
+
+def percent(model: nn.Module, data: tuple[torch.Tensor, torch.Tensor] = HELD_OUT) -> float:
+    with torch.no_grad():
+        return 100 * float((model(data[0]).argmax(1) == data[1]).double().mean())
+
+
+def same(model: nn.Module, other: nn.Module) -> bool:
+    pairs = zip(model.state_dict().values(), other.state_dict().values(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_it_is_sgd_on_the_surviving_weights(pruned):
+    """A reference in float64 that projects after each step."""
+    model = copy.deepcopy(pruned.model).double()
+    weights = [(model.get_submodule(name).weight, mask) for name, mask in pruned.masks.items()]
+    buffers = [torch.zeros_like(p) for p in model.parameters()]
+    x, y = TRAIN[0].double(), TRAIN[1]
+    for epoch in range(2):
+        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(3 * 1_000_003 + epoch))
+        for rows in order.split(50):
+            gradients = torch.autograd.grad(
+                F.cross_entropy(model(x[rows]), y[rows]), list(model.parameters())
+            )
+            with torch.no_grad():
+                for p, g, b in zip(model.parameters(), gradients, buffers, strict=True):
+                    b.mul_(0.8).add_(g + 0.01 * p)
+                    p -= 0.02 * 0.5**epoch * b
+                for weight, mask in weights:
+                    weight.mul_(mask)
+    settings = {"learning_rate": 0.02, "momentum": 0.8, "weight_decay": 0.01, "decay": 0.5}
+    result = feta.retrain(pruned.model.double(), TRAIN, max_epochs=2, batch_size=50, seed=3, **settings)
+    pruned.model.float()
+    for found, expected in zip(result.model.parameters(), model.parameters(), strict=True):
+        assert torch.allclose(found, expected, rtol=1e-9, atol=1e-11)
+
+
+def test_what_comes_back(pruned):
+    before, state, threads = (
+        copy.deepcopy(pruned.model),
+        torch.random.get_rng_state(),
+        torch.get_num_threads(),
+    )
+    points = []
+    result = feta.retrain(
+        pruned.model, TRAIN, validation=HELD_OUT, max_epochs=3, learning_rate=0.05, callback=points.append
+    )
+    report = result.report
+    assert same(pruned.model, before)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert torch.get_num_threads() == threads
+    assert all(torch.equal(mask, pruned.masks[name]) for name, mask in feta.masks_of(result.model).items())
+    assert not any(module.training for module in result.model.modules())
+    assert (report.recovered, report.goal, report.stopped, report.epochs) == (None, None, "epochs", 3.0)
+    assert tuple(points) == report.history
+    assert [round(epoch, 6) for _, epoch, _ in report.history] == [
+        k / 10 for k in (0, 3, 5, 8, 10, 13, 15, 18, 20, 23, 25, 28, 30)
+    ]
+    assert [s for s, _, _ in report.history] == sorted(s for s, _, _ in report.history)
+    assert 0 < report.evaluation_seconds <= report.history[-1].seconds <= report.seconds
+    scores = [accuracy for *_, accuracy in report.history]
+    assert (report.start, report.accuracy) == (percent(pruned.model), max(scores))
+    assert percent(result.model) == report.accuracy > report.start
+    assert report.to_dict()["history"][0] == list(report.history[0])
+    assert repr(result).startswith(f"retrained: {report.start:.2f} → {report.accuracy:.2f}, 3.00 epochs")
+
+
+def test_the_same_seed_gives_the_same_weights(pruned):
+    first, second = (feta.retrain(pruned.model, TRAIN, max_epochs=1, seed=4).model for _ in range(2))
+    assert same(first, second)
+    assert not same(first, feta.retrain(pruned.model, TRAIN, max_epochs=1, seed=5).model)
+
+
+def test_it_stops_at_the_first_look_that_is_good_enough(pruned):
+    options = {"validation": HELD_OUT, "learning_rate": 0.05, "max_epochs": 4}
+    whole = feta.retrain(pruned.model, TRAIN, **options).report
+    goal = whole.accuracy
+    tolerance = (goal - whole.start) / 2
+    first = next(i for i, point in enumerate(whole.history) if point.accuracy >= goal - tolerance)
+    assert 0 < first < len(whole.history) - 1
+    result = feta.retrain(pruned.model, TRAIN, goal=goal, tolerance=tolerance, **options)
+    report = result.report
+    assert (report.stopped, report.recovered, len(report.history)) == ("recovered", True, first + 1)
+    assert report.epochs == whole.history[first].epoch
+    assert percent(result.model) == report.accuracy == whole.history[first].accuracy
+
+
+def test_a_network_that_lost_nothing_needs_no_epoch(pruned):
+    result = feta.retrain(pruned.model, TRAIN, validation=HELD_OUT, goal=percent(pruned.model) + 0.1)
+    assert (result.report.stopped, result.report.epochs, len(result.report.history)) == ("recovered", 0.0, 1)
+    assert same(result.model, pruned.model)
+
+
+def test_a_goal_out_of_reach(pruned):
+    report = feta.retrain(pruned.model, TRAIN, validation=HELD_OUT, goal=101, max_epochs=1).report
+    assert (report.stopped, report.recovered) == ("epochs", False)
+
+
+def test_time_is_up(pruned):
+    result = feta.retrain(pruned.model, TRAIN, validation=HELD_OUT, seconds=1e-9, max_epochs=3)
+    assert (result.report.stopped, result.report.epochs) == ("seconds", 0.1)
+    slow = DataLoader(TensorDataset(*TRAIN), batch_size=64)
+    assert feta.retrain(pruned.model, slow, seconds=1e-9).report.epochs == 0.2
+
+
+def test_weights_that_got_worse_are_not_kept(pruned):
+    result = feta.retrain(pruned.model, TRAIN, validation=HELD_OUT, learning_rate=3.0, max_epochs=1)
+    assert min(accuracy for *_, accuracy in result.report.history) < result.report.start
+    assert percent(result.model) == max(accuracy for *_, accuracy in result.report.history)
+
+
+def test_without_validation_the_last_weights_are_kept(pruned):
+    report = feta.retrain(pruned.model, TRAIN, max_epochs=1).report
+    assert (report.start, report.accuracy, report.recovered) == (None, None, None)
+    assert all(accuracy is None for *_, accuracy in report.history)
+    assert repr(report).startswith("retrained: 1.00 epochs")
+
+
+def batches(size: int = 32) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return list(zip(TRAIN[0].split(size), TRAIN[1].split(size), strict=True))
+
+
+class Stream:
+    """As a loader of an iterable data set: without a length."""
+
+    def __iter__(self):
+        return iter(batches())
+
+
+class Dicts:
+    def __iter__(self):
+        return ({"input": x, "labels": y} for x, y in batches())
+
+
+class Named(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, input: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"logits": self.inner(input)}
+
+
+def test_every_form_of_data_gives_the_same_weights(pruned):
+    expected = feta.retrain(pruned.model, batches(), max_epochs=2).model
+    loader = DataLoader(TensorDataset(*TRAIN), batch_size=32)
+    for data in (Stream(), loader):
+        assert same(feta.retrain(pruned.model, data, max_epochs=2).model, expected)
+    named = feta.retrain(Named(pruned.model), Dicts(), max_epochs=2, validation=Dicts())
+    again = feta.retrain(Named(pruned.model), Dicts(), max_epochs=2)
+    assert same(again.model.inner, expected)
+    assert named.report.accuracy >= named.report.start == pytest.approx(percent(pruned.model, TRAIN))
+
+
+def test_a_stream_is_looked_at_more_often_once_its_length_is_known(pruned):
+    report = feta.retrain(pruned.model, Stream(), max_epochs=2, validation=HELD_OUT).report
+    assert [round(epoch, 6) for _, epoch, _ in report.history] == [0, 1, 1.3, 1.5, 1.8, 2]
+
+
+@pytest.mark.parametrize(
+    "optimiser",
+    [
+        lambda p: torch.optim.AdamW(p, 1e-2, weight_decay=0.5),
+        lambda p: torch.optim.LBFGS(p, max_iter=3, line_search_fn="strong_wolfe"),
+    ],
+)
+def test_any_optimiser(pruned, optimiser):
+    result = feta.retrain(
+        pruned.model, TRAIN, validation=HELD_OUT, optimiser=optimiser, max_epochs=2, batch_size=160
+    )
+    assert all(torch.equal(mask, pruned.masks[name]) for name, mask in feta.masks_of(result.model).items())
+    assert result.report.accuracy > result.report.start
+
+
+def test_a_loss_and_a_judge_of_the_users_own(pruned):
+    x, targets = TRAIN[0], pruned.model(TRAIN[0]).detach() + 1
+
+    def closeness(model: nn.Module) -> float:
+        assert not model.training
+        return -float(F.mse_loss(model(x), targets).detach())
+
+    result = feta.retrain(
+        pruned.model,
+        (x, targets),
+        loss=F.mse_loss,
+        validation=closeness,
+        goal=-0.1,
+        tolerance=0,
+        learning_rate=0.05,
+    )
+    assert result.report.recovered
+    assert closeness(result.model) >= -0.1
+
+
+def test_masks_that_are_given_are_the_ones_that_are_held(pruned):
+    given = {"0": pruned.masks["0"].clone()}
+    given["0"][:, 4:] = False
+    result = feta.retrain(pruned.model, TRAIN, masks=given, max_epochs=1)
+    assert not result.model[0].weight[~given["0"]].any()
+    assert feta.masks_of(result.model, "2")["2"].sum() > pruned.masks["2"].sum()  # zeros that grew back
+
+
+def test_batch_norm_and_dropout_train_and_come_back_in_their_modes(pruned):
+    model = nn.Sequential(
+        nn.Linear(12, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.ReLU(), nn.Linear(8, 3)
+    ).eval()
+    model[2].train()
+    result = feta.retrain(model, TRAIN, max_epochs=1)
+    assert int(result.model[1].num_batches_tracked) == 10
+    assert [module.training for module in result.model] == [module.training for module in model]
+
+
+def test_frozen_parameters_stay(pruned):
+    model = copy.deepcopy(pruned.model)
+    model[0].requires_grad_(False)
+    result = feta.retrain(model, TRAIN, max_epochs=1)
+    assert torch.equal(result.model[0].weight, model[0].weight)
+    assert not torch.equal(result.model[2].weight, model[2].weight)
+    with pytest.raises(ModelError, match="must have parameters with requires_grad, got none"):
+        feta.retrain(model.requires_grad_(False), TRAIN)
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "kind", "message"),
+    [
+        (TRAIN, {"goal": 90}, ConfigError, "validation must be given with a goal, got None"),
+        (TRAIN, {"learning_rate": 0}, ConfigError, "learning_rate must be > 0, got 0"),
+        (TRAIN, {"momentum": 1}, ConfigError, r"momentum must be in \[0, 1\), got 1"),
+        (TRAIN, {"tolerance": -1}, ConfigError, "tolerance must be >= 0, got -1"),
+        (TRAIN, {"check_every": 2}, ConfigError, r"share of an epoch in \(0, 1\], got 2"),
+        (TRAIN, {"seconds": math.nan}, ConfigError, "seconds must be > 0, got nan"),
+        (
+            TRAIN,
+            {"optimiser": torch.optim.SGD([torch.zeros(1)], 1)},
+            ConfigError,
+            "must be a function of the",
+        ),
+        (TRAIN, {"learning_rate": 1e20}, ModelError, "must keep a finite loss, got (nan|inf) at epoch"),
+        ((TRAIN[0], TRAIN[1][:-1]), {}, ConfigError, "as many inputs as labels, got 320 and 319"),
+        (3, {}, ConfigError, r"data must be a pair of tensors or a loader of \(x, y\), got int"),
+        (iter(batches()), {}, ConfigError, "readable once per epoch, got an iterator"),
+        ([TRAIN[0]], {}, ConfigError, r"must yield \(x, y\) pairs or dicts with labels, got a Tensor"),
+        ([{"input": TRAIN[0]}], {}, ConfigError, "dicts with labels, got a dict without"),
+        ([], {}, DataError, "data must give batches in every epoch, got none in epoch 1"),
+        (TRAIN, {"validation": []}, DataError, "validation must hold at least one sample"),
+        (TRAIN, {"validation": 3}, ConfigError, "validation must be a pair of tensors or a loader"),
+    ],
+)
+def test_bad_input(pruned, data, options, kind, message):
+    with pytest.raises(kind, match=message):
+        feta.retrain(pruned.model, data, **options)
+
+
+def test_validation_is_percent_of_right_answers(pruned):
+    ranks = Ranks(torch.device("cpu"))
+    assert Validation(HELD_OUT, ranks, torch.float32)(pruned.model) == pytest.approx(percent(pruned.model))
+
+
+# Several processes
+
+SCRIPT = """
+import sys
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+sys.path.insert(0, sys.argv[1])
+from test_retraining import HELD_OUT, TRAIN, batches, build, percent
+import feta
+
+rank, where = int(sys.argv[2]), sys.argv[3]
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method=f"file://{where}/meet", rank=rank, world_size=2)
+pruned = feta.prune(build(), sparsity=0.7, method="threshold")
+model = DistributedDataParallel(pruned.model)
+mine = [batch for i, batch in enumerate(batches(16)) if i % 2 == rank]
+half = tuple(part[rank::2] for part in HELD_OUT)
+options = {"validation": half, "goal": 101, "learning_rate": 0.05, "max_epochs": 3, "weight_decay": 0.01}
+result = feta.retrain(model, mine, masks=pruned.masks, **options)
+assert isinstance(result.model, DistributedDataParallel)
+twice = feta.retrain(pruned.model, batches(32), **{**options, "validation": HELD_OUT})
+for (name, ours), theirs in zip(result.model.module.named_parameters(), twice.model.parameters()):
+    assert torch.allclose(ours, theirs, atol=1e-5), name
+assert all(torch.equal(m, pruned.masks[n]) for n, m in feta.masks_of(result.model).items())
+assert abs(result.report.accuracy - percent(result.model.module)) < 1e-9
+goal = {**options, "goal": result.report.accuracy, "tolerance": 0.0}
+stopped = feta.retrain(model, mine, **goal).report
+assert stopped.stopped == "recovered", stopped
+pair = feta.retrain(model, TRAIN, validation=half, max_epochs=1, batch_size=40).report
+limit = 1e-9 if rank else 1e9  # the clock of one process stops both
+late = feta.retrain(model, [b for b in batches(16) for _ in range(4)], seconds=limit, max_epochs=2).report
+assert late.stopped == "seconds", late
+try:
+    feta.retrain(model, mine[: len(mine) - rank])
+except feta.DataError as error:
+    uneven = str(error)
+seen = [[(e, a) for _, e, a in report.history] for report in (result.report, stopped, pair, late)]
+torch.save([seen, result.model.module.state_dict(), uneven], f"{where}/rank{rank}.pt")
+dist.destroy_process_group()
+"""
+
+
+def test_two_processes_train_one_model_and_stop_together(tmp_path):
+    """Two halves of each batch in two processes against whole batches in one."""
+    command = [sys.executable, "-W", "ignore", "-c", SCRIPT, str(Path(__file__).parent)]
+    processes = [
+        subprocess.Popen([*command, str(rank), str(tmp_path)], stderr=subprocess.PIPE, text=True)
+        for rank in (0, 1)
+    ]
+    answers = [process.communicate() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], [error for _, error in answers]
+    (seen, state, uneven), (other, twin, _) = (
+        torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) for rank in (0, 1)
+    )
+    assert seen == other
+    assert all(torch.equal(state[name], twin[name]) for name in state)
+    assert "must give as many batches in every process, got 10 in process 0" in uneven
+    assert len(seen[3]) == 2  # before the first step, and when the time was up
