@@ -26,35 +26,45 @@ ITERATIONS = 6
 
 
 @dataclass(frozen=True)
+class _Fit:
+    """What the rows say of one group: enough to fit its weights on any mask."""
+
+    H: Tensor  # (d_in, d_in) with the ridge, of centred inputs where there is a bias
+    C: Tensor  # (d_in, d_out): H W
+    norms: Tensor  # (d_in,) of the inputs, centred likewise
+    mean: Tensor | None  # (d_in,)
+
+    @classmethod
+    def of(cls, W: Tensor, bias: Tensor | None, rows: ActivationStream) -> _Fit:
+        statistics = gram(rows, with_bias=bias is not None)
+        H, mean = statistics.H[: len(W), : len(W)], None
+        if bias is not None:
+            mean = statistics.H[-1, :-1] / statistics.rows
+            H = H - statistics.rows * torch.outer(mean, mean)
+            mean = mean.to(W.dtype)
+        norms = H.diagonal().clamp_min(0).sqrt().to(W.dtype)
+        H = H.to(W.dtype)
+        H.diagonal().add_(RIDGE * float(norms.square().mean()))
+        return cls(H, H @ W, norms, mean)
+
+
+@dataclass(frozen=True)
 class _Group:
     W: Tensor  # (d_in, d_out)
     bias: Tensor | None
-    H: Tensor | None = None  # (d_in, d_in): of centred inputs where there is a bias; None: no fit
-    mean: Tensor | None = None  # (d_in,)
-
-    @classmethod
-    def fitted(cls, W: Tensor, bias: Tensor | None, rows: ActivationStream) -> _Group:
-        statistics = gram(rows, with_bias=bias is not None)
-        if bias is None:
-            return cls(W, bias, statistics.H.to(W.dtype))
-        mean = statistics.H[-1, :-1] / statistics.rows
-        centred = statistics.H[:-1, :-1] - statistics.rows * torch.outer(mean, mean)
-        return cls(W, bias, centred.to(W.dtype), mean.to(W.dtype))
+    fit: _Fit | None  # None: weights stay as they are
 
     def scores(self) -> Tensor:
-        if self.H is None:
-            return self.W.abs()
-        return self.W.abs() * self.H.diagonal().clamp_min(0).sqrt()[:, None]
+        return self.W.abs() if self.fit is None else self.W.abs() * self.fit.norms[:, None]
 
     def at(self, mask: Tensor) -> tuple[Tensor, Tensor | None]:
-        if self.H is None:
-            return self.W.where(mask, 0), self.bias
-        H = self.H.clone()
-        H.diagonal().add_(RIDGE * float(H.diagonal().mean()))
-        U = projected_cg(lambda D: H @ D, H.diagonal(), H @ self.W, self.W.where(mask, 0), mask, ITERATIONS)
-        if self.bias is None or self.mean is None:
+        start, fit = self.W.where(mask, 0), self.fit
+        if fit is None:
+            return start, self.bias
+        U = projected_cg(lambda D: fit.H @ D, fit.H.diagonal(), fit.C, start, mask, ITERATIONS)
+        if self.bias is None or fit.mean is None:
             return U, self.bias
-        return U, self.bias + self.mean @ (self.W - U)
+        return U, self.bias + fit.mean @ (self.W - U)
 
 
 @dataclass(frozen=True)
@@ -68,10 +78,9 @@ class HastyLayer:
         """One stream of rows per group, or None where the method does not fit."""
         parts = [(view.matrix(group), view.bias(group)) for group in range(view.groups)]
         if streams is None:
-            return cls(tuple(_Group(W, bias) for W, bias in parts))
-        return cls(
-            tuple(_Group.fitted(W, bias, rows) for (W, bias), rows in zip(parts, streams, strict=True))
-        )
+            return cls(tuple(_Group(W, bias, None) for W, bias in parts))
+        pairs = zip(parts, streams, strict=True)
+        return cls(tuple(_Group(W, bias, _Fit.of(W, bias, rows)) for (W, bias), rows in pairs))
 
     def write_(self, view: LayerView, count: int) -> None:
         # Selected over all groups together, as the engine shares a layer's weights over its groups.
