@@ -312,12 +312,12 @@ torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method=f"file://{where}/meet", rank=rank, world_size=2)
 pruned = feta.prune(build(), sparsity=0.7, method="threshold")
 model = DistributedDataParallel(pruned.model)
-mine = [batch for i, batch in enumerate(batches(16)) if i % 2 == rank]
+mine = [batch for i, batch in enumerate(batches(40)) if i % 2 == rank]
 half = tuple(part[rank::2] for part in HELD_OUT)
-options = {"validation": half, "goal": 101, "learning_rate": 0.05, "max_epochs": 3, "weight_decay": 0.01}
+options = {"validation": half, "goal": 101, "learning_rate": 0.1, "max_epochs": 2, "weight_decay": 0.01}
 result = feta.retrain(model, mine, masks=pruned.masks, **options)
 assert isinstance(result.model, DistributedDataParallel)
-twice = feta.retrain(pruned.model, batches(32), **{**options, "validation": HELD_OUT})
+twice = feta.retrain(pruned.model, batches(80), **{**options, "validation": HELD_OUT})
 for (name, ours), theirs in zip(result.model.module.named_parameters(), twice.model.parameters()):
     assert torch.allclose(ours, theirs, atol=1e-5), name
 assert all(torch.equal(m, pruned.masks[n]) for n, m in feta.masks_of(result.model).items())
@@ -325,7 +325,7 @@ assert abs(result.report.accuracy - percent(result.model.module)) < 1e-9
 goal = {**options, "goal": result.report.accuracy, "tolerance": 0.0}
 stopped = feta.retrain(model, mine, **goal).report
 assert stopped.stopped == "recovered", stopped
-pair = feta.retrain(model, TRAIN, validation=half, max_epochs=1, batch_size=40).report
+pair = feta.retrain(model, TRAIN, validation=half, max_epochs=1, batch_size=80).report
 limit = 1e-9 if rank else 1e9  # the clock of one process stops both
 late = feta.retrain(model, [b for b in batches(16) for _ in range(4)], seconds=limit, max_epochs=2).report
 assert late.stopped == "seconds", late
@@ -353,5 +353,5 @@ def test_two_processes_train_one_model_and_stop_together(tmp_path):
     )
     assert seen == other
     assert all(torch.equal(state[name], twin[name]) for name in state)
-    assert "must give as many batches in every process, got 10 in process 0" in uneven
+    assert "must give as many batches in every process, got 4 in process 0" in uneven
     assert len(seen[3]) == 2  # before the first step, and when the time was up
