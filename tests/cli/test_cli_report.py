@@ -1,0 +1,42 @@
+"""feta report: its answer to people and to programs, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+RECORD = {
+    "net": "dense-mnist", "data": "MNIST", "data_name": "mnist", "device": "cpu", "seed": 0, "sparsity": 0.9,
+    "compensate": False, "samples": None, "dense_accuracy": 98.0, "relative_error": [0.1], "floor_seconds": 1.0,
+    "timed": True, "environment": {"torch": "2"},
+}  # fmt: skip
+
+
+def records(*cells: tuple[str, float, float]) -> None:
+    Path("results/mine").mkdir(parents=True)
+    lines = [RECORD | {"method": name, "accuracy": score, "seconds": time} for name, score, time in cells]
+    Path("results/mine/records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_one_json_object(run):
+    records(("feta", 95.0, 1.0), ("lobs", 90.0, 9.0))
+    answer = run("report", "results", "-o", "site", "--json")
+    found = json.loads(answer.out)
+    assert (answer.code, found["page"], found["records"]) == (0, "site/report.html", {"mine": 2})
+    assert all(Path(path).is_file() for path in (found["page"], *found["figures"], *found["tables"]))
+    verdicts = {claim["key"]: claim["verdict"] for claim in found["claims"]}
+    assert (verdicts["feta-most-accurate"], verdicts["feta-faster"]) == ("holds", "holds")
+    assert verdicts["threshold-cheapest"] == "not measured"
+    assert set(found["claims"][0]) == {"key", "claim", "verdict", "numbers", "why"}
+
+
+def test_words_for_people(run):
+    records(("feta", 95.0, 9.0), ("lobs", 90.0, 1.0))
+    answer = run("report", "results", "-o", "page.html")
+    assert Path("page.html").is_file()
+    assert "does not hold" in answer.out
+    assert answer.out.endswith("written: page.html\n")
+
+
+def test_nothing_to_report(run):
+    run("report", "nowhere").refused("results must be a folder, got nowhere")
