@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -136,20 +137,29 @@ def test_bad_input(inputs):
 
 
 def test_a_graph_that_cannot_be_recorded(inputs, monkeypatch):
-    """The steps are taken one by one, none is lost, and the event says why."""
+    """Tried with streams and without; then steps are taken as they come, none is lost, the event says why."""
+    tried = []
 
     def refuse(graph):
+        tried.append(len(crew.streams))
         raise RuntimeError("operation not permitted\nwhen stream is capturing")
 
+    class Stream:
+        def wait_stream(self, other):
+            pass
+
     monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "graph", refuse)
     crew = ensemble._Crew(SPEC, *inputs, [0], SHORT)
-    crew.graph_wanted = True
+    crew.graph_wanted, crew.streams = True, [Stream()]
     events = [crew.one_epoch(epoch) for epoch in range(SHORT.epochs)]
     expected = []
     train_together(SPEC, *inputs, [0], SHORT, callback=expected.append)
     assert [event.losses for event in events] == [event.losses for event in expected]
+    assert tried == [1, 0]
     assert events[0].note == "no CUDA graph: operation not permitted"
 
 

@@ -69,7 +69,7 @@ class SprintEvent:
     seconds: float
     images_per_second: float  # over all members
     graph: bool  # whether steps ran as a CUDA graph
-    note: str = ""  # why not, where one was asked for
+    note: str = ""  # what could not be done, and why
 
 
 def train_together(
@@ -184,15 +184,18 @@ class _Crew:
         self.taken += 1
 
     def _record(self) -> None:
-        """Record a step, which computes nothing. Where that fails, steps go on one by one and the event says so."""
+        """Record a step, which computes nothing.
+
+        Where that fails it is tried again on one stream; then steps are taken as they come. The event says so.
+        """
         try:
             graph = torch.cuda.CUDAGraph()
             torch.cuda.synchronize()
             with torch.cuda.graph(graph):
                 self._step()
         except RuntimeError as error:
-            self.graph_wanted = False
-            self.note = f"no CUDA graph: {str(error).splitlines()[0]}"
+            self.note = f"{'one stream' if self.streams else 'no CUDA graph'}: {str(error).splitlines()[0]}"
+            self.graph_wanted, self.streams = bool(self.streams), []
             torch.cuda.synchronize()
         else:
             self.graph = graph

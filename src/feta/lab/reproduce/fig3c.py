@@ -173,7 +173,7 @@ def _crew(plan: Fig3c, k: int) -> _Crew:
 def _tell(k: int, event: SprintEvent) -> None:
     """Straight to stderr: the cell that trains may run in a process of its own."""
     left = (event.epochs - event.epoch) * event.seconds
-    steps = "CUDA graph" if event.graph else event.note or "no CUDA graph"
+    steps = ", ".join(filter(None, ("CUDA graph" if event.graph else "", event.note))) or "no CUDA graph"
     sys.stderr.write(
         f"k = {k}: epoch {event.epoch}/{event.epochs}, loss {statistics.mean(event.losses):.3f} "
         f"(worst {max(event.losses):.3f}), {event.seconds:.2f} s, {event.images_per_second:,.0f} images/s, "
