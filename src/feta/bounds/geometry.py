@@ -1,0 +1,110 @@
+"""Radii for a pair of networks: both give one class in the ball, so both agree on all of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from feta.bounds.attack import Attack, Norm, margins
+from feta.bounds.chain import Chain
+from feta.bounds.radius import global_radius
+from feta.bounds.relaxation import Relaxation
+from feta.bounds.rounding import Rounding
+from feta.bounds.search import largest_radius
+
+# Values per stage that a batch of samples may have: rows of many units are held for each sample.
+BATCH_VALUES = 2**17
+FIRST_GUESS = 0.3  # of the distance at which the linearised network changes its class
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """Two networks and their chains."""
+
+    dense: nn.Module
+    pruned: nn.Module
+    dense_chain: Chain
+    pruned_chain: Chain
+    norm: Norm = "l2"
+    refined: int = 256
+
+    @property
+    def models(self) -> tuple[nn.Module, nn.Module]:
+        return self.dense, self.pruned
+
+    @property
+    def chains(self) -> tuple[Chain, Chain]:
+        return self.dense_chain, self.pruned_chain
+
+    @torch.no_grad()
+    def answers(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        first, second = (torch.cat([model(x).argmax(1) for x in inputs.split(1000)]) for model in self.models)
+        return first, second
+
+    def radius(self, form: str, inputs: Tensor, tell: Callable[[int], None] = lambda done: None) -> Tensor:
+        """(n,) float64: the radius both networks certify; 0 where they disagree or nothing is proven."""
+        classes, other = self.answers(inputs)
+        agree = classes == other
+        roundings = [Rounding.of(model) for model in self.models]
+        pairs = list(zip(self.chains, roundings, strict=True))
+        found = torch.zeros(len(inputs), dtype=torch.float64, device=inputs.device)
+        if bool(agree.any()):
+            x, c = inputs[agree], classes[agree]
+            if form == "global":
+                radii = [global_radius(chain, x, c, rounding, self.norm) for chain, rounding in pairs]
+                found[agree] = torch.minimum(*radii)
+            else:
+                relaxed = [Relaxation(chain, rounding, self.norm, self.refined) for chain, rounding in pairs]
+                found[agree] = self._local(relaxed, x, c, tell)
+        tell(len(inputs))
+        return found
+
+    def _local(
+        self, relaxed: list[Relaxation], inputs: Tensor, classes: Tensor, tell: Callable[[int], None]
+    ) -> Tensor:
+        widest = max(math.prod(stage.in_shape) for chain in self.chains for stage in chain.stages)
+        size = max(1, BATCH_VALUES // widest)
+        share, radii = FIRST_GUESS, []
+        for start in range(0, len(inputs), size):
+            x, c = inputs[start : start + size], classes[start : start + size]
+
+            def test(rows: Tensor, radius: Tensor, x: Tensor = x, c: Tensor = c) -> Tensor:
+                # The pruned network first: where it fails, the dense one need not be asked.
+                ok = relaxed[1].certified(x[rows], c[rows], radius)
+                left = ok.nonzero().squeeze(1)
+                if len(left):
+                    ok[left] = relaxed[0].certified(x[rows[left]], c[rows[left]], radius[left])
+                return ok
+
+            scale = torch.minimum(*(linear_distance(model, x, c, self.norm) for model in self.models))
+            radii.append(largest_radius(test, share * scale))
+            ratio = radii[-1][scale > 0] / scale[scale > 0]
+            if bool((ratio > 0).any()):  # the next batch starts where this one ended
+                share = float(ratio[ratio > 0].median())
+            tell(start + len(x))
+        return torch.cat(radii)
+
+    def attacked(self, attack: Attack, inputs: Tensor, radius: Tensor) -> int:
+        """Samples with a radius for which the attack changes a network's class within it."""
+        rows = (radius > 0).nonzero().squeeze(1)
+        classes = self.answers(inputs)[0]
+        return sum(
+            int(attack.changed(self.models, inputs[part], classes[part], radius[part], self.norm).sum())
+            for part in rows.split(500)
+        )
+
+
+@torch.enable_grad()
+def linear_distance(model: nn.Module, inputs: Tensor, classes: Tensor, norm: Norm) -> Tensor:
+    """(n,) margin / ||its gradient||: where the class would change if the network were linear. No bound."""
+    x = inputs.detach().requires_grad_()
+    margin = margins(model(x), classes)
+    (gradient,) = torch.autograd.grad(margin.sum(), x)
+    order = 2 if norm == "l2" else 1  # the norm dual to the ball's
+    slope = torch.linalg.vector_norm(gradient.flatten(1).double(), ord=order, dim=1)
+    distance: Tensor = margin.detach().double().clamp_min(0) / slope.clamp_min(1e-300)
+    return distance
