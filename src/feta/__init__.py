@@ -12,6 +12,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from feta.bounds.dimension import Dimension, intrinsic_dimension
+    from feta.bounds.report import BoundsReport, generalisation_bounds
+    from feta.bounds.robustness import Manifold
     from feta.engine import PruneEvent
     from feta.errors import ConfigError, DataError, FetaError, FileError, ModelError
     from feta.export.low_rank import low_rank
@@ -36,6 +39,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "feta.bounds.dimension": ("Dimension", "intrinsic_dimension"),
+    "feta.bounds.report": ("BoundsReport", "generalisation_bounds"),
+    "feta.bounds.robustness": ("Manifold",),
     "feta.errors": ("ConfigError", "DataError", "FetaError", "FileError", "ModelError"),
     "feta.lab.store": ("Network", "load", "load_into", "save"),
     "feta.problem": ("Activation", "LayerProblem", "LayerSolution", "Pruner", "Status"),
@@ -62,9 +68,11 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "Activation",
     "Alps",
+    "BoundsReport",
     "ConfigError",
     "Corenet",
     "DataError",
+    "Dimension",
     "ExactObs",
     "Feta",
     "FetaError",
@@ -73,6 +81,7 @@ __all__ = [
     "LayerReport",
     "LayerSolution",
     "Lobs",
+    "Manifold",
     "ModelError",
     "NetTrim",
     "Network",
@@ -90,7 +99,9 @@ __all__ = [
     "Status",
     "Threshold",
     "Wanda",
+    "generalisation_bounds",
     "hold_zeros",
+    "intrinsic_dimension",
     "load",
     "load_into",
     "low_rank",

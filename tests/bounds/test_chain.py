@@ -231,3 +231,5 @@ def test_what_is_not_a_chain_is_refused(model, words):
 def test_bad_example():
     with pytest.raises(ConfigError, match="example must be a batch of float inputs"):
         chain_of(network(nn.Linear(3, 3)), torch.zeros(3))
+    with pytest.raises(ModelError, match="finite outputs on the example"):
+        chain_of(network(nn.Linear(8, 3)), torch.full((2, 8), float("nan")))

@@ -24,7 +24,7 @@ def unrolled(layer: nn.Module, shape: tuple[int, ...]) -> torch.Tensor:
 
 def convolutions():
     for kernel, stride, padding, dilation, groups in itertools.product(
-        ((1, 1), (2, 3), (3, 3)), (1, 2, (2, 3)), (0, 1, (2, 0)), (1, 2), (1, 2)
+        ((2, 3), (3, 3)), (1, 2, (2, 3)), (0, (2, 1)), (1, 2), (1, 2)
     ):
         yield {
             "kernel_size": kernel,
@@ -33,6 +33,7 @@ def convolutions():
             "dilation": dilation,
             "groups": groups,
         }
+    yield {"kernel_size": 1, "stride": 2, "padding": 1}
     yield {"kernel_size": 3, "padding": "same", "groups": 4}
     for mode in ("reflect", "replicate", "circular"):
         yield {"kernel_size": 3, "padding": 2, "padding_mode": mode, "stride": 2}

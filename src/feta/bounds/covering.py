@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from feta.bounds.dimension import sample_rows
-from feta.bounds.theorems import Manifold
+from feta.bounds.robustness import Manifold
 from feta.errors import ConfigError
 
 

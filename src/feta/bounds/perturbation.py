@@ -10,7 +10,6 @@ One pass over the samples; per sample a score and an error per layer are kept, a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from feta.bounds.chain import Chain
 from feta.bounds.margins import gaps
+from feta.bounds.robustness import log
 from feta.bounds.stages import Affine, ReLU, Stage
 from feta.errors import ConfigError, ModelError
 
@@ -177,8 +177,3 @@ def log_lipschitz(stages: Iterable[Stage]) -> float:
 def log_matrix_product(stages: Iterable[Stage]) -> float:
     """ln of the product of the matrix norms of the layers among stages; nothing else counts, as printed."""
     return sum((log(stage.matrix_norm) for stage in stages if isinstance(stage, Affine)), 0.0)
-
-
-def log(value: float) -> float:
-    """The natural logarithm, minus infinity at 0."""
-    return math.log(value) if value > 0 else -math.inf

@@ -16,11 +16,14 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from feta.bounds.chain import Chain
-from feta.bounds.perturbation import blend, measure
-from feta.bounds.theorems import Bound, Setting, all_layers
+from feta.bounds.margins import gaps
+from feta.bounds.perturbation import blend
+from feta.bounds.robustness import Setting
+from feta.bounds.theorems import Bound, from_loss, printed_loss
 from feta.errors import ConfigError
 
 
@@ -65,26 +68,31 @@ def three_steps(
     at, log_needed = 0.0, math.inf
     for _ in range(max_starts):
         here = blend(dense, pruned, at)
-        bound = all_layers(measure(here, pruned, batches()), setting, "paper")
+        gap, accuracy, largest_input = _pass(here, batches(), labels)
+        bound = from_loss(here, gap, printed_loss(here, pruned, largest_input), setting)
         reach = -bound.log_lost
-        starts.append(Start(at, bound.log_gamma, reach, _accuracy(here, batches(), labels)))
+        starts.append(Start(at, bound.log_gamma, reach, accuracy))
         if bound.log_bound is not None:
             return Procedure(tuple(starts), bound, math.log(len(starts)))
-        rest = 1 - at
-        log_needed = -reach  # steps of this size in the rest of the way
-        step = math.exp(min(reach, 0.0)) * rest
+        log_needed = bound.log_lost  # steps of this size in the rest of the way
+        step = math.exp(reach) * (1 - at)
         if at + step == at:  # below the resolution of floats: the next start would be this one
             break
         at = min(at + step, 1.0)
     return Procedure(tuple(starts), None, log_needed)
 
 
-def _accuracy(chain: Chain, batches: Iterable[Tensor], labels: Tensor | None) -> float | None:
-    if labels is None:
-        return None
-    right = seen = 0
+@torch.no_grad()
+def _pass(
+    chain: Chain, batches: Iterable[Tensor], labels: Tensor | None
+) -> tuple[Tensor, float | None, float]:
+    """Gaps of the samples, accuracy in percent, and D."""
+    found, right, seen, largest = [], 0, 0, 0.0
     for batch in batches:
-        guess = chain.apply(batch).argmax(1).cpu()
-        right += int((guess == labels[seen : seen + len(batch)].cpu()).sum())
+        outputs = chain.apply(batch)
+        found.append(gaps(outputs).cpu())
+        largest = max(largest, float(batch.flatten(1).double().norm(dim=1).max()))
+        if labels is not None:
+            right += int((outputs.argmax(1).cpu() == labels[seen : seen + len(batch)].cpu()).sum())
         seen += len(batch)
-    return 100 * right / seen
+    return torch.cat(found).double(), None if labels is None else 100 * right / seen, largest

@@ -66,7 +66,7 @@ class Affine:
     @cached_property
     def matrix_norm(self) -> float:
         """The spectral norm of the weights as a matrix (out, in), a kernel reshaped: less than the operator's."""
-        return spectral_norm(self.weight.flatten(1))
+        return self.norm.value if self.weight.ndim == 2 else spectral_norm(self.weight.flatten(1))
 
     @property
     def lipschitz(self) -> float:

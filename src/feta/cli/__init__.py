@@ -12,7 +12,7 @@ from cyclopts import App
 from cyclopts.config import Env, Toml
 
 from feta import __version__
-from feta.cli import bench, data, demo, methods, networks, prune, report, reproduce, retrain
+from feta.cli import bench, bounds, data, demo, methods, networks, prune, report, reproduce, retrain
 from feta.errors import FetaError
 
 app = App(
@@ -32,6 +32,7 @@ app.command(prune.prune)
 app.command(retrain.retrain)
 app.command(networks.evaluate, name="eval")
 app.command(networks.info)
+app.command(bounds.bounds)
 app.command(bench.bench)
 app.command(reproduce.reproduce)
 app.command(report.report)

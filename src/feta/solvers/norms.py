@@ -58,7 +58,7 @@ def operator_norm(
     input_shape: Sequence[int],
     *,
     weight: Tensor | None = None,
-    tolerance: float = 1e-5,
+    tolerance: float = 1e-4,
     max_iterations: int = 300,
     seed: int = 0,
 ) -> NormEstimate:
