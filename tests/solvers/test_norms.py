@@ -50,7 +50,7 @@ def test_convolution_is_enclosed(settings):
     true = spectral_norm(unrolled(conv, SHAPE))
     estimate = operator_norm(conv, SHAPE)
     assert estimate.converged
-    assert true * (1 - 2e-5) <= estimate.value <= true * (1 + 1e-12)
+    assert true * (1 - 1e-4) <= estimate.value <= true * (1 + 1e-12)
     assert estimate.value <= estimate.upper
     assert estimate.upper >= true
 
