@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.optim.optimizer import _global_optimizer_post_hooks
 
 import feta
 from feta.errors import ConfigError, ModelError
@@ -220,6 +223,17 @@ def test_nan_outside_the_mask_does_not_stay():
     feta.hold_zeros(model, masks).remove()
     assert not dead(model, masks).any()
     assert not torch.signbit(dead(model, masks)).any()
+
+
+def test_a_model_that_is_gone_is_not_kept():
+    model = build()
+    feta.hold_zeros(model, random_masks(model))
+    gone = weakref.ref(model)
+    before = len(_global_optimizer_post_hooks)
+    del model
+    gc.collect()
+    assert gone() is None
+    assert len(_global_optimizer_post_hooks) == before - 1
 
 
 def test_masks_of_a_choice_of_layers():

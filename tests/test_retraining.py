@@ -70,8 +70,9 @@ def test_it_is_sgd_on_the_surviving_weights(pruned):
                 for weight, mask in weights:
                     weight.mul_(mask)
     settings = {"learning_rate": 0.02, "momentum": 0.8, "weight_decay": 0.01, "decay": 0.5}
-    result = feta.retrain(pruned.model.double(), TRAIN, max_epochs=2, batch_size=50, seed=3, **settings)
-    pruned.model.float()
+    result = feta.retrain(
+        copy.deepcopy(pruned.model).double(), TRAIN, max_epochs=2, batch_size=50, seed=3, **settings
+    )
     for found, expected in zip(result.model.parameters(), model.parameters(), strict=True):
         assert torch.allclose(found, expected, rtol=1e-9, atol=1e-11)
 

@@ -1,11 +1,12 @@
 """refine: fit the surviving weights so that a pruned network gives the original's outputs, without labels.
 
-    minimize over the weights inside the masks   mean over rows of  ||f(x) - f0(x)||^2     (loss "mse")
-                                                 or  KL(softmax f0(x) || softmax f(x))     (loss "kl")
+    minimize over the weights inside the masks   mean over rows of  KL(softmax f0(x) || softmax f(x))   (loss "kl")
+                                                 or  ||f(x) - f0(x)||^2                                  (loss "mse")
 
 f is the pruned network, f0 the original. A few passes of Adam over unlabelled rows, the rate falling to zero
 along half a cosine; biases and layers that were not pruned are fitted too. Some rows are held out: they
-decide which weights are kept and when more passes are of no use.
+decide which weights are kept, whether the rate is too long (back to the best weights, on with a third of it)
+and when more passes are of no use.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from feta.report import RefinePoint, RefineReport
 from feta.stepping import GraphedStep, Update, clock, output_tensor, recordable, set_rate, threads_for
 
 LossName = Literal["mse", "kl"]
+
+BACK_AT = 1.2  # times the lowest loss
 
 
 def _squares(output: Tensor, target: Tensor) -> Tensor:
@@ -58,12 +61,12 @@ class Refinement:
     """How to refine; `feta.prune(…, refine=Refinement(passes=5))`."""
 
     passes: int = 3
-    learning_rate: float = 1e-3
+    learning_rate: float = 5e-3
     batch_size: int = 100
-    loss: LossName = "mse"
+    loss: LossName = "kl"
     held_out: float = 0.05  # share of the rows, 2000 at the most
     check_every: float = 0.5  # passes between two looks at them
-    patience: int = 3  # looks without a lower loss
+    patience: int = 4  # looks without a lower loss
     seconds: float | None = None
 
     def __post_init__(self) -> None:
@@ -83,11 +86,11 @@ def refine(
     data: Any,
     *,
     masks: Mapping[str, Tensor] | None = None,
-    passes: int = 3,
-    learning_rate: float = 1e-3,
-    batch_size: int = 100,
-    loss: LossName = "mse",
-    held_out: float = 0.05,
+    passes: int = Refinement.passes,
+    learning_rate: float = Refinement.learning_rate,
+    batch_size: int = Refinement.batch_size,
+    loss: LossName = Refinement.loss,
+    held_out: float = Refinement.held_out,
     seconds: float | None = None,
     n_samples: int | None = None,
     seed: int = 0,
@@ -98,6 +101,10 @@ def refine(
 
     data: as for `feta.prune`.
     masks: as in `PruneResult.masks`; by default the zeros that the model has.
+    passes: over the data, at the most; the learning rate falls to zero over them.
+    loss: "kl" for scores of classes, in the outputs' last dimension; "mse" for outputs of any other kind.
+    held_out: share of the rows that are not fitted but decide which weights are kept, and when to stop.
+    seconds: a budget beside `passes`.
     """
     settings = Refinement(
         passes=passes,
@@ -189,7 +196,7 @@ class _Run:
         if on_gpu and rows.fixed and recordable(model):
             self.step = GraphedStep(update)
         self.history: list[RefinePoint] = []
-        self.best, self.stale = math.inf, 0
+        self.best, self.stale, self.scale = math.inf, 0, 1.0
         self.best_weights: dict[str, Tensor] = {}
 
     def over(self) -> Literal["passes", "held-out", "seconds"]:
@@ -205,7 +212,8 @@ class _Run:
                     return "seconds"
                 # The rate reaches zero where the run ends, be it by passes or by time.
                 done = max(seen / (count * settings.passes), spent)
-                set_rate(self.optimiser, [settings.learning_rate * (1 + math.cos(math.pi * done)) / 2])
+                rate = self.scale * settings.learning_rate * (1 + math.cos(math.pi * done)) / 2
+                set_rate(self.optimiser, [rate])
                 self.step(x, target)
                 seen += size
                 if seen / count >= look_at - 1e-9:
@@ -228,8 +236,13 @@ class _Run:
         """The loss on the held-out rows; the weights are kept if it is the lowest."""
         total, rows = torch.zeros((), dtype=torch.float64, device=self.device), 0
         for x, target, size in self.rows.held_out():
-            output = self.model(**x) if isinstance(x, Mapping) else self.model(x)
-            total += self._loss(output, target) * size
+            output = output_tensor(self.model(**x) if isinstance(x, Mapping) else self.model(x))
+            if output.shape != target.shape:
+                shapes = f"{tuple(output.shape[1:])} and {tuple(target.shape[1:])}"
+                raise ModelError(f"model and reference must give outputs of one shape, got {shapes}")
+            if self.settings.loss == "kl" and output.shape[-1] == 1:
+                raise ConfigError("loss must be 'mse' for a model with one output, got 'kl'")
+            total += self.loss(output, target) * size
             rows += size
         loss = float(total) / rows
         if not math.isfinite(loss):
@@ -240,5 +253,15 @@ class _Run:
         if loss < self.best:
             self.best, self.stale = loss, 0
             self.best_weights = {name: t.clone() for name, t in self.model.state_dict().items()}
+        elif loss > BACK_AT * self.best:
+            self._back()
         if self.callback is not None:
             self.callback(point)
+
+    def _back(self) -> None:
+        """From the best weights on with a third of the rate: it was too long for this network."""
+        self.scale /= 3
+        self.model.load_state_dict(self.best_weights)
+        for state in self.optimiser.state.values():  # in place, for steps that are recorded
+            for value in state.values():
+                value.zero_()

@@ -1,0 +1,342 @@
+"""Refinement: outputs come nearer to the original's on rows that were not fitted, zeros stay, labels are not used."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import feta
+from feta.errors import ConfigError, ModelError
+from feta.matching import Original, StreamRows, TensorRows, rows_of
+
+CPU = torch.device("cpu")
+
+
+def build(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 16), nn.ReLU(), nn.Linear(16, 4)).eval()
+
+
+DATA = torch.randn(400, 12, generator=torch.Generator().manual_seed(1))
+FRESH = torch.randn(200, 12, generator=torch.Generator().manual_seed(2))
+
+
+@pytest.fixture(scope="module")
+def dense():
+    return build()
+
+
+@pytest.fixture(scope="module")
+def pruned(dense):
+    return feta.prune(dense, sparsity=0.6, method="threshold")
+
+
+def divergence(model: nn.Module, reference: nn.Module, x: torch.Tensor) -> float:
+    """KL(softmax f0 || softmax f) in float64, from its definition."""
+    with torch.no_grad():
+        p, q = (m(x).double().softmax(1) for m in (reference, model))
+    return float((p * (p / q).log()).sum(1).mean())
+
+
+def squares(model: nn.Module, reference: nn.Module, x: torch.Tensor) -> float:
+    with torch.no_grad():
+        return float((model(x).double() - reference(x).double()).square().mean())
+
+
+MEASURES = {"kl": divergence, "mse": squares}
+
+
+def same(model: nn.Module, other: nn.Module) -> bool:
+    pairs = zip(model.state_dict().values(), other.state_dict().values(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("loss", MEASURES)
+def test_it_comes_nearer_on_rows_it_has_not_seen(pruned, dense, loss):
+    before, original = copy.deepcopy(pruned.model), copy.deepcopy(dense)
+    state, threads, points = torch.random.get_rng_state(), torch.get_num_threads(), []
+    result = feta.refine(
+        pruned.model, dense, DATA, loss=loss, passes=8, learning_rate=2e-3, callback=points.append
+    )
+    report, measure = result.report, MEASURES[loss]
+    assert measure(result.model, dense, FRESH) < 0.7 * measure(pruned.model, dense, FRESH)
+    assert all(torch.equal(mask, pruned.masks[name]) for name, mask in feta.masks_of(result.model).items())
+    assert same(pruned.model, before)
+    assert same(dense, original)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert torch.get_num_threads() == threads
+    assert not any(p.grad is not None for p in dense.parameters())
+    held = DATA[::20]
+    assert report.loss_before == pytest.approx(measure(pruned.model, dense, held), rel=1e-4)
+    assert report.loss_after == pytest.approx(measure(result.model, dense, held), rel=1e-4)
+    assert report.loss_after == min(point.loss for point in report.history)
+    assert tuple(points) == report.history
+    assert (report.stopped, report.passes, report.loss) == ("passes", 8.0, loss)
+    assert [s for s, *_ in points] == sorted(s for s, *_ in points)
+    assert points[-1].seconds <= report.seconds
+    assert repr(report).startswith(f"refined: {loss} of the outputs ")
+    assert report.to_dict()["history"][0] == list(points[0])
+
+
+def test_it_is_adam_with_a_cosine(pruned, dense):
+    """A reference in float64 from the equations, one pass, every look a lower loss."""
+    model, original = copy.deepcopy(pruned.model).double(), copy.deepcopy(dense).double()
+    x = DATA.double()
+    rows = torch.tensor([i for i in range(400) if i % 20])
+    order = rows[torch.randperm(380, generator=torch.Generator().manual_seed(7 * 1_000_003))]
+    first = [torch.zeros_like(p) for p in model.parameters()]
+    second = [torch.zeros_like(p) for p in model.parameters()]
+    masks = {f"{name}.weight": mask for name, mask in pruned.masks.items()}
+    for t, batch in enumerate(order.split(50)):
+        rate = 0.003 * (1 + math.cos(math.pi * t * 50 / 380)) / 2
+        with torch.no_grad():
+            target = original(x[batch])
+        gradients = torch.autograd.grad(F.mse_loss(model(x[batch]), target), list(model.parameters()))
+        for (name, p), g, m, v in zip(model.named_parameters(), gradients, first, second, strict=True):
+            g = g * masks[name] if name in masks else g
+            m.mul_(0.9).add_(0.1 * g)
+            v.mul_(0.999).add_(0.001 * g * g)
+            with torch.no_grad():
+                p -= rate * (m / (1 - 0.9 ** (t + 1))) / ((v / (1 - 0.999 ** (t + 1))).sqrt() + 1e-8)
+    result = feta.refine(
+        copy.deepcopy(pruned.model).double(),
+        copy.deepcopy(dense).double(),
+        x,
+        passes=1,
+        learning_rate=0.003,
+        batch_size=50,
+        loss="mse",
+        seed=7,
+    )
+    losses = [point.loss for point in result.report.history]
+    assert losses == sorted(losses, reverse=True)
+    for found, expected in zip(result.model.parameters(), model.parameters(), strict=True):
+        assert torch.allclose(found, expected, rtol=1e-7, atol=1e-9)
+
+
+def test_layers_that_were_not_pruned_and_biases_are_fitted_too(pruned, dense):
+    result = feta.refine(pruned.model, dense, DATA, passes=1)
+    for name, parameter in result.model.named_parameters():
+        assert not torch.equal(parameter, pruned.model.get_parameter(name)), name
+
+
+def test_frozen_parameters_stay(pruned, dense):
+    model = copy.deepcopy(pruned.model)
+    model[4].requires_grad_(False)
+    result = feta.refine(model, dense, DATA, passes=1)
+    assert torch.equal(result.model[4].weight, dense[4].weight)
+    with pytest.raises(ModelError, match="must have parameters with requires_grad, got none"):
+        feta.refine(model.requires_grad_(False), dense, DATA)
+
+
+def test_the_same_seed_gives_the_same_weights(pruned, dense):
+    first, second = (feta.refine(pruned.model, dense, DATA, passes=1, seed=4).model for _ in range(2))
+    assert same(first, second)
+    assert not same(first, feta.refine(pruned.model, dense, DATA, passes=1, seed=5).model)
+
+
+def test_a_rate_that_only_spoils_gives_back_what_came_in_and_stops_early(pruned, dense):
+    near = feta.refine(pruned.model, dense, DATA, passes=8).model
+    result = feta.refine(near, dense, DATA, passes=40, learning_rate=1e4, batch_size=10)
+    assert same(result.model, near)
+    assert (result.report.stopped, result.report.passes) == ("held-out", pytest.approx(2, abs=0.02))
+    assert result.report.loss_after == result.report.loss_before
+
+
+def test_a_rate_that_is_too_long_is_cut_to_one_that_helps(pruned, dense):
+    report = feta.refine(pruned.model, dense, DATA, passes=6, learning_rate=1.0).report
+    assert report.history[1].loss > report.loss_before
+    assert report.loss_after < 0.7 * report.loss_before
+
+
+def test_time_is_up(pruned, dense):
+    report = feta.refine(pruned.model, dense, DATA, seconds=1e-9).report
+    assert (report.stopped, report.passes) == ("seconds", 0.0)
+    assert report.loss_after == report.loss_before
+
+
+def test_the_rate_reaches_zero_where_the_time_ends(pruned, dense, monkeypatch):
+    """With a clock of its own: each batch takes a second, ten are given, a pass would be nineteen."""
+    from feta import refining
+
+    ticks = iter(range(1000))
+    rates = []
+    monkeypatch.setattr(refining, "clock", lambda device: 0.0)
+    monkeypatch.setattr(refining.time, "perf_counter", lambda: float(next(ticks)))
+    monkeypatch.setattr(refining, "set_rate", lambda optimiser, values: rates.extend(values))
+    report = feta.refine(pruned.model, dense, DATA, seconds=10, batch_size=20, learning_rate=1e-3).report
+    assert report.stopped == "seconds"
+    assert rates == pytest.approx([1e-3 * (1 + math.cos(math.pi * t / 10)) / 2 for t in range(10)])
+
+
+# Data
+
+
+def test_every_form_of_data(pruned, dense):
+    labels = torch.zeros(400, dtype=torch.long)
+    expected = feta.refine(pruned.model, dense, list(DATA.split(80))).model
+    forms = (
+        DataLoader(TensorDataset(DATA, labels), batch_size=80),
+        iter(DATA.split(80)),
+        [(x, None) for x in DATA.split(80)],
+    )
+    for data in forms:
+        assert same(feta.refine(pruned.model, dense, data).model, expected)
+    assert divergence(expected, dense, FRESH) < divergence(pruned.model, dense, FRESH)
+
+
+class Named(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, input: torch.Tensor, scale: float = 1.0) -> tuple[torch.Tensor, str]:
+        return self.inner(input * scale), "more"
+
+
+def test_dicts_and_models_that_return_more_than_scores(pruned, dense):
+    data = [{"input": x, "scale": 1.0, "labels": None} for x in DATA.split(80)]
+    result = feta.refine(Named(pruned.model), Named(dense), data)
+    assert same(result.model.inner, feta.refine(pruned.model, dense, list(DATA.split(80))).model)
+
+
+@pytest.mark.parametrize("kind", [TensorRows, StreamRows])
+@pytest.mark.parametrize(("total", "held"), [(2, 1), (39, 2), (40, 2), (400, 20)])
+def test_rows_are_fitted_or_held_out_never_both(dense, kind, total, held):
+    x = torch.arange(total * 12, dtype=torch.float32).reshape(total, 12)
+    rows = rows_of(
+        x if kind is TensorRows else list(x.split(7)), Original(dense, CPU, torch.float32), 0.05, None, 0
+    )
+    assert isinstance(rows, kind)
+    fitted = torch.cat([batch for batch, *_ in rows.batches(0, 5)])
+    judged = torch.cat([batch for batch, *_ in rows.held_out()])
+    assert (len(fitted), len(judged)) == (rows.count, held)
+    assert torch.equal(torch.cat([fitted, judged]).sort(0).values, x)
+    for batch, target, size in rows.batches(1, 5):
+        assert size == len(batch) <= 5
+        assert torch.allclose(target, dense(batch), rtol=1e-4)
+    assert total == 2 or not torch.equal(fitted, torch.cat([batch for batch, *_ in rows.batches(1, 5)]))
+
+
+def test_held_out_rows_have_a_limit(dense):
+    rows = rows_of(torch.zeros(100_000, 12), Original(dense, CPU, torch.float32), 0.5, None, 0)
+    assert 1990 <= sum(size for *_, size in rows.held_out()) <= 2000
+
+
+def test_outputs_larger_than_the_inputs_are_not_kept():
+    wide = nn.Linear(2, 5)
+    rows = rows_of(torch.randn(30, 2), Original(wide, CPU, torch.float32), 0.05, None, 0)
+    assert rows.targets is None
+    assert all(torch.equal(target, wide(x)) for x, target, _ in rows.held_out())
+
+
+def test_fewer_samples_are_those_that_prune_takes(pruned, dense):
+    from feta.calibration.inputs import Inputs
+
+    subset = torch.cat(list(Inputs(DATA, n_samples=100, seed=3)))
+    first = feta.refine(pruned.model, dense, DATA, n_samples=100, seed=3).model
+    assert same(first, feta.refine(pruned.model, dense, subset, seed=3).model)
+
+
+def test_half_precision_is_fitted_in_single(dense):
+    model = feta.prune(copy.deepcopy(dense).bfloat16(), sparsity=0.6, method="threshold")
+    result = feta.refine(model.model, dense, DATA, passes=8)
+    assert {p.dtype for p in result.model.parameters()} == {torch.bfloat16}
+    assert all(torch.equal(mask, model.masks[name]) for name, mask in feta.masks_of(result.model).items())
+    assert squares(result.model.float(), dense, FRESH) < squares(model.model.float(), dense, FRESH)
+
+
+def test_batch_norm_is_left_in_eval_mode():
+    torch.manual_seed(0)
+    dense = nn.Sequential(
+        nn.Linear(12, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 4)
+    ).train()
+    dense[1].eval()
+    pruned = feta.prune(dense, sparsity=0.5, method="threshold", layers=["0"])
+    result = feta.refine(pruned.model, dense, DATA)
+    assert torch.equal(result.model[1].running_mean, dense[1].running_mean)
+    assert [module.training for module in result.model] == [module.training for module in dense]
+    assert result.report.loss_after < result.report.loss_before
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({"passes": 0}, ConfigError, "Refinement.passes must be > 0, got 0"),
+        ({"learning_rate": -1}, ConfigError, "Refinement.learning_rate must be > 0, got -1"),
+        ({"seconds": math.nan}, ConfigError, "Refinement.seconds must be > 0, got nan"),
+        ({"held_out": 0.6}, ConfigError, r"Refinement.held_out must be in \(0, 0.5\], got 0.6"),
+        ({"loss": "klm"}, ConfigError, "unknown loss 'klm'; did you mean 'kl'?"),
+        (
+            {"data": DATA[:1]},
+            ConfigError,
+            "data must hold 2 or more samples to refine on, one to judge by, got 1",
+        ),
+        ({"data": 3}, ConfigError, "data must be a tensor or an iterable"),
+        ({"learning_rate": 1e30}, ModelError, "must keep a finite loss, got (nan|inf); lower learning_rate"),
+        (
+            {"reference": nn.Linear(12, 3)},
+            ModelError,
+            r"must give outputs of one shape, got \(4,\) and \(3,\)",
+        ),
+        (
+            {"reference": Named(Named(build()))},
+            ModelError,
+            "must return a tensor, or one as 'logits' or first, got",
+        ),
+    ],
+)
+def test_bad_input(pruned, dense, options, kind, message):
+    given = {"reference": dense, "data": DATA, **options}
+    with pytest.raises(kind, match=message):
+        feta.refine(pruned.model, **given)
+
+
+def test_one_output_is_no_class():
+    dense = nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 1))
+    pruned = feta.prune(dense, sparsity=0.5, method="threshold").model
+    with pytest.raises(ConfigError, match="loss must be 'mse' for a model with one output, got 'kl'"):
+        feta.refine(pruned, dense, DATA, loss="kl")
+    report = feta.refine(pruned, dense, DATA, loss="mse").report
+    assert report.loss_after < report.loss_before
+
+
+# As a stage of prune
+
+
+@pytest.mark.parametrize("method", ["threshold", "wanda", "feta"])
+def test_prune_and_refine(dense, method):
+    plain = feta.prune(dense, DATA, 0.8, method)
+    events = []
+    both = feta.prune(dense, DATA, 0.8, method, refine=feta.Refinement(passes=6), callback=events.append)
+    assert (plain.report.refinement, both.report.refinement.passes) == (None, 6.0)
+    assert [layer.nonzeros for layer in both.report.layers] == [
+        layer.nonzeros for layer in plain.report.layers
+    ]
+    assert all(torch.equal(both.masks[name], mask) for name, mask in plain.masks.items())
+    assert all(not both.model.get_submodule(n).weight[~mask].any() for n, mask in both.masks.items())
+    assert divergence(both.model, dense, FRESH) < divergence(plain.model, dense, FRESH)
+    separate = feta.refine(plain.model, dense, DATA, masks=plain.masks, passes=6)
+    assert same(both.model, separate.model)
+    losses = [event.values["loss"] for event in events if event.phase == "refine"]
+    assert losses == [point.loss for point in both.report.refinement.history]
+    assert "refined: " in repr(both)
+    assert both.report.to_dict()["refinement"]["loss_after"] == both.report.refinement.loss_after
+
+
+def test_prune_and_refine_on_data_that_can_be_read_once(dense):
+    result = feta.prune(dense, iter(DATA.split(80)), 0.8, "wanda", refine=True)
+    assert result.report.refinement.loss_after < result.report.refinement.loss_before
+
+
+def test_refinement_needs_data(dense):
+    with pytest.raises(
+        ConfigError, match="data must be given for compensate, batchnorm and refine, got None"
+    ):
+        feta.prune(dense, sparsity=0.5, method="threshold", refine=True)
