@@ -237,6 +237,14 @@ def test_gains_are_larger_in_dense(conv, verdict):
         assert "Thresholding loses 8.0 points" in finding.why
 
 
+def test_a_network_on_two_devices_has_two_cases():
+    cells = {"dense-mnist": {"threshold": 90.0, "feta": 97.0}}
+    records = pruned(cells, device="cpu") + pruned(cells, device="cuda")
+    records += pruned({"conv-mnist": {"threshold": 97.0, "feta": 97.5}})
+    finding = gains_are_larger_in_dense(records)
+    assert (finding.verdict, [row[0] for row in finding.rows]) == ("holds", ["mnist", "mnist"])
+
+
 # Figure 3
 
 
@@ -359,6 +367,8 @@ LOSSES = (4.0, 20.0, 8.0, 12.0, 3.0, 16.0, 2.0, 10.0)
         ((4, 1, 3, 2, 5, 1, 6, 2), LOSSES, "does not hold"),
         (range(8, 0, -1), range(9, 1, -1), "does not hold"),  # as good as depth is not better
         ((9, 7, 8, 5, 6, 3, 4, 2), (9, 7, 8, 6, 5, 3, 4, 2), "depends"),  # ahead, but not surely
+        # Depth is wrong and the dimension less so: still no prediction.
+        ((4, 3, 5, 2, 6, 1, 7, 2), range(2, 10), "does not hold"),
         (None, LOSSES, "not measured"),
         ((5, 6), (3, 4), "not measured"),
     ],

@@ -161,15 +161,16 @@ def gains_are_larger_in_dense(records: Sequence[Record], method: str = "feta") -
     rows: list[tuple[Cell, ...]] = []
     losses: list[tuple[float, float]] = []
     for dense in [net for net in gains if net.startswith("dense-")]:
-        conv = dense.replace("dense-", "conv-", 1)
-        if conv not in gains:
+        data = dense.partition(" ")[0].removeprefix("dense-")  # a label may go on with data set and device
+        conv = next((net for net in gains if net.partition(" ")[0] == f"conv-{data}"), None)
+        if conv is None:
             continue
         a, b = gains[dense], gains[conv]
         gap = a.mean - b.mean
         answers.append("yes" if gap > EQUAL else "no" if gap < -EQUAL else "mixed")
         lost = (_lost(tables[dense]), _lost(tables[conv]))
         losses.append(lost)
-        rows.append((dense.removeprefix("dense-"), *map(_points, (a, b)), *(round(one, 2) for one in lost)))
+        rows.append((data, *map(_points, (a, b)), *(round(one, 2) for one in lost)))
     if not answers:
         return unmeasured(
             key, claim, f"{method} and thresholding in the dense and the conv network of a data set"

@@ -99,7 +99,8 @@ def dimension_predicts_better(records: Sequence[Record]) -> Finding:
         by_dimension, by_depth = (statistics.fmean(score[side] for score in scores) for side in (0, 1))
         lead = by_depth - by_dimension
         low, high = _lead_interval(held, measure)
-        answers.append("no" if lead <= 0 else "yes" if low > 0 else "mixed")
+        ahead = lead > 0 and by_dimension < 0  # less wrong than depth is not a prediction
+        answers.append("no" if not ahead else "yes" if low > 0 else "mixed")
         parts.append(
             f"{measure}: {by_dimension:+.2f} for the dimension, {by_depth:+.2f} for the remaining depth, a lead of "
             f"{lead:+.2f} (95 % interval {low:+.2f} to {high:+.2f})"
