@@ -76,6 +76,15 @@ def _add_products(H: Tensor, A: Tensor) -> None:
         H[start:stop, start : A.shape[1]] += A[:, start:stop].t() @ A[:, start:]
 
 
+def add_cross(C: Tensor, A: Tensor, T: Tensor) -> None:
+    """C += A~'T; a last row of C beyond A's columns is that of the bias."""
+    for start in range(0, A.shape[1], BLOCK):
+        stop = min(start + BLOCK, A.shape[1])
+        C[start:stop] += A[:, start:stop].t() @ T
+    if len(C) > A.shape[1]:
+        C[-1] += T.sum(0, dtype=torch.float64)
+
+
 def _mirror(H: Tensor) -> None:
     for start in range(0, len(H), BLOCK):
         stop = start + BLOCK
@@ -89,9 +98,7 @@ def cross(stream: ActivationStream, targets: Targets, *, with_bias: bool = True)
         T = targets(A, B)
         if C is None:
             C = torch.zeros(A.shape[1] + int(with_bias), T.shape[1], dtype=torch.float64, device=A.device)
-        C[: A.shape[1]] += A.t() @ T
-        if with_bias:
-            C[-1] += T.sum(0, dtype=torch.float64)
+        add_cross(C, A, T)
     return complete(C)
 
 

@@ -59,7 +59,7 @@ class Feta:
     solver: Literal["gram", "svrg"] = "gram"
     outer: int | None = None  # linearisations of h; None: 8 for svrg, by quality for gram
     quality: Literal["fast", "default", "best"] = "default"  # of gram
-    sample: int | None = None  # rows that gram re-targets on; None: 3 d_in, 4096 at least; "best" reads all
+    sample: int | None = None  # rows that gram re-targets on; None: 2 d_in, 4096 at least; "best" reads all
     memory: float = 8.0  # GiB for matrices of d_in^2; a wider layer is solved on held rows, without them
     weigh_outputs: bool = True  # gram: by how much they matter to the network's own outputs
     regulariser: Literal["l1", "rows", "columns"] = "l1"  # of svrg, as all that follow
@@ -158,7 +158,7 @@ class Feta:
         return GRAM_BYTES * len(problem.W) ** 2 > self.memory * 2**30
 
     def _sample(self, problem: LayerProblem) -> int:
-        return self.sample or max(4096, 3 * len(problem.W))
+        return self.sample or max(4096, 2 * len(problem.W))
 
     def _gram_settings(self) -> GramSettings:
         settings = replace(QUALITIES[self.quality], ridge=self.ridge)

@@ -50,7 +50,7 @@ class GramSettings:
 
 @dataclass
 class GramResult:
-    V: Tensor  # (d_in [+ 1], d_out) float64
+    V: Tensor  # (d_in [+ 1], d_out), in the layer's own dtype
     mask: Tensor  # (d_in, d_out) bool
     objectives: list[float] = field(default_factory=list)  # F after each accepted step, the first refit first
     iterations: int = 0  # of ADMM
@@ -61,8 +61,10 @@ class GramResult:
 class System(Protocol):
     """The least-squares problems of one layer: what differs between a Gram matrix and held rows."""
 
-    def support(self, C: Tensor, V: Tensor, keep: int, settings: GramSettings) -> SupportResult:
-        """The best weights to keep, from V; its mask has the bias row too."""
+    def support(
+        self, C: Tensor, V: Tensor, keep: int, settings: GramSettings, weights: Tensor | None = None
+    ) -> SupportResult:
+        """The best weights to keep, from V, with outputs weighted; its mask has the bias row too."""
         ...
 
     def refit(self, C: Tensor, mask: Tensor, V: Tensor, ridge: float) -> Refit: ...
@@ -74,11 +76,11 @@ def solve_gram(
     """The pruned layer from the trained V (bias in the last row)."""
     search = _Search(problem, system, keep, settings)
     result = search.result
-    start = V.double()
     C = reader.start()
     reader.release()  # the support search needs the memory
-    mask = search.support(C, start)
-    V = search.refit(C, mask, start)
+    mask = search.support(C, V)
+    V = search.refit(C, mask, V)
+    del C
     here = reader.at(V)
     result.V, result.mask = V, mask
     result.objectives.append(here.objective)
@@ -120,9 +122,7 @@ class _Search:
         self.result = GramResult(self.problem.W, self.problem.W)
 
     def support(self, C: Tensor, V: Tensor) -> Tensor:
-        weights = self.problem.output_weights
-        scale = 1.0 if weights is None else weights.double().to(C.device)
-        found = self.system.support(C * scale, V * scale, self.keep, self.settings)
+        found = self.system.support(C, V, self.keep, self.settings, self.problem.output_weights)
         self.result.iterations += found.iterations
         if found.status is Status.NOT_CONVERGED and self.result.status is Status.OK:
             self.result.status = Status.NOT_CONVERGED
@@ -135,7 +135,7 @@ class _Search:
         if refit.status is not Status.OK:
             self.result.status = refit.status
             self.result.damping = max(self.result.damping, refit.damping)
-        return refit.V
+        return refit.V.to(V.dtype)
 
 
 def _whole(mask: Tensor, V: Tensor) -> Tensor:
@@ -150,13 +150,15 @@ class GramSystem:
     H: Tensor
     d_in: int
 
-    def support(self, C: Tensor, V: Tensor, keep: int, settings: GramSettings) -> SupportResult:
-        alive = self.H.diagonal()[:, None] > 0
+    def support(
+        self, C: Tensor, V: Tensor, keep: int, settings: GramSettings, weights: Tensor | None = None
+    ) -> SupportResult:
         return support_admm(
             self.H,
-            C.where(alive, 0),
-            V.where(alive, 0),
+            C,
+            V,
             keep,
+            column_weights=weights,
             penalised_rows=torch.arange(len(self.H), device=self.H.device) < self.d_in,
             rho=settings.rho,
             schedule=((0.0, settings.growth),),

@@ -20,7 +20,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from feta.calibration.statistics import Gram, complete
+from feta.calibration.statistics import Gram, add_cross, complete
 from feta.problem import Activation, ActivationStream, LayerProblem
 from feta.solvers.masked_refit import Refit, masked_refit
 from feta.solvers.refit import with_bias_row
@@ -60,9 +60,7 @@ class StreamedTargets:
     def at(self, V: Tensor, *, revive: bool = True) -> Step:
         C, total, rows = torch.zeros_like(V, dtype=torch.float64), 0.0, 0
         for A, B in self.problem.rows.chunks():
-            product, error = _one_chunk(self.problem, V, A, B, revive, None)
-            C += product
-            total += error
+            total += _add_chunk(C, self.problem, V, A, B, revive, None)
             rows += len(A)
         return Step(total / max(rows, 1), complete(C))
 
@@ -85,63 +83,70 @@ class SampledTargets:
     statistics: Gram
     size: int
     _held: list[_Held] | None = field(default=None, init=False)
+    _base: Tensor | None = field(default=None, init=False)
 
     @property
     def held(self) -> list[_Held]:
         if self._held is None:
-            thin = self.problem.rows.thinned(max(1, self.statistics.rows // self.size))
+            thin = self.problem.rows.thinned(max(1, -(-self.statistics.rows // self.size)))
             self._held = list(self._read(thin))
         return self._held
+
+    @property
+    def base(self) -> Tensor:
+        """H W~."""
+        if self._base is None:
+            self._base = self.statistics.H @ _trained(self.problem).double()
+        return self._base
 
     def _read(self, thin: ActivationStream) -> Iterator[_Held]:
         W = _trained(self.problem)
         if self.problem.own_outputs:
-            for A in thin.inputs():
-                reference = _outputs(self.problem, W, A)
-                yield A, self.problem.activation(reference), reference
+            yield from ((A, None, _outputs(self.problem, W, A)) for A in thin.inputs())
         else:
-            for A, B in thin.chunks():
-                yield A, B, _outputs(self.problem, W, A)
+            yield from ((A, B, _outputs(self.problem, W, A)) for A, B in thin.chunks())
+
+    def _chunks(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        for A, B, reference in self.held:
+            yield A, self.problem.activation(reference) if B is None else B, reference
 
     def start(self) -> Tensor:
         if self.problem.own_outputs:  # T is A~ W~ itself, and the sample has nothing to say
-            return self.statistics.H @ _trained(self.problem).double()
+            return self.base
         return self.at(_trained(self.problem)).C
 
     def at(self, V: Tensor, *, revive: bool = True) -> Step:
         C, total, rows = torch.zeros_like(V, dtype=torch.float64), 0.0, 0
-        for A, B, reference in self.held:
-            product, error = _one_chunk(self.problem, V, A, B, revive, reference)
-            C += product
-            total += error
+        for A, B, reference in self._chunks():
+            total += _add_chunk(C, self.problem, V, A, B, revive, reference)
             rows += len(A)
-        C *= self.statistics.rows / rows
-        return Step(total / rows, complete(C.addmm_(self.statistics.H, _trained(self.problem).double())))
+        return Step(total / rows, complete(C.mul_(self.statistics.rows / rows).add_(self.base)))
 
     def objective(self, V: Tensor) -> float:
-        total = sum(_error(self.problem, _outputs(self.problem, V, A), B) for A, B, _ in self.held)
+        total = sum(_error(self.problem, _outputs(self.problem, V, A), B) for A, B, _ in self._chunks())
         return total / sum(len(A) for A, _, _ in self.held)
 
     def release(self) -> None:
         self._held = None
 
 
-_Held = tuple[Tensor, Tensor, Tensor]  # A_s, B_s, A_s~ W~
+_Held = tuple[Tensor, Tensor | None, Tensor]  # A_s, B_s (None: rho of what follows), A_s~ W~
 
 
-def _one_chunk(
-    problem: LayerProblem, V: Tensor, A: Tensor, B: Tensor, revive: bool, reference: Tensor | None
-) -> tuple[Tensor, float]:
-    """A~' (T - reference) and ||rho(Z) - B||^2 of one chunk of rows."""
-    relu = problem.activation is Activation.RELU
+def _add_chunk(
+    C: Tensor,
+    problem: LayerProblem,
+    V: Tensor,
+    A: Tensor,
+    B: Tensor,
+    revive: bool,
+    reference: Tensor | None,
+) -> float:
+    """C += A~' (T - reference); ||rho(Z) - B||^2 of one chunk of rows."""
     Z = _outputs(problem, V, A)
-    T = relu_targets(Z, B, revive) if relu else B
-    if reference is not None:
-        T = T - reference
-    product = (A.t() @ T).double()
-    if problem.bias is not None:
-        product = torch.cat([product, T.sum(0, keepdim=True, dtype=torch.float64)])
-    return product, _error(problem, Z, B)
+    T = relu_targets(Z, B, revive) if problem.activation is Activation.RELU else B
+    add_cross(C, A, T if reference is None else T - reference)
+    return _error(problem, Z, B)
 
 
 def _error(problem: LayerProblem, Z: Tensor, B: Tensor) -> float:

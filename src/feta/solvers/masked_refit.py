@@ -125,27 +125,34 @@ class MaskedFactors:
         for label, tensor in (("C", C), ("toward", toward)):
             if tensor is not None and tensor.shape != shape:
                 raise ConfigError(f"masked_refit.{label} must have shape {shape}, got {tuple(tensor.shape)}")
-        end = self.scale.new_zeros(1, shape[1])
-        T = torch.zeros_like(C, dtype=self.scale.dtype) if toward is None else toward.double()
-        # Nothing is known of a dead input's weight: it stays where the ridge would pull it to.
-        right = torch.cat([((C.double() + self.added * T) * self.scale).where(~self.dead, T), end])
-        pull = torch.cat([T / self.scale, end])
-        X, inverse = torch.zeros_like(right), torch.zeros_like(right)
+        V = torch.zeros(shape[0] + 1, shape[1], dtype=self.scale.dtype, device=self.scale.device)
+        inverse = torch.zeros_like(V) if with_inverse_diagonal else None
+        # Of the row past the end, where padding points: scale 0, so that nothing comes of it.
+        scale, added, dead = (
+            torch.cat([t, t.new_zeros(1, 1)])[:, 0] for t in (self.scale, self.added, self.dead)
+        )
         worst, damped, retried = 0.0, 0, 0
         batches: Iterable[_Batch] = self._factored() if self.held is None else self.held
         for batch in batches:
             at = batch.index, batch.columns[:, None]
-            b = right[at] + batch.damping * pull[at] if batch.damping else right[at]
-            X[at] = torch.cholesky_solve(b.to(batch.L.dtype)[:, :, None], batch.L)[:, :, 0].double()
-            if with_inverse_diagonal:
-                inverse[at] = lower_inverse(batch.L).square().sum(1).double()
+            inside = batch.index.clamp_max(shape[0] - 1), batch.columns[:, None]
+            pull = 0.0 if toward is None else toward[inside].double()
+            here = scale[batch.index]
+            b = (C[inside].double() + added[batch.index] * pull) * here
+            # Nothing is known of a dead input's weight: it stays where the ridge would pull it to.
+            b = torch.where(dead[batch.index], torch.as_tensor(pull, dtype=b.dtype), b)
+            if batch.damping and toward is not None:
+                b += batch.damping * torch.where(here > 0, pull / here, 0)
+            x = torch.cholesky_solve(b.to(batch.L.dtype)[:, :, None], batch.L)[:, :, 0]
+            V[at] = x.double() * here
+            if inverse is not None:
+                inverse[at] = lower_inverse(batch.L).square().sum(1).double() * here.square()
             worst = max(worst, batch.damping)
             damped += len(batch.columns) if batch.damping else 0
             retried += len(batch.columns) if batch.retried else 0
-        V = (X[:-1] * self.scale).where(self.support.t(), 0)
-        inverse = (inverse[:-1] * self.scale.square()).where(self.support.t(), 0)
         status = Status.DAMPED if damped or retried else Status.OK
-        return Refit(V, status, worst, damped, retried, inverse if with_inverse_diagonal else None)
+        diagonal = None if inverse is None else inverse[:-1]
+        return Refit(V[:-1], status, worst, damped, retried, diagonal)
 
     def _factored(self) -> Iterator[_Batch]:
         """Every column once, with the least damping for which its factor can be trusted."""

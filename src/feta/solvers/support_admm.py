@@ -57,6 +57,7 @@ def support_admm(
     k: int,
     *,
     penalised_rows: Tensor | None = None,
+    column_weights: Tensor | None = None,
     ridge: float = 0.0,
     toward: Tensor | None = None,
     rho: float = 0.1,
@@ -71,6 +72,7 @@ def support_admm(
     """A support of k weights for the layer, started at W0.
 
     penalised_rows: (d,) bool, the rows that may be pruned and are counted; all by default.
+    column_weights: (d_out,) factors of the columns' errors, not squared: which column deserves the weights.
     ridge: relative to the mean of H's diagonal over these rows; pulls to `toward` (d, d_out), or to zero.
     warm_up: the support can come to rest only after this many iterations.
     relaxation: of W towards the last D, in (0, 2); 1.6 takes a third fewer iterations to as good a support.
@@ -81,9 +83,11 @@ def support_admm(
         raise ConfigError(f"support_admm.relaxation must be in (0, 2), got {relaxation}")
     rows = torch.ones(len(H), dtype=torch.bool, device=H.device) if penalised_rows is None else penalised_rows
     problem = _Reduced.of(H, C, rows, ridge, toward, dtype)
+    weights = torch.ones(C.shape[1], device=C.device) if column_weights is None else column_weights
+    weights = weights.to(dtype)
     found = search(
-        GramStep(problem.H, problem.C, explicit=every * C.shape[1] >= len(H)),
-        problem.scaled(W0).to(dtype),
+        GramStep(problem.H, problem.C.mul_(weights), explicit=every * C.shape[1] >= len(H)),
+        problem.scaled(W0).to(dtype).mul_(weights),
         k,
         rho=rho,
         schedule=schedule,
@@ -94,7 +98,10 @@ def support_admm(
         watch=watch,
     )
     return replace(
-        found, mask=problem.whole(found.mask), D=problem.unscaled(found.D), W=problem.unscaled(found.W)
+        found,
+        mask=problem.whole(found.mask),
+        D=problem.unscaled(found.D / weights),
+        W=problem.unscaled(found.W / weights),
     )
 
 

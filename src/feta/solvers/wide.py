@@ -63,12 +63,15 @@ class RowsSystem:
         back = torch.addmm(torch.outer(self.mean, Z.sum(0)), self.A.t(), Z, beta=-1)
         return (back / self.scale[:, None]).where(self.alive[:, None], 0)
 
-    def support(self, C: Tensor, V: Tensor, keep: int, settings: GramSettings) -> SupportResult:
+    def support(
+        self, C: Tensor, V: Tensor, keep: int, settings: GramSettings, weights: Tensor | None = None
+    ) -> SupportResult:
         d_in, dtype = self.A.shape[1], self.A.dtype
         start = (V[:d_in].to(dtype) * self.scale[:, None]).where(self.alive[:, None], 0)
+        by_output = 1.0 if weights is None else weights.to(self.A)
         found = search(
-            _RowsStep(self, self._scaled(C)),
-            start,
+            _RowsStep(self, self._scaled(C) * by_output),
+            start * by_output,
             keep,
             rho=settings.rho,
             schedule=((0.0, settings.growth),),
