@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from feta.errors import ConfigError
-from feta.lab.jobs import prune_network
+from feta.lab import store
+from feta.lab.jobs import dense_validation, prune_network, retrain_network
 from feta.lab.judge import judge
 from feta.lab.training import Training, train
+from feta.masks import masks_of
 
 
 @pytest.fixture(scope="module")
@@ -50,3 +52,39 @@ def test_options_of_the_engine_are_passed_on(network, tiny_data):
         prune_network(network, tiny_data, 0.5, "threshold", mode="sideways")
     _, summary = prune_network(network, tiny_data, 0.5, "threshold", layers=["softmax"])
     assert [layer["name"] for layer in summary["layers"]] == ["softmax"]
+
+
+def test_refinement_is_a_stage_of_its_own(network, tiny_data):
+    pruned, summary = prune_network(network, tiny_data, 0.75, "threshold", refine=True)
+    assert json.loads(json.dumps(summary["refinement"])) == summary["refinement"]
+    assert summary["refinement"]["loss_after"] < summary["refinement"]["loss_before"]
+    assert pruned.info.pruning["refinement"] == {"passes": 3.0, "loss": "kl"}
+    assert prune_network(network, tiny_data, 0.75, "threshold")[1]["refinement"] is None
+
+
+def test_retraining_comes_back_to_what_the_file_remembers(network, tiny_data, tmp_path):
+    pruned, summary = prune_network(network, tiny_data, 0.9, "threshold")
+    store.save(pruned, tmp_path / "pruned.safetensors")
+    pruned = store.load(tmp_path / "pruned.safetensors")
+    assert dense_validation(pruned) == summary["accuracy"]["dense"]["validation"]
+    before = {name: t.clone() for name, t in pruned.model.state_dict().items()}
+    retrained, result = retrain_network(pruned, tiny_data, max_epochs=3, tolerance=3, learning_rate=0.05)
+    assert json.loads(json.dumps(result)) == result
+    assert result["goal"] == dense_validation(pruned)
+    assert result["recovered"] is True
+    assert result["start"] == result["accuracy"]["pruned"]["validation"]
+    assert result["accuracy"]["retrained"] == judge(retrained.model, tiny_data) == retrained.info.accuracy
+    assert result["accuracy"]["retrained"]["validation"] == pytest.approx(result["history"][-1][2])
+    assert retrained.info.pruning["method"] == "threshold"
+    assert retrained.info.pruning["retraining"]["epochs"] == result["epochs"]
+    assert all(torch.equal(pruned.model.state_dict()[name], t) for name, t in before.items())
+    found = masks_of(retrained.model)
+    assert all(torch.equal(found[name], mask) for name, mask in masks_of(pruned.model).items())
+
+
+def test_a_goal_that_is_given_and_none_at_all(network, tiny_data):
+    assert dense_validation(network) is None
+    _, summary = retrain_network(network, tiny_data, max_epochs=1)
+    assert (summary["goal"], summary["recovered"]) == (None, None)
+    _, summary = retrain_network(network, tiny_data, max_epochs=1, goal=1.0)
+    assert (summary["goal"], summary["stopped"], summary["epochs"]) == (1.0, "recovered", 0.0)
