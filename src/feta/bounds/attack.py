@@ -25,12 +25,16 @@ INSIDE = 1 - 1e-6
 
 @dataclass(frozen=True)
 class Attack:
-    """How hard to search: random points, and restarts of gradient ascent with so many steps each."""
+    """How hard to search: random points, and restarts of gradient ascent with so many steps each.
+
+    `beyond` are multiples of a certified radius at which it is tried too, where it should find something.
+    """
 
     points: int = 50
     restarts: int = 3
     steps: int = 30
     seed: int = 0
+    beyond: tuple[float, ...] = (2.0, 5.0, 10.0, 20.0, 50.0)
 
     def __post_init__(self) -> None:
         for name in ("points", "restarts", "steps"):

@@ -25,7 +25,6 @@ from feta.calibration.capture import evaluating
 from feta.errors import ConfigError, DataError, ModelError
 
 RADII = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-BEYOND = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 FORMS = ("global", "local")
 Tell = Callable[[str, int, int], None]  # what is being done, samples done, samples in all
 
@@ -141,9 +140,10 @@ def _form(pair: Pair, name: str, inputs: Tensor, attack: Attack | None, tell: Te
     if attack is None:
         return Form(tuple(radius.tolist()))
     tell(f"attack on {name}", 0, len(inputs))
-    found = [(times, pair.attacked(attack, inputs, times * radius)) for times in BEYOND]
+    changed = pair.attacked(attack, inputs, radius)
     # The ball itself is the test; the larger ones show that the same search does find changes.
-    return Form(tuple(radius.tolist()), found[0][1], tuple(found[1:]))
+    beyond = tuple((times, pair.attacked(attack, inputs, times * radius)) for times in attack.beyond)
+    return Form(tuple(radius.tolist()), changed, beyond)
 
 
 def _check(
@@ -181,8 +181,9 @@ def _batches(
     if isinstance(data, Tensor):
         if labels is not None and len(labels) != len(data):
             raise DataError(f"labels must be as many as inputs ({len(data)}), got {len(labels)}")
-        parts = labels.split(1000) if labels is not None else [None] * -(-len(data) // 1000)
-        yield from ((x.to(device), y) for x, y in zip(data.split(1000), parts, strict=True) if len(x))
+        for start in range(0, len(data), 1000):
+            rows = slice(start, start + 1000)
+            yield data[rows].to(device), None if labels is None else labels[rows]
         return
     if labels is not None:
         raise ConfigError("labels must come with the batches, got them beside an iterable")

@@ -85,11 +85,14 @@ class Relaxation:
         count = min(int((gap > 0).sum(1).max()), self.refined)
         if count == 0:
             return known
-        units = gap.topk(count, dim=1).indices
+        gaps, units = gap.topk(count, dim=1)
+        # A sample with fewer open units than its neighbours in the batch leaves the rest as they are.
+        decided = torch.where(gaps > 0, 0.0, float("inf"))
         size = max(math.prod(step.stage.in_shape) for step in earlier)
-        for part in units.split(max(1, self.memory // (2 * len(low) * size)), dim=1):
+        chunk = max(1, self.memory // (2 * len(low) * size))
+        for part, unused in zip(units.split(chunk, dim=1), decided.split(chunk, dim=1), strict=True):
             rows, bias = unit_rows(stage, part)
-            slack = error.flatten(1).gather(1, part)
+            slack = error.flatten(1).gather(1, part) + unused
             # Both ends in one pass: the lower bound of minus a unit is minus its upper bound.
             found = lower(earlier, torch.cat((rows, -rows), 1), everywhere=False)
             least, most = found.chunk(2, dim=1)
