@@ -14,7 +14,7 @@ from feta.errors import ConfigError, FileError
 from feta.lab import data as datasets
 from feta.lab import networks, store
 from feta.lab.records import read
-from feta.lab.reproduce import EXPERIMENTS, fig2, reproduce, table1
+from feta.lab.reproduce import EXPERIMENTS, fig2, kept, reproduce, subject, table1
 from feta.lab.reproduce.plan import METHODS, PAPER_NETS, load_plan
 from feta.lab.reproduce.table1 import Table1
 from feta.lab.zoo import network_path
@@ -94,6 +94,28 @@ def test_fig2_refines_what_was_pruned(runs):
     assert {record["sparsity"] for record in ran} == {0.9, 0.95}
 
 
+def test_a_network_is_pruned_once_for_both(folder, tmp_path, monkeypatch):
+    small = {"networks": folder, "samples": 200, "methods": "feta:quality=fast", "keep": tmp_path / "pruned"}
+    (first,) = reproduce("table1", quick=True, out=tmp_path / "table1", epochs=1, **small).records
+    fig2._pruned.cache_clear()
+
+    def never(*args, **kwargs):
+        raise AssertionError("pruned again")
+
+    monkeypatch.setattr(subject, "prune", never)
+    plain, refined = reproduce("fig2", quick=True, out=tmp_path / "fig2", **small).records
+    same = ("accuracy", "validation", "prune_seconds", "nonzeros", "relative_error", "status", "options")
+    assert {key: plain[key] for key in same} == {key: first[key] for key in same}
+    assert refined["nonzeros"] == first["nonzeros"]
+    # Not another sparsity's, and not another dense network's.
+    cell = {name: first[name] for name in kept.NAMED}
+    dense = {"validation": first["dense_validation"], "test": first["dense_accuracy"]}
+    model = networks.build("8FC-8FC-10SM", (1, 28, 28), seed=0)
+    assert kept.find(tmp_path / "pruned", cell, dense, model) is not None
+    assert kept.find(tmp_path / "pruned", {**cell, "sparsity": 0.8}, dense, model) is None
+    assert kept.find(tmp_path / "pruned", cell, {**dense, "test": 50.0}, model) is None
+
+
 def test_a_second_run_finds_all_done(runs, folder, monkeypatch):
     def never(*args, **kwargs):
         raise AssertionError("nothing is left to run")
@@ -121,8 +143,7 @@ def test_other_settings_are_other_cells():
     assert len(keys) == 4 * len(table1.cells(Table1()))
 
 
-@pytest.mark.parametrize("budget", [[], ["--cell-budget", "60"]], ids=["here", "worker"])
-def test_without_the_command_line_libraries(tmp_path, folder, budget):
+def test_without_the_command_line_libraries(tmp_path, folder):
     """As on a bare machine: argparse alone, and the worker that a budget needs."""
     script = (
         "import sys, runpy\n"
@@ -132,7 +153,7 @@ def test_without_the_command_line_libraries(tmp_path, folder, budget):
     )
     (tmp_path / "bare.py").write_text(script)
     command = [sys.executable, "bare.py", "fig2", "--quick", "--methods", "threshold", "--samples", "200"]
-    command += ["--networks", str(folder), "--out", "out", *budget]
+    command += ["--networks", str(folder), "--out", "out", "--cell-budget", "60"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("records: out/records.jsonl\n")

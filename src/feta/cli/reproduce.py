@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from feta.cli.console import err, out, print_json
 from feta.cli.data import DataDir, Json
 from feta.cli.networks import Device
+from feta.errors import FetaError
 
 Flag = Parameter(negative="")
 
@@ -32,6 +33,9 @@ def reproduce(
     data_dir: DataDir = None,
     networks: Annotated[
         Path | None, Parameter(help="Folder of trained networks; missing ones are trained.")
+    ] = None,
+    keep: Annotated[
+        Path | None, Parameter(help="Folder of pruned networks; table1 and fig2 then prune each one once.")
     ] = None,
     out_: Annotated[Path | None, Parameter(name=("--out", "-o"), help="Folder for the records.")] = None,
     resume: bool | None = None,
@@ -78,6 +82,7 @@ def reproduce(
     quick
         The same path on data that comes with feta, in a minute or two.
     """
+    from feta.lab.report import build
     from feta.lab.reproduce import reproduce as run
 
     done = run(
@@ -98,6 +103,7 @@ def reproduce(
         data=data,
         data_dir=data_dir,
         networks=networks,
+        keep=keep,
         out=out_,
         resume=resume,
         jobs=jobs,
@@ -107,3 +113,7 @@ def reproduce(
         print_json({"records": str(done.path), "cells": done.records})
         return
     out().print(f"{done.table}\nrecords: {done.path}")  # as text: the columns are too many for a frame
+    try:
+        out().print(f"page: {build(done.path.parent).page}")
+    except FetaError as error:  # the records are there, whatever becomes of the page
+        err().print(f"no page: {error}")

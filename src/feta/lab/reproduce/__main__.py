@@ -27,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--cell-budget", type=float, help="seconds after which a cell is stopped")
     for name in ("device", "data"):
         parser.add_argument(f"--{name}")
-    for name in ("data-dir", "networks", "out"):
+    for name in ("data-dir", "networks", "keep", "out"):
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--resume", action=argparse.BooleanOptionalAction)
     return parser

@@ -17,25 +17,20 @@ from typing import Any
 from feta.lab.experiments import Record, key_of
 from feta.lab.judge import judge
 from feta.lab.reproduce.experiment import Experiment, Table
-from feta.lab.reproduce.plan import METHODS, Plan
-from feta.lab.reproduce.subject import prepare, pruned, pruning_fields, subject_of
+from feta.lab.reproduce.kept import NAMED, Pruned
+from feta.lab.reproduce.plan import PruningPlan
+from feta.lab.reproduce.subject import prepare, pruned, subject_of
 from feta.lab.reproduce.summary import accuracy, failed, groups, seconds
 from feta.lab.workers import Cell
-from feta.pruning import PruneResult
 from feta.refining import refine
-
-PRUNING = ("net", "method", "seed", "sparsity", "samples", "data_name", "device")  # names what is pruned
 
 
 @dataclass(frozen=True)
-class Fig2(Plan):
-    """The networks, the methods, the sparsities, and one refinement for all of them."""
+class Fig2(PruningPlan):
+    """One refinement for all methods."""
 
-    methods: tuple[str, ...] = METHODS
-    sparsity: tuple[float, ...] = (0.9,)
     refine: tuple[bool, ...] = (False, True)
     passes: int = 3  # of the refinement
-    samples: int | None = None  # calibration samples; by default the whole training set
     out: Path = Path("results/fig2")
 
 
@@ -64,7 +59,7 @@ def cells(plan: Fig2) -> list[Cell]:
 def run_one(plan: Fig2, cell: Cell) -> Mapping[str, Any]:
     """Prune, or take what the cell before has pruned; refine; judge."""
     subject = subject_of(plan, cell)
-    result = _pruned(plan, key_of(cell, PRUNING))
+    result = _pruned(plan, key_of(cell, NAMED))
     if not cell["refine"]:
         scores = judge(result.model, subject.data, plan.where)
         return _fields(result, scores) | {"refine_seconds": 0.0}
@@ -89,12 +84,12 @@ def run_one(plan: Fig2, cell: Cell) -> Mapping[str, Any]:
 
 
 @functools.lru_cache(maxsize=1)
-def _pruned(plan: Fig2, key: tuple[Any, ...]) -> PruneResult:
-    return pruned(plan, dict(zip(PRUNING, key, strict=True)))
+def _pruned(plan: Fig2, key: tuple[Any, ...]) -> Pruned:
+    return pruned(plan, dict(zip(NAMED, key, strict=True)))
 
 
-def _fields(result: PruneResult, scores: Mapping[str, float]) -> dict[str, Any]:
-    return {**pruning_fields(result), "accuracy": scores["test"], "validation": scores["validation"]}
+def _fields(result: Pruned, scores: Mapping[str, float]) -> dict[str, Any]:
+    return {**result.fields, "accuracy": scores["test"], "validation": scores["validation"]}
 
 
 def table(records: Sequence[Record]) -> Table:
@@ -124,7 +119,7 @@ EXPERIMENT = Experiment(
     name="fig2",
     title="Figure 2: accuracy without retraining against pruning time",
     plan=Fig2,
-    key_fields=(*PRUNING, "refine", "passes"),
+    key_fields=(*NAMED, "refine", "passes"),
     cells=cells,
     prepare=prepare,
     run_one=run_one,

@@ -66,6 +66,16 @@ class Plan:
         return self.device or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
+@dataclass(frozen=True)
+class PruningPlan(Plan):
+    """Methods against each other."""
+
+    methods: tuple[str, ...] = METHODS
+    sparsity: tuple[float, ...] = (0.9,)
+    samples: int | None = None  # calibration samples; by default the whole training set
+    keep: Path | None = None  # folder of pruned networks, shared between experiments
+
+
 def load_plan(kind: type[P], experiment: str, config: Path | None, given: Mapping[str, Any]) -> P:
     """The plan of an experiment: its defaults, changed by a file, changed by options that are not None."""
     values = {} if config is None else _read(config, experiment)

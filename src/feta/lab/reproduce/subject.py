@@ -21,11 +21,15 @@ from feta.lab import data as datasets
 from feta.lab.bench import parse_method
 from feta.lab.data import DataSet
 from feta.lab.judge import judge
-from feta.lab.reproduce.plan import Plan
+from feta.lab.reproduce import kept
+from feta.lab.reproduce.kept import Pruned
+from feta.lab.reproduce.plan import Plan, PruningPlan
 from feta.lab.workers import Cell
 from feta.lab.zoo import trained
-from feta.pruning import PruneResult, prune
+from feta.pruners import make
+from feta.pruning import prune
 from feta.refining import refine
+from feta.report import PruneReport
 from feta.retraining import retrain
 
 WARM_ROWS = 256
@@ -62,11 +66,15 @@ def prepare(plan: Plan, cell: Cell) -> Mapping[str, Any]:
     }
 
 
-def pruned(plan: Plan, cell: Cell) -> PruneResult:
-    """The subject pruned as the cell says, compensation off as in the paper."""
+def pruned(plan: PruningPlan, cell: Cell) -> Pruned:
+    """The subject pruned as the cell says, compensation off as in the paper; from `plan.keep` if it is there."""
     subject = subject_of(plan, cell)
+    found = None if plan.keep is None else kept.find(plan.keep, cell, subject.dense, subject.model)
+    if found is not None:
+        return found
     method, options = parse_method(cell["method"])
-    return prune(
+    on_gpu = subject.images.is_cuda and make(method, options).passes == "many"
+    result = prune(
         subject.model,
         subject.images,
         cell["sparsity"],
@@ -76,18 +84,21 @@ def pruned(plan: Plan, cell: Cell) -> PruneResult:
         n_samples=cell["samples"],
         seed=cell["seed"],
         device=plan.where,
+        cache="memory" if on_gpu else "auto",  # hundreds of passes: rows must not come from disk each time
     )
+    answer = Pruned(result.model, result.masks, _fields(result.report))
+    if plan.keep is not None:
+        kept.keep(plan.keep, cell, subject.dense, answer)
+    return answer
 
 
-def pruning_fields(result: PruneResult) -> dict[str, Any]:
-    """What the records say of the pruning itself."""
-    layers = result.report.layers
+def _fields(report: PruneReport) -> dict[str, Any]:
     return {
-        "prune_seconds": result.report.seconds,
-        "relative_error": [layer.relative_error for layer in layers],
-        "status": [layer.status for layer in layers],
-        "nonzeros": [layer.nonzeros for layer in layers],
-        "options": result.report.options,
+        "prune_seconds": report.seconds,
+        "relative_error": [layer.relative_error for layer in report.layers],
+        "status": [layer.status for layer in report.layers],
+        "nonzeros": [layer.nonzeros for layer in report.layers],
+        "options": report.options,
     }
 
 

@@ -17,20 +17,17 @@ from typing import Any
 from feta.lab.experiments import Record
 from feta.lab.judge import judge
 from feta.lab.reproduce.experiment import Experiment, Table
-from feta.lab.reproduce.plan import METHODS, Plan
-from feta.lab.reproduce.subject import prepare, pruned, pruning_fields, subject_of
+from feta.lab.reproduce.plan import PruningPlan
+from feta.lab.reproduce.subject import prepare, pruned, subject_of
 from feta.lab.reproduce.summary import accuracy, failed, groups, seconds
 from feta.lab.workers import Cell
 from feta.retraining import retrain
 
 
 @dataclass(frozen=True)
-class Table1(Plan):
-    """The networks, the methods, and one way to retrain for all of them."""
+class Table1(PruningPlan):
+    """One way to retrain for all methods."""
 
-    methods: tuple[str, ...] = METHODS
-    sparsity: tuple[float, ...] = (0.9,)
-    samples: int | None = None  # calibration samples; by default the whole training set
     epochs: int = 30  # of retraining, at the most
     tolerance: float = 0.1  # points of validation accuracy
     learning_rate: float = 0.01
@@ -85,11 +82,11 @@ def run_one(plan: Table1, cell: Cell) -> Mapping[str, Any]:
     after = judge(retrained.model, subject.data, plan.where)
     report = retrained.report
     return {
-        **pruning_fields(result),
+        **result.fields,
         "accuracy": before["test"],
         "validation": before["validation"],
         "retrain_seconds": report.seconds,
-        "total_seconds": result.report.seconds + report.seconds,
+        "total_seconds": result.fields["prune_seconds"] + report.seconds,
         "retrained_accuracy": after["test"],
         "retrained_validation": after["validation"],
         "recovered": report.recovered,
