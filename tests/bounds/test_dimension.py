@@ -77,7 +77,11 @@ def test_pca_counts():
     rows = (
         torch.linalg.qr(rows - rows.mean(0))[0] * torch.tensor([3.0, 2.0, 1.0]).double()
     )  # variance 9 : 4 : 1
-    assert pca(rows, (0.5, 0.9, 0.95, 1.0)) == {0.5: 1, 0.9: 2, 0.95: 3, 1.0: 3}
+    assert pca(rows, (0.5, 0.9, 0.95)) == {0.5: 1, 0.9: 2, 0.95: 3}
+    wide = torch.randn(20, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    energy = torch.linalg.svdvals(wide - wide.mean(0)) ** 2
+    shares = (energy.cumsum(0) / energy.sum()).tolist()
+    assert pca(wide, (0.7,)) == {0.7: next(i for i, share in enumerate(shares, 1) if share >= 0.7)}
 
 
 def test_scale_copies_and_choice_do_not_matter():

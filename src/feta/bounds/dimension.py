@@ -99,7 +99,11 @@ def pca(points: Tensor, energies: tuple[float, ...]) -> dict[float, int]:
     for energy in energies:
         if not 0 < energy <= 1:
             raise ConfigError(f"energies must be in (0, 1], got {energy}")
-    values = torch.linalg.svdvals(points - points.mean(0)) ** 2
+    centred = points - points.mean(0)
+    wide = centred.shape[1] > len(centred)  # the smaller of the two Gram matrices has all the variance
+    values = (
+        torch.linalg.eigvalsh(centred @ centred.t() if wide else centred.t() @ centred).flip(0).clamp_min(0)
+    )
     shares = values.cumsum(0) / values.sum()
     return {e: int((shares < e * (1 - 1e-12)).sum()) + 1 for e in energies}
 
