@@ -12,6 +12,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from feta.bounds.attack import Attack
+    from feta.bounds.certificate import Certificate, certify
     from feta.bounds.dimension import Dimension, intrinsic_dimension
     from feta.bounds.report import BoundsReport, generalisation_bounds
     from feta.bounds.robustness import Manifold
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "feta.bounds.attack": ("Attack",),
+    "feta.bounds.certificate": ("Certificate", "certify"),
     "feta.bounds.dimension": ("Dimension", "intrinsic_dimension"),
     "feta.bounds.report": ("BoundsReport", "generalisation_bounds"),
     "feta.bounds.robustness": ("Manifold",),
@@ -68,7 +72,9 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "Activation",
     "Alps",
+    "Attack",
     "BoundsReport",
+    "Certificate",
     "ConfigError",
     "Corenet",
     "DataError",
@@ -99,6 +105,7 @@ __all__ = [
     "Status",
     "Threshold",
     "Wanda",
+    "certify",
     "generalisation_bounds",
     "hold_zeros",
     "intrinsic_dimension",

@@ -34,7 +34,7 @@ class Attack:
     restarts: int = 3
     steps: int = 30
     seed: int = 0
-    beyond: tuple[float, ...] = (2.0, 5.0, 10.0, 20.0, 50.0)
+    beyond: tuple[float, ...] = (2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 
     def __post_init__(self) -> None:
         for name in ("points", "restarts", "steps"):

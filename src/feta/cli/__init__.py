@@ -12,7 +12,7 @@ from cyclopts import App
 from cyclopts.config import Env, Toml
 
 from feta import __version__
-from feta.cli import bench, bounds, data, demo, methods, networks, prune, report, reproduce, retrain
+from feta.cli import bench, bounds, certify, data, demo, methods, networks, prune, report, reproduce, retrain
 from feta.errors import FetaError
 
 app = App(
@@ -33,6 +33,7 @@ app.command(retrain.retrain)
 app.command(networks.evaluate, name="eval")
 app.command(networks.info)
 app.command(bounds.bounds)
+app.command(certify.certify)
 app.command(bench.bench)
 app.command(reproduce.reproduce)
 app.command(report.report)

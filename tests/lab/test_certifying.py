@@ -1,0 +1,115 @@
+"""Certificates of network files: grey levels, the two files, the page in a browser, refusals."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from feta.bounds.attack import Attack
+from feta.errors import ConfigError, DataError
+from feta.lab import networks, page
+from feta.lab.certificate_page import at_least, at_most, certificate_page, verdict
+from feta.lab.certifying import certify_networks, write_certificate
+from feta.lab.data import Normalisation
+from feta.lab.jobs import prune_network
+from feta.lab.store import Network, NetworkInfo
+from feta.lab.training import Training, train
+
+
+@pytest.fixture(scope="module")
+def pair(tiny_data) -> tuple[Network, Network]:
+    dense = train("12FC-8FC-3SM", tiny_data, Training(max_epochs=3))
+    return dense, prune_network(dense, tiny_data, 0.6, "threshold")[0]
+
+
+@pytest.fixture(scope="module")
+def found(pair, tiny_data) -> dict:
+    attack = Attack(points=5, restarts=1, steps=5, beyond=(50.0,))
+    return certify_networks(*pair, tiny_data, samples=15, attack=attack, radii=(0.001, 0.1, 100.0))
+
+
+def test_the_object(found, pair, tiny_data):
+    assert found["samples"] == len(tiny_data.test) == 120
+    assert found["pruning"]["method"] == "threshold"
+    (std,) = pair[0].info.normalisation.std
+    assert found["grey_levels_per_unit"] == pytest.approx(255 * std)
+    for form in found["forms"].values():
+        assert [row["grey_levels"] for row in form["certified"]] == [
+            pytest.approx(row["radius"] * 255 * std) for row in form["certified"]
+        ]
+        assert form["one_grey_level"] == sum(radius * 255 * std >= 1 for radius in form["radius"])
+        assert form["certified_but_changed"] == 0
+        assert form["certified"][2]["samples"] == 0
+
+
+def test_files(found, tmp_path):
+    data, shown = write_certificate(tmp_path / "new", found)
+    assert json.loads(data.read_text()) == json.loads(json.dumps(found))
+    text = shown.read_text()
+    assert text == certificate_page(found)
+    for words in ("at least", "vacuous", "threshold", "test half", "grey levels"):
+        assert words in text
+    assert "not attacked" not in text
+
+
+def test_the_page_of_a_certificate_with_holes(found):
+    """No labels, no attack, one form, nothing certified."""
+    form = {
+        **found["forms"]["global"],
+        "radius": [0.0] * 15,
+        "certified": [{"radius": 1.0, "grey_levels": 80.0, "samples": 0, "share": 0.0}],
+        "certified_any": 0,
+        "vacuous": True,
+        "median_radius": 0.0,
+        "certified_but_changed": None,
+        "changed_beyond": [],
+    }
+    bare = {
+        **found,
+        "pruning": None,
+        "accuracy_lost": None,
+        "accuracy_lost_upper_bound": None,
+        "attack": None,
+        "forms": {"global": form},
+    }
+    text = certificate_page(bare)
+    assert "vacuous: no sample is certified" in text
+    assert "not attacked" in text
+    assert "accuracy lost" not in text
+    assert verdict(form).startswith("vacuous")
+
+
+def test_bounds_are_rounded_outwards():
+    assert (at_least(93.689), at_most(5.351), at_least(50.0), at_most(-1.239)) == (
+        "93.68",
+        "5.36",
+        "50.00",
+        "-1.23",
+    )
+
+
+def test_several_channels_count_by_the_smallest_factor(pair, tiny_data):
+    info = NetworkInfo("4FC-3SM", (2, 3, 3), "tiny", Normalisation((0.1, 0.2), (0.5, 0.2)))
+    network = Network(networks.build(info.specification, info.shape, seed=0), info)
+    images = torch.randint(0, 256, (20, 2, 3, 3), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    split = replace(tiny_data.test, images=images, labels=torch.zeros(20, dtype=torch.int64))
+    data = replace(tiny_data, train=split, test=split)
+    said = certify_networks(network, network, data, samples=2, attack=None, forms=("global",))
+    assert said["grey_levels_per_unit"] == pytest.approx(255 * 0.2)
+    with pytest.raises(ConfigError, match="both networks must take the same inputs"):
+        certify_networks(network, pair[0], data)
+    with pytest.raises(DataError, match=r"'tiny' must have images of \(2, 3, 3\), got \(1, 6, 6\)"):
+        certify_networks(network, network, tiny_data)
+
+
+@pytest.mark.browser
+def test_the_page_opens(found, browser, tmp_path):
+    page.write(tmp_path / "page.html", certificate_page(found))
+    browser.get((tmp_path / "page.html").as_uri())
+    assert browser.get_log("browser") == []
+    assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
+    assert browser.execute_script("return document.querySelectorAll('svg').length") >= 2
+    assert "Inputs nobody has tried" in browser.find_element("tag name", "body").text
