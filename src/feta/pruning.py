@@ -105,7 +105,7 @@ def prune(
     with evaluating(run.original, run.pruned):
         traces = run.trace()
         chosen = select(run.original, [trace.name for trace in traces], layers)
-        goals, allocated = _allocate(run, traces, chosen, sparsity, allocation, pruner)
+        goals, allocated = _allocate(run, traces, chosen, sparsity, allocation)
         walk = _Walk(run, goals, pruner, mode, cache, activation, callback, seed)
         reports, compensated, seconds = walk.over(traces, compensate)
         if batchnorm and inputs is not None:
@@ -250,7 +250,6 @@ def _allocate(
     chosen: Sequence[str],
     sparsity: SparsityRequest,
     allocation: str,
-    pruner: Pruner,
 ) -> tuple[dict[str, Sparsity], AllocationReport]:
     """A target for each layer to prune, and how it was found."""
 
@@ -258,7 +257,7 @@ def _allocate(
         if run.inputs is None:  # pragma: no cover - refused at the gate
             raise ConfigError(f"data must be given for allocation '{allocation}', got None")
         probe = Probe.of(run.original, run.pruned, run.inputs, run.device, run.dtype)
-        return probe.curves(allocation, traces, chosen, fits=pruner.passes != "none")
+        return probe.curves(allocation, traces, chosen)
 
     started = run.clock()
     goals = targets(run.original, chosen, sparsity, allocation, measure)

@@ -19,7 +19,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from feta.calibration.inputs import Inputs, call
+from feta.calibration.inputs import Inputs, Merged, call
 from feta.errors import ConfigError
 
 CPU = torch.device("cpu")
@@ -158,6 +158,17 @@ def test_thinned_takes_every_stride_th_sample_whatever_the_batches(stride):
     assert torch.equal(rows(whole), X)
     named = Inputs([{"x": batch, "flag": True} for batch in whole]).thinned(stride)
     assert torch.equal(torch.cat([batch["x"] for batch in named]), rows(thin))
+    for start in (1, 3, 6, 8):
+        assert torch.equal(torch.cat([X[:0], *whole.thinned(stride, start)]), X[start::stride])
+
+
+def test_small_batches_are_merged_in_order():
+    batches = [X[:2], X[2:3], X[3:7], {"x": X[:1]}, X[7:8], X[:1, :1], X[8:]]
+    merged = list(Merged(batches, 3))
+    sizes = [len(batch) if isinstance(batch, torch.Tensor) else "dict" for batch in merged]
+    assert sizes == [3, 4, "dict", 1, 1, len(X) - 8]
+    assert torch.equal(torch.cat(list(Merged(X.split(2), 4))), X)
+    assert list(Merged([])) == []
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ KEYS = {
     "refinement",
     "accuracy",
     "file_bytes",
+    "allocation",
 }
 LAYER_KEYS = {"name", "shape", "nonzeros", "sparsity", "relative_error", "seconds"}
 

@@ -98,6 +98,22 @@ def test_a_second_run_adds_only_what_is_missing(folder, tmp_path, monkeypatch):
     assert len(read(records)) == 4
 
 
+def test_allocations_are_cells_of_their_own_and_old_records_are_uniform(folder, tmp_path):
+    records = tmp_path / "records.jsonl"
+    small = {"methods": ("threshold",), "sparsities": (0.9,), "seeds": 1, "compensate": (False,)}
+    (uniform,) = run_bench(plan(folder, **small), records)
+    old = {key: value for key, value in uniform.items() if not key.startswith("allocation")}
+    records.write_text(json.dumps(old) + "\n", encoding="utf-8")
+    (again,) = run_bench(plan(folder, **small), records)
+    assert again == old
+    (shared,) = run_bench(plan(folder, **small, allocation="erk"), records)
+    assert shared["allocation"] == "erk"
+    assert shared["nonzeros"] != uniform["nonzeros"]
+    assert sum(shared["nonzeros"]) == sum(uniform["nonzeros"])
+    with pytest.raises(ConfigError, match="unknown allocation 'erc'; did you mean 'erk'"):
+        plan(folder, allocation="erc")
+
+
 def test_floor_is_a_time_and_leaves_no_hook(folder):
     network = store.load(network_path(folder, "dense-mnist", 0, "mnist-mini"))
     data = datasets.load("mnist-mini")

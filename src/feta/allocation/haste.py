@@ -1,15 +1,16 @@
 """A layer pruned in haste to many sparsities, for its error–count curve: not well, but cheaply and alike.
 
-    mask      the k largest |w_jo| * ||a_j - mean||        (for methods that fit; |w_jo| for those that do not)
+    mask      the k largest |w_jo| * ||a_j - mean||
     weights   on it, a few steps of conjugate gradients towards   min ||(A - mean)(U - W)||^2 + r ||U - W||^2
 
 The bias takes up what the means of the inputs leave. One pass for a Gram matrix serves every sparsity, and
-nothing is factored. Curves of thresholding overstate what a layer loses under a method that fits; these lie
-closer to them, and what an allocation needs is how layers compare.
+nothing is factored. Curves of plain thresholding would overstate what a layer loses under a method that fits,
+and for thresholding itself they gave no better shares (they flatten where little is left of a layer).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -52,15 +53,13 @@ class _Fit:
 class _Group:
     W: Tensor  # (d_in, d_out)
     bias: Tensor | None
-    fit: _Fit | None  # None: weights stay as they are
+    fit: _Fit
 
     def scores(self) -> Tensor:
-        return self.W.abs() if self.fit is None else self.W.abs() * self.fit.norms[:, None]
+        return self.W.abs() * self.fit.norms[:, None]
 
     def at(self, mask: Tensor) -> tuple[Tensor, Tensor | None]:
         start, fit = self.W.where(mask, 0), self.fit
-        if fit is None:
-            return start, self.bias
         U = projected_cg(lambda D: fit.H @ D, fit.H.diagonal(), fit.C, start, mask, ITERATIONS)
         if self.bias is None or fit.mean is None:
             return U, self.bias
@@ -74,11 +73,9 @@ class HastyLayer:
     groups: tuple[_Group, ...]
 
     @classmethod
-    def of(cls, view: LayerView, streams: tuple[ActivationStream, ...] | None) -> HastyLayer:
-        """One stream of rows per group, or None where the method does not fit."""
+    def of(cls, view: LayerView, streams: Sequence[ActivationStream]) -> HastyLayer:
+        """One stream of rows per group."""
         parts = [(view.matrix(group), view.bias(group)) for group in range(view.groups)]
-        if streams is None:
-            return cls(tuple(_Group(W, bias, None) for W, bias in parts))
         pairs = zip(parts, streams, strict=True)
         return cls(tuple(_Group(W, bias, _Fit.of(W, bias, rows)) for (W, bias), rows in pairs))
 

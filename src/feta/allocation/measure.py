@@ -9,6 +9,13 @@ which all other layers are the original's, and held-out samples tell what that d
 g_l is the product of the norms of all layers that run after l, as operators. The sum of E_l is then, for layers in
 a chain with functions of slope at most 1 between them, a bound on how far the outputs move. Squares of the
 outputs' change add up as independent errors do; a bound has no right to that, and adds norms.
+
+Sums hold for small errors. A layer that keeps the share s = 1 - E(k) / E(0) of what it says leaves no more to
+those after it, and shares multiply; so what is added up over layers is -log s, in the curve's own unit:
+
+    -E(0) log(1 - E(k) / E(0))  =  E(k) + E(k)^2 / 2 E(0) + ...
+
+An empty layer, which any sum of errors may find cheap, is then out of the question.
 """
 
 from __future__ import annotations
@@ -34,6 +41,7 @@ GRID = (*(2.0**-power for power in range(8, 0, -1)), 0.75)  # of a layer's weigh
 FIT_SAMPLES = 4096  # at the most, for the Gram matrices
 FIT_ROWS = 16384  # at the most, about: a sample of a convolution gives a row for each position
 HELD_SAMPLES = 512  # at the most, for the errors
+LEAST_SHARE = 0.02  # of what a layer says: what is measured of less is noise
 
 
 @dataclass(frozen=True)
@@ -59,23 +67,26 @@ class Probe:
         held = list(Merged(inputs.thinned(apart, stride))) or list(fit)  # of one sample none is held out
         return cls(original, copy, device, dtype, fit, -(-samples // (2 * stride)), held)
 
-    def curves(
-        self, allocation: str, traces: Sequence[LayerTrace], names: Sequence[str], fits: bool
-    ) -> dict[str, Curve]:
-        """A curve for each named layer; `fits`: whether the method to come refits weights."""
+    def curves(self, allocation: str, traces: Sequence[LayerTrace], names: Sequence[str]) -> dict[str, Curve]:
+        """What is to be added up over the layers: a curve for each that is named."""
+        found = self.errors(allocation, traces, names)
+        return {name: Curve(curve.counts, compounded(curve.errors)) for name, curve in found.items()}
+
+    def errors(self, allocation: str, traces: Sequence[LayerTrace], names: Sequence[str]) -> dict[str, Curve]:
+        """E_l as it was measured."""
         chosen = [trace for trace in traces if trace.name in names]
         if allocation == "sensitivity":
             judge = self._outputs_moved()
-            return {trace.name: self._curve(trace, fits, judge) for trace in chosen}
+            return {trace.name: self._curve(trace, judge) for trace in chosen}
         gains = self._gains(traces)
-        found = {trace.name: self._curve(trace, fits, self._response_moved) for trace in chosen}
+        found = {trace.name: self._curve(trace, self._response_moved) for trace in chosen}
         return {name: _rooted(curve, gains[name]) for name, curve in found.items()}
 
     @torch.no_grad()
-    def _curve(self, trace: LayerTrace, fits: bool, judge: Callable[[LayerTrace], float]) -> Curve:
+    def _curve(self, trace: LayerTrace, judge: Callable[[LayerTrace], float]) -> Curve:
         view = LayerView(self.copy.get_submodule(trace.name), trace.name)
         kept = LayerView(self.original.get_submodule(trace.name), trace.name)
-        hasty = HastyLayer.of(kept, self._streams(trace, kept) if fits else None)
+        hasty = HastyLayer.of(kept, self._streams(trace, kept))
         size = kept.weight.numel()
         counts = sorted({0, *(round(share * size) for share in GRID)} - {size})
         errors = []
@@ -142,6 +153,14 @@ class Probe:
             layer = self.original.get_submodule(trace.name)
             product *= operator_upper(layer, inputs.shape[-3:] if isinstance(layer, nn.Conv2d) else ())
         return gains
+
+
+def compounded(errors: Sequence[float]) -> tuple[float, ...]:
+    """-E(0) log(1 - E / E(0)) of errors that begin with E(0), the share that is kept at least LEAST_SHARE."""
+    empty = errors[0]
+    if empty <= 0:
+        return tuple(errors)
+    return tuple(-empty * math.log(max(1 - error / empty, LEAST_SHARE)) for error in errors)
 
 
 def _squared(difference: Tensor) -> float:

@@ -21,6 +21,7 @@ def bench(
     sparsity: str = "0.8,0.9,0.95,0.98",
     seeds: int = 3,
     compensate: Literal["on", "off", "both"] = "both",
+    allocation: str = "uniform",
     samples: int | None = None,
     data: str | None = None,
     device: Device = None,
@@ -47,6 +48,8 @@ def bench(
         Networks per preset.
     compensate
         With or without a refit of the layer after the last pruned one, for every method alike.
+    allocation
+        How the budget is shared over layers, for every method alike: see `feta prune --help`.
     samples
         Calibration samples; by default the whole training set.
     data
@@ -73,6 +76,7 @@ def bench(
         sparsities=shares,
         seeds=seeds,
         compensate={"on": (True,), "off": (False,), "both": (False, True)}[compensate],
+        allocation=allocation,
         samples=samples,
         data=data,
         device=resolve_device(device),

@@ -36,6 +36,7 @@ JSON_KEYS = (
     "device",
     "seed",
     "options",
+    "allocation",
     "layers",
     "refinement",
     "accuracy",
@@ -109,7 +110,8 @@ def prune(
     mode
         cascade: each layer is fitted to its inputs in the network pruned so far; parallel: to the original's.
     allocation
-        How the budget is shared over layers: uniform, or global-magnitude (one threshold for all).
+        How the budget is shared over layers: uniform, global-magnitude (one threshold for all), erk (by the
+        layers' shapes), sensitivity (by what pruning each does to the outputs), bound (by the theorems).
     compensate
         Refit every unpruned layer that follows a pruned one to its original outputs.
     refine
@@ -267,6 +269,9 @@ def _show(summary: Mapping[str, Any], output: Path | None) -> None:
     if refined is not None:
         fell = f"{refined['loss']} of the outputs {refined['loss_before']:.3g} → {refined['loss_after']:.3g}"
         out().print(f"refined: {fell}, {refined['passes']:.2g} passes, {refined['seconds']:.2f} s")
+    allocation = summary["allocation"]
+    if allocation["name"] not in ("uniform", "per-layer"):
+        out().print(f"budget shared by {allocation['name']} in {allocation['seconds']:.2f} s")
     accuracy, files = summary["accuracy"], summary["file_bytes"]
     if accuracy is not None:
         dense, pruned = accuracy["dense"]["test"], accuracy["pruned"]["test"]

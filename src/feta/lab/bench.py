@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from feta.allocation import check_allocation
 from feta.calibration.capture import evaluating
 from feta.calibration.inputs import Inputs, call
 from feta.engine import Run
@@ -33,7 +34,7 @@ from feta.pruners import METHODS, make
 from feta.pruning import prune
 from feta.selection import select
 
-KEY = ("net", "seed", "sparsity", "compensate", "method", "samples", "data_name", "device")
+KEY = ("net", "seed", "sparsity", "compensate", "method", "samples", "data_name", "device", "allocation")
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Bench:
     compensate: tuple[bool, ...] = (False, True)
     samples: int | None = None
     device: str = "cpu"
+    allocation: str = "uniform"
     data: str | None = None  # instead of the nets' own
     data_dir: Path | None = None
     networks: Path = Path("results/networks")  # trained networks, made where missing
@@ -57,6 +59,7 @@ class Bench:
             networks.preset(net)
         for method in self.methods:
             make(*parse_method(method))
+        check_allocation(self.allocation)
         if self.seeds < 1:
             raise ConfigError(f"seeds must be >= 1, got {self.seeds}")
 
@@ -69,7 +72,7 @@ def run_bench(
     wanted = []
     for net in bench.nets:
         for seed in range(bench.seeds):
-            where = (bench.samples, bench.data or networks.preset(net).data, bench.device)
+            where = (bench.samples, bench.data or networks.preset(net).data, bench.device, bench.allocation)
             keys = [
                 (net, seed, s, c, m, *where)
                 for c in bench.compensate
@@ -114,6 +117,7 @@ def _network_cells(
             "data_name": data.name,
             "data": data.label,
             "device": bench.device,
+            "allocation": bench.allocation,
             "timed": bench.timed,
             "environment": environment(),
         }
@@ -125,6 +129,7 @@ def _network_cells(
                 name,
                 options=options,
                 compensate=compensate,
+                allocation=bench.allocation,
                 n_samples=bench.samples,
                 seed=seed,
                 device=bench.device,
@@ -133,12 +138,13 @@ def _network_cells(
             yield cell | {"accuracy": None, "relative_error": None, "seconds": None, "reason": str(error)}
             continue
         scores = judge(result.model, data, bench.device)
-        layers = result.report.layers
+        layers, allocated = result.report.layers, result.report.allocation
         yield cell | {
             "accuracy": scores["test"],
             "validation": scores["validation"],
             "relative_error": [layer.relative_error for layer in layers],
             "seconds": result.report.seconds,
+            "allocation_seconds": 0.0 if allocated is None else allocated.seconds,
             "status": [layer.status for layer in layers],
             "nonzeros": [layer.nonzeros for layer in layers],
             "options": result.report.options,
@@ -186,7 +192,8 @@ def parse_method(label: str) -> tuple[str, dict[str, str]]:
 
 
 def _key(cell: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(cell[name] for name in KEY)
+    known = {"allocation": "uniform", **cell}  # records from before there was a choice
+    return tuple(known[name] for name in KEY)
 
 
 def table(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -1,0 +1,177 @@
+"""Error–count curves: against pruning and running the network by hand, and what is read and restored."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import OrderedDict
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from feta.allocation import measure
+from feta.allocation.haste import HastyLayer
+from feta.allocation.measure import GRID, Probe
+from feta.calibration.capture import evaluating, trace_layers
+from feta.calibration.inputs import Inputs, size_of
+from feta.calibration.stream import TensorStream
+from feta.errors import ModelError
+from feta.layers import LayerView
+from feta.selection import prunable_names
+
+CPU, F64 = torch.device("cpu"), torch.float64
+
+
+def mlp() -> nn.Sequential:
+    torch.manual_seed(0)
+    layers: OrderedDict[str, nn.Module] = OrderedDict(
+        fc1=nn.Linear(9, 12), relu1=nn.ReLU(), fc2=nn.Linear(12, 8), relu2=nn.ReLU(), out=nn.Linear(8, 3)
+    )
+    return nn.Sequential(layers).double()
+
+
+def convnet() -> nn.Sequential:
+    torch.manual_seed(0)
+    layers: OrderedDict[str, nn.Module] = OrderedDict(
+        conv1=nn.Conv2d(2, 4, 3, padding=1),
+        relu1=nn.ReLU(),
+        conv2=nn.Conv2d(4, 6, 3, groups=2, stride=2),
+        relu2=nn.ReLU(),
+        pool=nn.MaxPool2d(2, stride=1),
+        flatten=nn.Flatten(),
+        fc1=nn.Linear(24, 5),
+        relu3=nn.ReLU(),
+        out=nn.Linear(5, 3),
+    )
+    return nn.Sequential(layers).double()
+
+
+X = torch.randn(600, 9, generator=torch.Generator().manual_seed(1), dtype=F64)
+IMAGES = torch.randn(60, 2, 7, 7, generator=torch.Generator().manual_seed(2), dtype=F64)
+
+
+def errors_of(model, data, allocation, names):
+    probe = Probe.of(model, copy.deepcopy(model), Inputs(data), CPU, F64)
+    traces = trace_layers(model, prunable_names(model), next(iter(probe.fit)), CPU, F64)
+    with evaluating(model, probe.copy):
+        found = probe.errors(allocation, traces, names)
+        curves = probe.curves(allocation, traces, names)
+    for mine, theirs in zip(probe.copy.parameters(), model.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    assert {name: measure.compounded(curve.errors) for name, curve in found.items()} == {
+        name: curve.errors for name, curve in curves.items()
+    }
+    return found, probe
+
+
+def pruned_by_hand(name, probe, count):
+    """The network with one layer pruned in haste, from the rows that meet that layer."""
+    model, end = mlp(), {"fc1": 0, "fc2": 2}[name]
+    A = mlp()[:end](torch.cat(list(probe.fit))).detach()
+    stream = TensorStream(A, A[:, :1], 1000)
+    layer = model.get_submodule(name)
+    HastyLayer.of(LayerView(mlp().get_submodule(name)), (stream,)).write_(LayerView(layer), count)
+    return model
+
+
+def test_sensitivity_by_hand():
+    found, probe = errors_of(mlp(), X, "sensitivity", ["fc2"])
+    held = torch.cat(probe.held)
+    curve = found["fc2"]
+    assert list(found) == ["fc2"]
+    assert curve.counts == (0, *sorted({round(share * 96) for share in GRID} - {0}), 96)
+    for count, error in zip(curve.counts[:-1], curve.errors, strict=False):
+        moved = pruned_by_hand("fc2", probe, count)(held) - mlp()(held)
+        assert error == pytest.approx(moved.square().sum(1).mean().item(), rel=1e-6)
+    assert curve.errors[-1] == 0
+
+
+def test_bound_by_hand():
+    found, probe = errors_of(mlp(), X, "bound", ["fc1", "fc2"])
+    held, model = torch.cat(probe.held), mlp()
+    last, middle = (torch.linalg.matrix_norm(layer.weight, 2).item() for layer in (model.out, model.fc2))
+    for name, gain, end in (("fc1", middle * last, 2), ("fc2", last, 4)):
+        for count, error in zip(found[name].counts[:-1], found[name].errors, strict=False):
+            moved = pruned_by_hand(name, probe, count)[:end](held) - model[:end](held)
+            root = moved.square().sum(1).mean().sqrt().item()
+            assert error == pytest.approx(gain * root, rel=1e-6)
+
+
+@pytest.mark.parametrize(("model", "data"), [(mlp, X), (convnet, IMAGES)], ids=["mlp", "convnet"])
+def test_the_bound_bounds_what_sensitivity_measures(model, data):
+    """One layer alone: the outputs move no further than the layer's response times the gain."""
+    names = prunable_names(model())[:-1]
+    moved, _ = errors_of(model(), data, "sensitivity", names)
+    bound, _ = errors_of(model(), data, "bound", names)
+    for name in names:
+        for squared, most in zip(moved[name].errors, bound[name].errors, strict=True):
+            assert squared**0.5 <= most * (1 + 1e-9)
+        assert moved[name].errors[0] > 10 * moved[name].errors[-2] >= 0
+
+
+def test_compounded():
+    errors = (8.0, 9.0, 4.0, 0.08, 0.0)
+    most = -8 * math.log(measure.LEAST_SHARE)
+    assert measure.compounded(errors) == pytest.approx((most, most, 8 * math.log(2), 0.0804, 0), rel=1e-3)
+    assert measure.compounded((0.0, 0.0)) == (0.0, 0.0)  # a layer nobody reads
+
+
+def test_what_is_read_is_little_and_held_out():
+    data = torch.arange(30_000.0)[:, None].repeat(1, 2)
+    probe = Probe.of(nn.Linear(2, 2), nn.Linear(2, 2), Inputs(data), CPU, torch.float32)
+    fit, held = (torch.cat(list(part))[:, 0] for part in (probe.fit, probe.held))
+    assert 0.5 * measure.FIT_SAMPLES < len(fit) == probe.fit_samples <= measure.FIT_SAMPLES
+    assert 0.5 * measure.HELD_SAMPLES < len(held) <= measure.HELD_SAMPLES
+    assert not set(fit.tolist()) & set(held.tolist())
+    assert float(fit.max()) > 29_000 < float(held.max())  # from all over the data
+    assert max(map(size_of, probe.fit)) <= 2 * 1000
+
+
+@pytest.mark.parametrize("samples", [1, 2, 3])
+def test_hardly_any_samples(samples):
+    found, probe = errors_of(mlp(), X[:samples], "sensitivity", ["fc1"])
+    assert sum(map(size_of, probe.held)) >= 1
+    assert found["fc1"].errors[0] > 0
+
+
+def test_rows_of_convolutions_are_limited(monkeypatch):
+    monkeypatch.setattr(measure, "FIT_ROWS", 100)
+    seen = []
+    original = measure.HastyLayer.of.__func__
+
+    def spy(cls, view, streams):
+        seen.append([stream.n_rows for stream in streams])
+        return original(cls, view, streams)
+
+    monkeypatch.setattr(measure.HastyLayer, "of", classmethod(spy))
+    errors_of(convnet(), IMAGES, "bound", ["conv1", "conv2", "fc1"])
+    assert [len(rows) for rows in seen] == [1, 2, 1] * 2  # errors, then curves
+    assert all(10 <= count <= 250 for rows in seen for count in rows)
+
+
+def test_outputs_that_are_no_numbers():
+    class Labels(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = mlp()
+
+        def forward(self, x):
+            return {"label": self.net(x).argmax(1)}
+
+    with pytest.raises(ModelError, match="must give a float tensor for allocation 'sensitivity', got none"):
+        errors_of(Labels(), X, "sensitivity", ["net.fc1"])
+
+
+def test_functional_networks_and_dictionaries_of_inputs():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(9, 6).double(), nn.Linear(6, 3).double()
+
+        def forward(self, x):
+            return {"logits": self.b(F.relu(self.a(x)))}
+
+    found, _ = errors_of(Net(), [{"x": part, "labels": part} for part in X.split(50)], "sensitivity", ["a"])
+    assert found["a"].errors[0] > found["a"].errors[-2]
