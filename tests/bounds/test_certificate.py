@@ -124,6 +124,7 @@ def test_batches_are_as_good_as_tensors_and_labels_may_be_missing():
     whole = certify(first, second, images, labels, **options)
     batches = list(zip(images.split(7), labels.split(7), strict=True))
     assert certify(first, second, batches, **options) == whole
+    assert certify(first, second, images.double(), labels, **options) == whole
     unlabelled = certify(first, second, images.split(7), **options)
     assert unlabelled.forms == whole.forms
     assert unlabelled.agreement.lower_bound == whole.agreement.lower_bound

@@ -123,7 +123,7 @@ def certify(
     dense, pruned = _on(dense, place), _on(pruned, place)
     kept: list[Tensor] = []
     tell("agreement", 0, samples)
-    counted = agreement(dense, pruned, _keeping(_batches(data, labels, place), kept, samples), confidence)
+    counted = agreement(dense, pruned, _keeping(_batches(data, labels, dense), kept, samples), confidence)
     inputs = torch.cat(kept)
     with evaluating(dense, pruned):
         pair = Pair(dense, pruned, _chain(dense, inputs), _chain(pruned, inputs), norm, refined)
@@ -176,22 +176,24 @@ def _chain(model: nn.Module, inputs: Tensor) -> Chain:
 
 
 def _batches(
-    data: Tensor | Iterable[Any], labels: Tensor | None, device: torch.device
+    data: Tensor | Iterable[Any], labels: Tensor | None, model: nn.Module
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """(inputs, labels or None), the inputs where and as precise as the model is."""
+    like = next(model.parameters(), torch.empty(0))
     if isinstance(data, Tensor):
         if labels is not None and len(labels) != len(data):
             raise DataError(f"labels must be as many as inputs ({len(data)}), got {len(labels)}")
         for start in range(0, len(data), 1000):
             rows = slice(start, start + 1000)
-            yield data[rows].to(device), None if labels is None else labels[rows]
+            yield data[rows].to(like), None if labels is None else labels[rows]
         return
     if labels is not None:
         raise ConfigError("labels must come with the batches, got them beside an iterable")
     for batch in data:
         if isinstance(batch, Tensor):
-            yield batch.to(device), None
+            yield batch.to(like), None
         else:
-            yield batch[0].to(device), batch[1] if len(batch) > 1 else None
+            yield batch[0].to(like), batch[1] if len(batch) > 1 else None
 
 
 def _keeping(

@@ -10,7 +10,7 @@ stage adds an unknown error within a known box, and a bound that carries these b
 `Rounding` doubles the boxes of float32. The second half pays for the certificate's own arithmetic, float64:
 its errors are the same sums with a unit 5e8 times smaller, so half of a float32 box covers them many times
 over. Not covered: arithmetic that is not a plain sum of products in float32 or better (TF32, half precision,
-Winograd or FFT convolutions), and values beyond float32's range.
+Winograd or FFT convolutions), one batch-norm right after another, and values beyond float32's range.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ def certify_networks(
     if data.shape != first.shape:
         raise DataError(f"data set '{data.name}' must have images of {first.shape}, got {data.shape}")
     images = first.normalisation.apply(data.test.images, device)
-    model, other = dense.model.to(device), pruned.model.to(device)
-    found = certify(model, other, images, data.test.labels, device=device, callback=callback, **options)
+    models = dense.model, pruned.model
+    found = certify(*models, images, data.test.labels, device=device, callback=callback, **options)
     grey = 255 * min(first.normalisation.std)  # a ball of radius r holds the ball of r * grey grey levels
     return {
         "network": first.specification,
