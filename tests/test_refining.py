@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -305,6 +308,14 @@ def test_one_output_is_no_class():
         feta.refine(pruned, dense, DATA, loss="kl")
     report = feta.refine(pruned, dense, DATA, loss="mse").report
     assert report.loss_after < report.loss_before
+
+
+def test_every_option_is_documented():
+    page = Path(__file__).parents[1] / "docs" / "retraining.md"
+    rows = dict(
+        re.findall(r"^\| `(\w+)` \| `([\w.]+)` \|", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    )
+    assert rows == {field.name: str(field.default) for field in dataclasses.fields(feta.Refinement)}
 
 
 # As a stage of prune

@@ -262,6 +262,25 @@ def test_frozen_parameters_stay(pruned):
         feta.retrain(model.requires_grad_(False), TRAIN)
 
 
+class Branching(nn.Module):
+    """Its second layer has a gradient from the second batch on."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.late, self.calls = inner, nn.Linear(12, 3), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.inner(x) + (self.late(x) if self.calls > 1 else 0)
+
+
+def test_a_model_whose_parameters_wake_up_late(pruned):
+    model = Branching(pruned.model)
+    result = feta.retrain(model, TRAIN, max_epochs=1)
+    assert result.model.calls == 10
+    assert not torch.equal(result.model.late.weight, model.late.weight)
+
+
 @pytest.mark.parametrize(
     ("data", "options", "kind", "message"),
     [

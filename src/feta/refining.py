@@ -5,7 +5,7 @@
 
 f is the pruned network, f0 the original. A few passes of Adam over unlabelled rows, the rate falling to zero
 along half a cosine; biases and layers that were not pruned are fitted too. Some rows are held out: they
-decide which weights are kept, whether the rate is too long (back to the best weights, on with a third of it)
+decide which weights are kept, whether the rate is too long (back to the best weights, on with a fifth of it)
 and when more passes are of no use.
 """
 
@@ -65,8 +65,8 @@ class Refinement:
     batch_size: int = 100
     loss: LossName = "kl"
     held_out: float = 0.05  # share of the rows, 2000 at the most
-    check_every: float = 0.5  # passes between two looks at them
-    patience: int = 4  # looks without a lower loss
+    check_every: float = 0.25  # passes between two looks at them
+    patience: int = 8  # looks without a lower loss
     seconds: float | None = None
 
     def __post_init__(self) -> None:
@@ -259,8 +259,8 @@ class _Run:
             self.callback(point)
 
     def _back(self) -> None:
-        """From the best weights on with a third of the rate: it was too long for this network."""
-        self.scale /= 3
+        """From the best weights on with a fifth of the rate: it was too long for this network."""
+        self.scale /= 5
         self.model.load_state_dict(self.best_weights)
         for state in self.optimiser.state.values():  # in place, for steps that are recorded
             for value in state.values():

@@ -136,6 +136,7 @@ def retrain(
         )
     home = device_of(model)
     where = torch.device(device) if device is not None else home
+    started = clock(where)
     ranks = Ranks.of(model, where)
     work = _copy(model, where)
     dtype = next((p.dtype for p in work.parameters() if p.is_floating_point()), torch.float32)
@@ -147,7 +148,7 @@ def retrain(
         )
     judge = None if validation is None else Validation(validation, ranks, dtype)
     with hold_zeros(work, masks), threads_for(work), evaluating(work):
-        run = _Run(work, settings, loss or _cross_entropy, optimiser, ranks, judge, callback)
+        run = _Run(work, settings, loss or _cross_entropy, optimiser, ranks, judge, started, callback)
         report = run.over(batches)
     return RetrainResult(work if ranks.many else work.to(home), report)
 
@@ -163,6 +164,7 @@ class _Run:
         optimiser: Optimiser | None,
         ranks: Ranks,
         judge: Validation | None,
+        started: float,
         callback: Callable[[RetrainPoint], None] | None,
     ) -> None:
         self.model, self.settings, self.ranks, self.device = model, settings, ranks, ranks.device
@@ -179,7 +181,7 @@ class _Run:
         self.best = -math.inf
         self.best_weights: dict[str, Tensor] | None = None
         self.judging = 0.0
-        self.started = clock(self.device)
+        self.started = started
 
     def over(self, batches: Batches) -> RetrainReport:
         """Epoch after epoch until there is a reason to stop."""
@@ -271,7 +273,8 @@ class _Run:
         on_gpu = self.device.type == "cuda"
         # On a GPU a tensor, which recorded steps read anew.
         rate = torch.tensor(settings.learning_rate, device=self.device) if on_gpu else settings.learning_rate
-        fused = self.device.type in ("cpu", "cuda")
+        # The fused step wants a gradient for all or none; code of users may leave some out at first.
+        fused = self.device.type in ("cpu", "cuda") and recordable(plain(self.model))
         return torch.optim.SGD(
             parameters, rate, settings.momentum, weight_decay=settings.weight_decay, fused=fused
         )

@@ -87,6 +87,7 @@ def recordable(model: nn.Module) -> bool:
     return all(
         type(module).__module__.startswith("torch.nn.modules.")
         and not any(getattr(module, kind) for kind in hooks)
+        and getattr(module, "momentum", 0) is not None  # such a batch-norm reads its counter
         for module in model.modules()
     )
 
