@@ -172,7 +172,7 @@ class _Run:
         learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if not learning:
             raise ModelError("model must have parameters with requires_grad, got none")
-        self.own = optimiser is None
+        self.own = optimiser is None and loss is _cross_entropy  # none of the user's code in a step
         self.optimiser = (optimiser or self._sgd)(learning)
         self.rates = [float(group["lr"]) for group in self.optimiser.param_groups]
         self.update = Update(model, self.optimiser, loss)
