@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -162,13 +161,14 @@ def test_without_the_command_line_libraries(tmp_path, folder):
 
 def test_the_command(tmp_path, folder):
     command = [
-        sys.executable, "-m", "feta", "reproduce", "fig2", "--quick", "--methods", "threshold", "--json",
-        "--networks", str(folder), "--out", str(tmp_path), "--device", "cpu", "--samples", "200",
+        sys.executable, "-m", "feta", "reproduce", "fig2", "--quick", "--methods", "threshold", "--device", "cpu",
+        "--networks", str(folder), "--out", "fig2", "--samples", "200",
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    answer = json.loads(done.stdout)
-    assert [cell["refine"] for cell in answer["cells"]] == [False, True]
-    assert "1/2 dense-mnist, seed 0, threshold, 0.9" in done.stderr
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert [record["refine"] for record in read(tmp_path / "fig2" / "records.jsonl")] == [False, True]
+    assert "1/2 dense-mnist, seed 0, threshold, 0.9\n" in done.stderr
+    assert done.stdout.splitlines()[-2:] == ["records: fig2/records.jsonl", "page: fig2/report.html"]
+    assert "dense-mnist" in (tmp_path / "fig2" / "report.html").read_text(encoding="utf-8")
 
 
 # Plans
