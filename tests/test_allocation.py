@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feta.allocation import allocate
+from feta.allocation.budget import Curve
 from feta.errors import ConfigError
 from feta.sparsity import Sparsity
 
@@ -45,6 +46,22 @@ def test_global_magnitude_is_one_threshold_with_an_exact_total(percent, seed):
 def test_ties_over_layers_are_still_exact():
     found = allocate({"a": torch.ones(3, 3), "b": torch.ones(3, 3)}, 0.5, "global-magnitude")
     assert [target.nonzeros for target in found.values()] == [8, 1]
+
+
+def test_erk_goes_by_the_sides_of_a_layer():
+    found = allocate(weights(), 0.5, "erk")
+    assert sum(target.nonzeros for target in found.values()) == 52
+    assert [target.nonzeros for target in found.values()] == [18, 20, 14]  # 12 : 14 : 10
+
+
+def test_measured_allocations_need_a_curve_for_each_layer():
+    curves = {name: Curve((0, w.numel()), (1.0, 0.0)) for name, w in weights().items()}
+    found = allocate(weights(), 0.5, "bound", curves | {"c": Curve((0, 36), (9.0, 0.0))})
+    # The steepest first; the flattest has a quarter of its uniform share.
+    assert {name: target.nonzeros for name, target in found.items()} == {"a": 4, "b": 12, "c": 36}
+    for given_curves, got in ((None, "None"), ({"a": curves["a"]}, r"\['a'\]")):
+        with pytest.raises(ConfigError, match=rf"each of \['a', 'b', 'c'\] for 'sensitivity', got {got}"):
+            allocate(weights(), 0.5, "sensitivity", given_curves)
 
 
 def test_unknown():

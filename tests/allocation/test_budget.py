@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feta.allocation.budget import Curve, least_error
+from feta.allocation.shares import floors_of
 from feta.errors import ConfigError, DataError
 
 
@@ -38,30 +39,34 @@ def total_error(given_curves, kept) -> float:
     return sum(value(curve, kept[name]) for name, curve in given_curves.items())
 
 
-def brute_force(given_curves, total: int) -> float:
-    least = 1 if total >= len(given_curves) else 0
-    ranges = [range(least, curve.size + 1) for curve in given_curves.values()]
+def brute_force(given_curves, total: int, floors) -> float:
+    ranges = [range(floors[name], curve.size + 1) for name, curve in given_curves.items()]
     splits = (split for split in product(*ranges) if sum(split) == total)
     return min(total_error(given_curves, dict(zip(given_curves, split, strict=True))) for split in splits)
 
 
 @given(curves(), st.data())
 def test_no_split_is_better(given_curves, data):
-    total = data.draw(st.integers(0, sum(curve.size for curve in given_curves.values())))
-    kept = least_error(given_curves, total)
+    floors = {name: data.draw(st.integers(0, curve.size)) for name, curve in given_curves.items()}
+    most = sum(curve.size for curve in given_curves.values())
+    total = data.draw(st.integers(sum(floors.values()), most))
+    kept = least_error(given_curves, total, floors)
     assert sum(kept.values()) == total
-    assert all(0 <= kept[name] <= curve.size for name, curve in given_curves.items())
-    assert total_error(given_curves, kept) == pytest.approx(brute_force(given_curves, total), abs=1e-9)
+    assert all(floors[name] <= kept[name] <= curve.size for name, curve in given_curves.items())
+    best = brute_force(given_curves, total, floors)
+    assert total_error(given_curves, kept) == pytest.approx(best, abs=1e-9)
 
 
 @given(curves())
 def test_a_larger_budget_takes_from_no_layer_and_no_layer_is_emptied(given_curves):
-    sizes = sum(curve.size for curve in given_curves.values())
-    splits = [least_error(given_curves, total) for total in range(sizes + 1)]
+    sizes = {name: curve.size for name, curve in given_curves.items()}
+    splits = [
+        least_error(given_curves, total, floors_of(sizes, total))
+        for total in range(len(sizes), sum(sizes.values()) + 1)
+    ]
+    assert all(count >= 1 for split in splits for count in split.values())
     for less, more in pairwise(splits):
-        if sum(less.values()) >= len(given_curves):
-            assert min(less.values()) >= 1
-            assert all(less[name] <= more[name] for name in given_curves)
+        assert all(less[name] <= more[name] for name in given_curves)
 
 
 @given(curves())
@@ -97,7 +102,8 @@ def test_power_laws_are_split_as_lagrange_says():
 
 def test_a_layer_that_does_not_matter_gets_what_is_left():
     layers = {"idle": Curve((0, 100), (0.0, 0.0)), "busy": Curve((0, 50), (5.0, 0.0))}
-    assert least_error(layers, 40) == {"idle": 1, "busy": 39}
+    assert least_error(layers, 40) == {"idle": 0, "busy": 40}
+    assert least_error(layers, 40, {"idle": 3, "busy": 0}) == {"idle": 3, "busy": 37}
     assert least_error(layers, 60) == {"idle": 10, "busy": 50}
 
 
@@ -107,10 +113,10 @@ def test_fewer_weights_than_layers():
     assert least_error(layers, 0) == {"a": 0, "b": 0, "c": 0}
 
 
-@pytest.mark.parametrize("total", [-1, 14])
+@pytest.mark.parametrize("total", [-1, 2, 14])
 def test_budgets_that_cannot_be_met(total):
-    with pytest.raises(ConfigError, match=f"between 0 and all 13 weights, got {total}"):
-        least_error({"a": Curve((0, 13), (1.0, 0.0))}, total)
+    with pytest.raises(ConfigError, match=f"between 3 and 13 weights, got {total}"):
+        least_error({"a": Curve((0, 13), (1.0, 0.0))}, total, {"a": 3})
 
 
 @pytest.mark.parametrize("counts", [(0,), (1, 5), (0, 5, 5), (0, 6, 3)])

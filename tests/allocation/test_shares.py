@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feta.allocation.shares import keep_one, proportional
+from feta.allocation.shares import floors_of, keep_one, proportional
 
 LAYERS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 30)), min_size=1, max_size=4)
 
@@ -47,3 +47,10 @@ def test_a_full_layer_hands_on_what_it_cannot_take():
 def test_keep_one():
     assert keep_one({"a": 7, "b": 0, "c": 0}, {"a": 9, "b": 9, "c": 9}) == {"a": 5, "b": 1, "c": 1}
     assert keep_one({"a": 2, "b": 0, "c": 0}, {"a": 9, "b": 9, "c": 9}) == {"a": 2, "b": 0, "c": 0}
+
+
+def test_floors():
+    sizes = {"a": 900, "b": 90, "c": 10}
+    assert floors_of(sizes, 400) == {"a": 90, "b": 9, "c": 1}
+    assert floors_of(sizes, 11) == {"a": 1, "b": 1, "c": 1}
+    assert floors_of(sizes, 2) == {"a": 0, "b": 0, "c": 0}

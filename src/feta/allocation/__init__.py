@@ -7,8 +7,11 @@ sensitivity        least sum over layers of the measured squared change of the n
 bound              least sum over layers of the measured error of the layer × the gain of those after it
 
 The last two need an error–count curve of each layer (allocation.measure), and minimise exactly over its lower
-convex hull (allocation.budget). But for `uniform`, which rounds layer by layer, the number of non-zeros over all
-layers is that of the share of all weights together, and no layer is emptied while there are weights enough.
+convex hull (allocation.budget), with a quarter of its uniform share for every layer: a bound may see no use
+for a layer that nothing can do without.
+
+But for `uniform`, which rounds layer by layer, the number of non-zeros over all layers is that of the share of
+all weights together, and no layer is emptied while there are weights enough.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import torch
 from torch import Tensor
 
 from feta.allocation.budget import Curve, least_error
-from feta.allocation.shares import keep_one, proportional
+from feta.allocation.shares import floors_of, keep_one, proportional
 from feta.errors import ConfigError, unknown_name
 from feta.sparsity import Sparsity, top_k_mask
 
@@ -55,7 +58,7 @@ def allocate(
         if curves is None or set(curves) != set(weights):
             got = None if curves is None else sorted(curves)
             raise ConfigError(f"curves must hold each of {sorted(weights)} for '{allocation}', got {got}")
-        kept = least_error({name: curves[name] for name in weights}, total)
+        kept = least_error({name: curves[name] for name in weights}, total, floors_of(sizes, total))
     return {name: Sparsity(nonzeros=kept[name]) for name in weights}
 
 

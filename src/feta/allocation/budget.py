@@ -1,6 +1,6 @@
 """The best split of a budget over layers, given what each layer's error is at each number of weights.
 
-    minimise  sum over layers of E_l(k_l)    subject to    sum of k_l = total,    1 <= k_l <= n_l
+    minimise  sum over layers of E_l(k_l)    subject to    sum of k_l = total,    f_l <= k_l <= n_l
 
 E_l is known at a few counts. A layer with more weights can do no worse, so a rise is measuring noise and is
 levelled. Between two counts the error is taken to follow a power of k, and of the points so found only the
@@ -51,29 +51,33 @@ class Curve:
         return _convex(_between(list(zip(self.counts, levelled, strict=True))))
 
 
-def least_error(curves: Mapping[str, Curve], total: int) -> dict[str, int]:
-    """The counts with the least sum of errors on the hulls: exact, and exactly `total` together."""
-    sizes = {name: curve.size for name, curve in curves.items()}
-    if not 0 <= total <= sum(sizes.values()):
-        raise ConfigError(f"a budget must be between 0 and all {sum(sizes.values())} weights, got {total}")
-    start = 1 if total >= len(curves) else 0
-    kept = dict.fromkeys(curves, start)
-    left = total - sum(kept.values())
-    for _, name, length in sorted(_segments(curves, start), key=lambda segment: segment[0]):
+def least_error(
+    curves: Mapping[str, Curve], total: int, floors: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """The counts with the least sum of errors on the hulls: exact, and exactly `total` together.
+
+    floors: what each layer has at least; 0 by default.
+    """
+    kept = dict.fromkeys(curves, 0) if floors is None else dict(floors)
+    least, most = sum(kept.values()), sum(curve.size for curve in curves.values())
+    if not least <= total <= most:
+        raise ConfigError(f"a budget must be between {least} and {most} weights, got {total}")
+    left = total - least
+    for _, name, length in sorted(_segments(curves, kept), key=lambda segment: segment[0]):
         step = min(length, left)
         kept[name] += step
         left -= step
     return kept
 
 
-def _segments(curves: Mapping[str, Curve], start: int) -> list[tuple[float, str, int]]:
-    """Every straight piece of the hulls: slope, layer, number of weights."""
+def _segments(curves: Mapping[str, Curve], floors: Mapping[str, int]) -> list[tuple[float, str, int]]:
+    """Every straight piece of the hulls above the floors: slope, layer, number of weights."""
     pieces = []
     for name, curve in curves.items():
         hull = curve.hull()
         for (a, high), (b, low) in pairwise(hull):
-            if b > start:
-                pieces.append(((low - high) / (b - a), name, b - max(a, start)))
+            if b > floors[name]:
+                pieces.append(((low - high) / (b - a), name, b - max(a, floors[name])))
     return pieces
 
 

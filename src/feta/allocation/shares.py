@@ -27,6 +27,13 @@ def proportional(weights: Mapping[str, float], sizes: Mapping[str, int], total: 
     return kept
 
 
+def floors_of(sizes: Mapping[str, int], total: int, part: int = 4) -> dict[str, int]:
+    """What every layer keeps whatever is measured: one part in four of its uniform share, one weight at least."""
+    if total // part < len(sizes):
+        return dict.fromkeys(sizes, 1 if total >= len(sizes) else 0)
+    return proportional({name: float(size) for name, size in sizes.items()}, sizes, total // part)
+
+
 def keep_one(kept: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, int]:
     """The same total with one weight at least in every layer, taken from the fullest; where there are enough."""
     result = dict(kept)
