@@ -33,7 +33,7 @@ def verdict(form: Mapping[str, Any]) -> str:
     if form["vacuous"]:
         return "vacuous: no sample is certified at any of the radii asked for"
     grey = form["one_grey_level"] / form["samples"]
-    return f"median radius {form['median_radius']:.3g}; {100 * grey:.0f} % of the balls reach a grey level"
+    return f"median radius {form['median_radius']:.3g}; {100 * grey:.0f} % of the samples have a grey level or more"
 
 
 def _headlines(found: Mapping[str, Any]) -> list[tuple[str, str]]:
