@@ -138,6 +138,17 @@ def test_a_goal_out_of_reach(pruned):
     assert (report.stopped, report.recovered) == ("epochs", False)
 
 
+def test_it_stops_when_it_gets_no_better(pruned):
+    scores = iter([50.0, 60.0, 60.0, 59.0, 61.0, 60.0, 61.0, 60.0, 60.5] + [0.0] * 99)
+    result = feta.retrain(
+        pruned.model, TRAIN, validation=lambda model: next(scores), goal=90, patience=1, check_every=0.25
+    )
+    assert result.report.stopped == "saturated"
+    assert result.report.recovered is False
+    assert result.report.epochs == 2.0  # the best look was at one epoch
+    assert result.report.accuracy == 61.0
+
+
 def test_time_is_up(pruned):
     result = feta.retrain(pruned.model, TRAIN, validation=HELD_OUT, seconds=1e-9, max_epochs=3)
     assert (result.report.stopped, result.report.epochs) == ("seconds", 0.1)

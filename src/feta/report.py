@@ -76,7 +76,7 @@ class RetrainReport:
     start: float | None  # validation accuracy before the first step
     accuracy: float | None  # of the weights that were kept
     history: tuple[RetrainPoint, ...]
-    stopped: Literal["recovered", "epochs", "seconds"]
+    stopped: Literal["recovered", "saturated", "epochs", "seconds"]
     device: str
     seed: int
 

@@ -31,7 +31,7 @@ from feta.report import RetrainPoint, RetrainReport
 from feta.stepping import GraphedStep, Loss, Update, clock, output_tensor, recordable, set_rate, threads_for
 
 Optimiser = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
-Stopped = Literal["recovered", "epochs", "seconds"]
+Stopped = Literal["recovered", "saturated", "epochs", "seconds"]
 
 TALK_EVERY = 16  # steps between two questions to the other processes whether the time is up
 
@@ -57,6 +57,7 @@ class Retraining:
     decay: float = 0.95
     batch_size: int = 32
     max_epochs: int = 30
+    patience: float | None = None
     seconds: float | None = None
     goal: float | None = None
     tolerance: float = 0.1
@@ -64,7 +65,15 @@ class Retraining:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "decay", "batch_size", "max_epochs", "seconds", "check_every"):
+        for name in (
+            "learning_rate",
+            "decay",
+            "batch_size",
+            "max_epochs",
+            "patience",
+            "seconds",
+            "check_every",
+        ):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigError(f"{name} must be > 0, got {value}")
@@ -86,6 +95,7 @@ def retrain(
     goal: float | None = None,
     tolerance: float = 0.1,
     max_epochs: int = 30,
+    patience: float | None = None,
     seconds: float | None = None,
     learning_rate: float = 0.01,
     momentum: float = 0.9,
@@ -106,6 +116,7 @@ def retrain(
     validation: as data, for accuracy in percent; or a function of the model, the larger the better. Without
         it the last weights are kept, not the best.
     goal: validation accuracy to come back to; it is reached at `goal - tolerance`.
+    patience: epochs without a better validation accuracy after which it is saturated; None: no such end.
     seconds: a budget beside `max_epochs`; everything that is waited for counts, validation included.
     decay: of the learning rate, per epoch.
     batch_size: for a pair of tensors; in each process. A loader has its own.
@@ -121,14 +132,16 @@ def retrain(
         decay=decay,
         batch_size=batch_size,
         max_epochs=max_epochs,
+        patience=patience,
         seconds=seconds,
         goal=goal,
         tolerance=tolerance,
         check_every=check_every,
         seed=seed,
     )
-    if goal is not None and validation is None:
-        raise ConfigError("validation must be given with a goal, got None")
+    for name, value in (("goal", goal), ("patience", patience)):
+        if value is not None and validation is None:
+            raise ConfigError(f"validation must be given with a {name}, got None")
     if isinstance(optimiser, torch.optim.Optimizer):
         raise ConfigError(
             "optimiser must be a function of the parameters, for the model is copied, got an optimiser; "
@@ -178,7 +191,7 @@ class _Run:
         self.update = Update(model, self.optimiser, loss)
         self.total, self.rows = torch.zeros((), device=self.device), 0
         self.history: list[RetrainPoint] = []
-        self.best = -math.inf
+        self.best, self.best_epoch = -math.inf, 0.0
         self.best_weights: dict[str, Tensor] | None = None
         self.judging = 0.0
         self.started = started
@@ -263,10 +276,12 @@ class _Run:
         if accuracy is None:
             return None
         if accuracy > self.best:
-            self.best = accuracy
+            self.best, self.best_epoch = accuracy, epoch
             self.best_weights = {name: t.clone() for name, t in plain(self.model).state_dict().items()}
-        goal = self.settings.goal
-        return "recovered" if goal is not None and accuracy >= goal - self.settings.tolerance else None
+        goal, patience = self.settings.goal, self.settings.patience
+        if goal is not None and accuracy >= goal - self.settings.tolerance:
+            return "recovered"
+        return "saturated" if patience is not None and epoch - self.best_epoch >= patience else None
 
     def _sgd(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
         settings = self.settings

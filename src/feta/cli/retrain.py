@@ -32,6 +32,9 @@ def retrain(
     ] = None,
     tolerance: float = 0.1,
     epochs: int = 30,
+    patience: Annotated[
+        float | None, Parameter(help="Epochs without a better validation accuracy after which to stop.")
+    ] = None,
     seconds: Annotated[float | None, Parameter(help="Time budget beside --epochs.")] = None,
     learning_rate: float = 0.01,
     batch_size: int = 32,
@@ -72,6 +75,7 @@ def retrain(
     numbers: dict[str, Any] = {
         "tolerance": tolerance,
         "max_epochs": epochs,
+        "patience": patience,
         "seconds": seconds,
         "learning_rate": learning_rate,
         "batch_size": batch_size,
@@ -107,6 +111,7 @@ def retrain(
 def _show(summary: Mapping[str, Any], output: Path | None) -> None:
     words = {
         "recovered": "recovered",
+        "saturated": "not recovered, no better any more",
         "epochs": "not recovered, all epochs used",
         "seconds": "not recovered, time is up",
     }

@@ -3,7 +3,8 @@
     total = pruning + retraining
 
 Every method prunes to the same count and is retrained by the same optimiser with the same learning rate,
-until validation accuracy is within `tolerance` points of the dense network's, or `epochs` are spent.
+until validation accuracy is within `tolerance` points of the dense network's, it has not
+risen for `patience` epochs, or `epochs` are spent.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class Table1(PruningPlan):
     """One way to retrain for all methods."""
 
     epochs: int = 30  # of retraining, at the most
+    patience: float = 5.0  # epochs without a better validation accuracy
     tolerance: float = 0.1  # points of validation accuracy
     learning_rate: float = 0.01
     decay: float = 0.95  # of the learning rate, per epoch
@@ -46,6 +48,7 @@ def cells(plan: Table1) -> list[Cell]:
             "sparsity": share,
             "samples": plan.samples,
             "max_epochs": plan.epochs,
+            "patience": plan.patience,
             "tolerance": plan.tolerance,
             "learning_rate": plan.learning_rate,
             "decay": plan.decay,
@@ -73,6 +76,7 @@ def run_one(plan: Table1, cell: Cell) -> Mapping[str, Any]:
         goal=subject.dense["validation"],
         tolerance=plan.tolerance,
         max_epochs=plan.epochs,
+        patience=plan.patience,
         learning_rate=plan.learning_rate,
         decay=plan.decay,
         batch_size=plan.batch_size,
@@ -126,8 +130,8 @@ EXPERIMENT = Experiment(
     title="Table 1: time to prune and to retrain until the accuracy is back",
     plan=Table1,
     key_fields=(
-        "net", "method", "seed", "sparsity", "samples", "max_epochs", "tolerance", "learning_rate", "decay",
-        "batch_size", "data_name", "device",
+        "net", "method", "seed", "sparsity", "samples", "max_epochs", "patience", "tolerance", "learning_rate",
+        "decay", "batch_size", "data_name", "device",
     ),
     cells=cells,
     prepare=prepare,
