@@ -159,7 +159,8 @@ def main() -> None:
             prepare=functools.partial(dense, folder=given.networks),
             tell=lambda text: print(text, flush=True),
         )
-    mine = [r for r in read(records) if r["samples"] == given.samples and r["layers"] == given.layers]
+    asked = (given.samples, given.layers, given.device)
+    mine = [r for r in read(records) if (r["samples"], r["layers"], r["device"]) == asked]
     print(table(mine))
     print(f"\nvalidation half, for choosing\n\n{table(mine, 'validation')}")
 
