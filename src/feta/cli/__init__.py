@@ -12,7 +12,20 @@ from cyclopts import App
 from cyclopts.config import Env, Toml
 
 from feta import __version__
-from feta.cli import bench, bounds, certify, data, demo, methods, networks, prune, report, reproduce, retrain
+from feta.cli import (
+    bench,
+    bounds,
+    certify,
+    data,
+    demo,
+    methods,
+    networks,
+    plan,
+    prune,
+    report,
+    reproduce,
+    retrain,
+)
 from feta.errors import FetaError
 
 app = App(
@@ -30,6 +43,7 @@ app.command(demo.demo)
 app.command(networks.train)
 app.command(prune.prune)
 app.command(retrain.retrain)
+app.command(plan.plan)
 app.command(networks.evaluate, name="eval")
 app.command(networks.info)
 app.command(bounds.bounds)
