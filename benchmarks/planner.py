@@ -145,7 +145,8 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--table", action="store_true", help="only print what is recorded")
     given = parser.parse_args()
-    table1, fig2 = (read(given.results / name / "records.jsonl") for name in ("table1", "fig2"))
+    files = (given.results / name / "records.jsonl" for name in ("table1", "fig2"))
+    table1, fig2 = (read(path) if path.exists() else [] for path in files)
     rows = rows_of(table1, fig2, given.sparsity, given.device)
     records = given.out / "records.jsonl"
     if not given.table:

@@ -87,6 +87,13 @@ def test_points_that_disagree_widen_the_spread():
     assert unsure > sure
 
 
+def test_a_point_without_gain_says_little():
+    found = LAW.at([(5.0, 60.0), on_the_law(80)], 1800)
+    left = 98 - found.value
+    assert found.own == pytest.approx(left)
+    assert found.spread == pytest.approx(math.hypot(found.own, found.shared))
+
+
 def test_steps_to_an_accuracy_are_those_at_which_it_is_reached():
     steps = LAW.steps_to([on_the_law(80)], 97.0)
     assert on_the_law(steps)[1] == pytest.approx(97.0)

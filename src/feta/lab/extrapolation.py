@@ -24,9 +24,14 @@ class Estimate:
 
     value: float
     spread: float
+    shared: float = 0.0  # the part of the spread that comes from the law, and that all who go by it share
 
     def __add__(self, other: Estimate) -> Estimate:
         return Estimate(self.value + other.value, math.hypot(self.spread, other.spread))
+
+    @property
+    def own(self) -> float:
+        return math.sqrt(max(self.spread**2 - self.shared**2, 0.0))
 
 
 def line(points: Points, at: float) -> Estimate:
@@ -73,12 +78,11 @@ class Shrink:
         done, accuracy = points[-1]
         if steps <= done or accuracy >= self.ceiling:
             return Estimate(accuracy, 0.0)
-        found = [self._left(point, steps) for point in points[-2:]]
-        spread = math.hypot(
-            found[-1] * math.log(steps / done) * self.doubt,  # d left / d power
-            (found[-1] - found[0]) / 2,
-        )
-        return Estimate(self.ceiling - found[-1], spread)
+        before, left = self._left(points[-2:][0], steps), self._left(points[-1], steps)
+        shared = left * math.log(steps / done) * self.doubt  # d left / d power
+        # Very few steps may gain nothing, and foretell nothing.
+        own = min(abs(left - before) / 2, left)
+        return Estimate(self.ceiling - left, math.hypot(shared, own), shared)
 
     def steps_to(self, points: Points, goal: float) -> float:
         """Steps after which the accuracy is `goal`; infinite if it never is."""

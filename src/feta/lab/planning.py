@@ -14,11 +14,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+import torch
+
 from feta.lab.extrapolation import Estimate, Points, Shrink, line, settle
 from feta.refining import Refinement
 from feta.retraining import Retraining
 
 Stage = Literal["prune", "refine", "retrain"]
+STAGES: tuple[Stage, ...] = ("prune", "refine", "retrain")
 
 NEAR = 0.2  # points: as good as the best
 TIE = 0.1  # points that are not worth waiting for
@@ -29,6 +32,7 @@ SATURATED = 12.0  # epochs after which retraining usually finds nothing better
 # of what they would on images of their own.
 PAIRED = 0.5
 CALIBRATION = 1.0  # times the spread; see benchmarks/planner.py
+DRAWS = 4000
 WORDS = ((0.8, "sure"), (0.5, "likely"), (0.0, "a guess"))
 
 
@@ -136,7 +140,8 @@ def _candidate(
     measured: Measured, task: Task, stage: Stage, accuracy: Estimate, seconds: Estimate, fits: bool
 ) -> Candidate:
     spread = CALIBRATION * math.hypot(accuracy.spread, task.noise(accuracy.value))
-    return Candidate(measured.method, stage, Estimate(accuracy.value, spread), seconds, fits)
+    expected = Estimate(accuracy.value, spread, CALIBRATION * accuracy.shared)
+    return Candidate(measured.method, stage, expected, seconds, fits)
 
 
 def _rate(seconds: float) -> Estimate:
@@ -158,25 +163,18 @@ def advise(candidates: Sequence[Candidate]) -> Advice:
 
 
 def chance(choice: Candidate, others: Sequence[Candidate]) -> float:
-    """P(no other is better by more than NEAR), accuracies normal and independent of each other.
-
-    integral of phi(z) prod_j Phi((mean + spread z + NEAR - mean_j) / spread_j) dz, by the trapezoidal rule
-    """
-    total, weights = 0.0, 0.0
-    for index in range(-100, 101):
-        z = index / 20
-        weight = math.exp(-z * z / 2)
-        reached = choice.accuracy.value + choice.accuracy.spread * z + NEAR
-        total += weight * math.prod(_below(other.accuracy, reached) for other in others)
-        weights += weight
-    return total / weights
-
-
-def _below(accuracy: Estimate, reached: float) -> float:
-    """P(accuracy <= reached)."""
-    if accuracy.spread == 0:
-        return float(accuracy.value <= reached)
-    return (1 + math.erf((reached - accuracy.value) / accuracy.spread / math.sqrt(2))) / 2
+    """P(no other is better by more than NEAR), by drawing: normal, each of its own but for what a stage shares."""
+    weighed = [choice, *others]
+    value, own, shared = (
+        torch.tensor([getattr(c.accuracy, name) for c in weighed], dtype=torch.float64)
+        for name in ("value", "own", "shared")
+    )
+    stages = torch.tensor([STAGES.index(c.stage) for c in weighed])
+    generator = torch.Generator().manual_seed(0)
+    law = torch.randn(DRAWS, len(STAGES), generator=generator, dtype=torch.float64)[:, stages]
+    drawn = torch.randn(DRAWS, len(weighed), generator=generator, dtype=torch.float64)
+    reached = value + shared * law + own * drawn
+    return float((reached[:, 0] + NEAR >= reached.max(1).values).double().mean())
 
 
 def promising(candidates: Sequence[Candidate]) -> set[tuple[str, Stage]]:
