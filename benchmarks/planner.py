@@ -23,16 +23,28 @@ from typing import Any
 from feta.lab import data as datasets
 from feta.lab.durations import duration, parse_duration
 from feta.lab.experiments import run_cells
-from feta.lab.hindsight import Row, Verdict, always, covered, find, judge_advice, rows_of, summary
+from feta.lab.hindsight import (
+    Row,
+    Verdict,
+    always,
+    find,
+    foretold,
+    judge_advice,
+    rows_of,
+    spreads_off,
+    summary,
+    times_off,
+)
 from feta.lab.jobs import prune_network, retrain_network
 from feta.lab.networks import preset
+from feta.lab.planning import Stage
 from feta.lab.probing import Plan, plan
 from feta.lab.records import read
 from feta.lab.store import Network
 from feta.lab.zoo import trained
 
 KEY = ("net", "seed", "sparsity", "budget", "device")
-RIVALS = (("threshold", "prune"), ("threshold", "refine"), ("threshold", "retrain"), ("feta", "prune"),
+RIVALS: tuple[tuple[str, Stage], ...] = (("threshold", "prune"), ("threshold", "refine"), ("threshold", "retrain"), ("feta", "prune"),
           ("feta", "refine"), ("alps", "refine"))  # fmt: skip
 Record = Mapping[str, Any]
 
@@ -104,7 +116,8 @@ def show(records: Sequence[Record], rows: Sequence[Row]) -> str:
     lines += ["", "| advice | best or within 0.2 points | in time | mean regret |", "| --- " * 4 + "|"]
     lines.append(_line("the planner's", [verdict for _, verdict in judged]))
     lines += [_line(f"always {m}, {s}", always(m, s, rows, asked)) for m, s in RIVALS]
-    off = covered(asked, rows)
+    weighed = list(foretold(asked, rows))
+    off, times = spreads_off(weighed), times_off(weighed)
     shares = [100 * record["spent"] / record["budget"] for record in asked]
     lines += [
         "",
@@ -118,6 +131,12 @@ def show(records: Sequence[Record], rows: Sequence[Row]) -> str:
         lines.append(
             f"{held:.0f} % of {len(off)} expected accuracies within a spread of the measured one "
             f"(68 % are meant to be; spreads times {factor:.2f} would do)"
+        )
+    if times:
+        near = 100 * statistics.mean(0.5 <= ratio <= 2 for ratio in times)
+        middle = statistics.median(times)
+        lines.append(
+            f"expected over measured seconds: {middle:.2f} in the middle, {near:.0f} % within a factor of 2"
         )
     return "\n".join(lines)
 

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from feta.lab.hindsight import always, best_of, covered, find, judge_advice, rows_of, summary
+from feta.lab.hindsight import (
+    always,
+    best_of,
+    find,
+    foretold,
+    judge_advice,
+    rows_of,
+    spreads_off,
+    summary,
+    times_off,
+)
 
 CELL = {"net": "dense-mnist", "seed": 0, "sparsity": 0.9, "device": "cpu"}
 
@@ -108,13 +118,22 @@ def test_the_same_advice_every_time():
 
 
 def test_how_far_off_what_was_expected_is():
-    def expected(stage: str, value: float, fits: bool = True) -> dict:
-        return {"method": "feta", "stage": stage, "accuracy": {"value": value, "spread": 0.5}, "fits": fits}
+    def expected(stage: str, value: float, seconds: float, *, fits: bool = True) -> dict:
+        guess = {"accuracy": {"value": value, "spread": 0.5}, "seconds": {"value": seconds}}
+        return {"method": "feta", "stage": stage, "fits": fits, **guess}
 
-    weighed = [expected("prune", 95.1), expected("refine", 97.4), expected("refine", 90.0, fits=False)]
-    weighed.append(expected("retrain", 97.0))  # its row has no validation accuracy
-    found = covered([advice("feta", "prune", 60, candidates=weighed)], ROWS)
-    assert found == pytest.approx([2.0, 0.0])
+    weighed = [
+        expected("prune", 95.1, 1.0),
+        expected("refine", 97.4, 14.0),
+        expected("refine", 90.0, 1.0, fits=False),
+        expected("retrain", 97.0, 52.0),  # its row has no validation accuracy
+    ]
+    pairs = list(foretold([advice("feta", "prune", 60, candidates=weighed)], ROWS))
+    assert [candidate for candidate, _ in pairs] == [weighed[0], weighed[1], weighed[3]]
+    assert spreads_off(pairs) == pytest.approx([2.0, 0.0])
+    assert times_off(pairs) == pytest.approx([0.5, 2.0, 1.0])
+    short = foretold([advice("feta", "prune", 10, candidates=weighed)], ROWS)
+    assert [row.stage for _, row in short] == ["prune", "refine"]  # retraining was cut short
 
 
 def test_a_row_is_found_by_all_its_names():

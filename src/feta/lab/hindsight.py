@@ -8,7 +8,7 @@ regret   best - advised, in points of test accuracy
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,17 +120,27 @@ def always(method: str, stage: Stage, rows: Sequence[Row], asked: Iterable[Recor
     return found
 
 
-def covered(records: Iterable[Record], rows: Sequence[Row]) -> list[float]:
-    """How many spreads every predicted accuracy of every advice was off, on the validation half."""
-    off = []
+def foretold(records: Iterable[Record], rows: Sequence[Row]) -> Iterator[tuple[Record, Row]]:
+    """Every candidate that was said to fit, and did, beside what came of it."""
     for record in records:
         for candidate in record["candidates"]:
             row = find(rows, record["net"], record["seed"], candidate["method"], candidate["stage"])
-            in_time = row is not None and row.seconds <= record["budget"]
-            if row is not None and in_time and row.validation is not None and candidate["fits"]:
-                predicted = candidate["accuracy"]
-                off.append(abs(row.validation - predicted["value"]) / predicted["spread"])
-    return off
+            if candidate["fits"] and row is not None and row.seconds <= record["budget"]:
+                yield candidate, row
+
+
+def spreads_off(pairs: Iterable[tuple[Record, Row]]) -> list[float]:
+    """How many spreads each expected accuracy was off, on the validation half."""
+    return [
+        abs(row.validation - candidate["accuracy"]["value"]) / candidate["accuracy"]["spread"]
+        for candidate, row in pairs
+        if row.validation is not None
+    ]
+
+
+def times_off(pairs: Iterable[tuple[Record, Row]]) -> list[float]:
+    """Expected over measured seconds; those under a tenth of a second are left out."""
+    return [candidate["seconds"]["value"] / row.seconds for candidate, row in pairs if row.seconds >= 0.1]
 
 
 def summary(verdicts: Sequence[Verdict]) -> dict[str, float]:

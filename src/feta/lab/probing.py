@@ -136,8 +136,8 @@ class _Ladder:
         # Nobody knows what a first trial takes; it must leave time to try the best on more rows.
         may = allowance if known else allowance - RESERVE * SHARE * self.watch.budget
         if expected > may and not always:
-            left = f"planning has {duration(max(may, 0.0))} for it"
-            self._skip(method, f"a trial takes about {duration(expected)}, {left}")
+            need = f"a trial takes about {duration(expected)}, planning has {duration(max(may, 0.0))} for it"
+            self._skip(method, need if may > 0 else "planning has no time left for it")
             return False
         self.watch.brake = math.inf if always else min(self.watch.elapsed() + may, CAP * self.watch.budget)
         self.tell(f"{method}, {rows} rows")
