@@ -44,8 +44,14 @@ from feta.lab.store import Network
 from feta.lab.zoo import trained
 
 KEY = ("net", "seed", "sparsity", "budget", "device")
-RIVALS: tuple[tuple[str, Stage], ...] = (("threshold", "prune"), ("threshold", "refine"), ("threshold", "retrain"), ("feta", "prune"),
-          ("feta", "refine"), ("alps", "refine"))  # fmt: skip
+RIVALS: tuple[tuple[str, Stage], ...] = (
+    ("threshold", "prune"),
+    ("threshold", "refine"),
+    ("threshold", "retrain"),
+    ("feta", "prune"),
+    ("feta", "refine"),
+    ("alps", "refine"),
+)
 Record = Mapping[str, Any]
 
 
