@@ -54,7 +54,7 @@ def masked_refit(
 
     ridge: relative to the mean of H's diagonal over the mask's rows; pulls to `toward` (d, d_out), or to zero.
     dtype: what is factored; columns that float32 cannot factor are done again in float64.
-    budget: bytes of one batch of systems; by default 4 MiB on a CPU, 1 GiB elsewhere.
+    budget: bytes of one batch of systems; by default up to 4 MiB on a CPU, 1 GiB elsewhere.
     with_inverse_diagonal: also what a swap search needs, at about twice the time.
     """
     factors = MaskedFactors.of(H, mask, ridge=ridge, dtype=dtype, budget=budget, hold=0)
@@ -113,7 +113,8 @@ class MaskedFactors:
         dead = diagonal <= 0
         scale = diagonal.where(~dead, 1).rsqrt()
         support = torch.cat([mask, mask.new_ones(d - len(mask), mask.shape[1])]).t().contiguous()
-        size = budget or (2**22 if H.device.type == "cpu" else 2**30)
+        # On a CPU an eighth of H's own bytes at the most: a few batches are alive at once.
+        size = budget or (min(2**22, max(2**18, H.numel())) if H.device.type == "cpu" else 2**30)
         fresh = cls(H, support, scale, added, dead, dtype, size, None)
         needed = int(support.sum(1).square().sum()) * torch.finfo(dtype).bits // 8
         held = tuple(fresh._factored()) if needed <= hold else None
