@@ -31,7 +31,7 @@ SATURATED = 12.0  # epochs after which retraining usually finds nothing better
 # Two networks of one accuracy err on other images; on the same images their accuracies differ by about half
 # of what they would on images of their own.
 PAIRED = 0.5
-CALIBRATION = 1.0  # times the spread; see benchmarks/planner.py
+CALIBRATION = 0.7  # times the spread; see benchmarks/planner.py
 DRAWS = 4000
 WORDS = ((0.8, "sure"), (0.5, "likely"), (0.0, "a guess"))
 
