@@ -30,7 +30,7 @@ from feta.errors import FetaError
 
 app = App(
     name="feta",
-    help="Prune trained neural networks without retraining: smaller files, faster models, accuracy kept.",
+    help="Prune trained neural networks without retraining: smaller files, accuracy kept.",
     version=__version__,
     config=(
         Env("FETA_", command=True),
