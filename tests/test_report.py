@@ -15,27 +15,26 @@ def report():
         LayerReport("fc1", (60, 784), 4704, 0.9, 0.4105, 0.123, stats={"passes": 3}),
         LayerReport("fc2", (60, 60), 360, 0.9, None, 0.0456, "damped", "H was singular"),
     )
-    return PruneReport("threshold", {"fc*": 0.9}, 0.9, 0.1686, "cpu", 3, {"ridge": 0.1}, layers, ("softmax",))
+    refitted = {"softmax": "damped"}
+    return PruneReport("threshold", {"fc*": 0.9}, 0.9, 0.1686, "cpu", 3, {"ridge": 0.1}, layers, refitted)
 
 
 def test_json_holds_every_field(report):
     back = json.loads(report.to_json())
     layers = [{**layer, "shape": tuple(layer["shape"])} for layer in back.pop("layers")]
-    compensated = tuple(back.pop("compensated"))
-    again = PruneReport(
-        **back, layers=tuple(LayerReport(**layer) for layer in layers), compensated=compensated
-    )
+    again = PruneReport(**back, layers=tuple(LayerReport(**layer) for layer in layers))
     assert again == report
 
 
 def test_repr_is_a_table_with_the_messages_below(report):
-    title, header, first, second, note = repr(report).splitlines()
+    title, header, first, second, note, refit = repr(report).splitlines()
     assert title == "threshold: 90.00 % of the weights of 2 layers zero, 0.17 s"
     assert header.split("  ")[0] == "layer"
     assert first.split() == ["fc1", "60×784", "4704", "90.00", "%", "0.4105", "0.123", "ok"]
     assert second.split() == ["fc2", "60×60", "360", "90.00", "%", "–", "0.046", "damped"]
     assert header.index("status") == first.index("ok") == second.index("damped")
     assert note == "fc2: H was singular"
+    assert refit == "softmax: its refit ended as damped"
 
 
 def test_json_refuses_what_is_no_json():

@@ -160,15 +160,16 @@ class LayerJob:
             stats=dict(worst.stats),
         )
 
-    def compensate(self) -> float:
-        """Refit this unpruned layer to its original outputs; the seconds it took."""
+    def compensate(self) -> tuple[Status, float]:
+        """Refit this unpruned layer to its original outputs: how that ended, and the seconds it took."""
         started = self.run.clock()
-        source = self.source()
+        source, worst = self.source(), Status.OK
         for group in range(self.view.groups):
             with _naming(self.view.name):
                 solution = refit_dense(self.problem(source, group))
             self.view.write(solution.U, solution.bias, group)
-        return self.run.clock() - started
+            worst = worst if solution.status is Status.OK else solution.status
+        return worst, self.run.clock() - started
 
     def _cached(self, source: Source | None, pruner: Pruner, cache: Cache) -> Source | None:
         if source is None or pruner.passes == "none":

@@ -125,7 +125,7 @@ def prune(
         seed=seed,
         options=options_of(pruner),
         layers=tuple(reports),
-        compensated=tuple(compensated),
+        compensated=compensated,
         allocation=allocated,
         refinement=refinement,
     )
@@ -194,9 +194,9 @@ class _Walk:
 
     def over(
         self, traces: Sequence[LayerTrace], compensate: bool
-    ) -> tuple[list[LayerReport], list[str], float]:
+    ) -> tuple[list[LayerReport], dict[str, str], float]:
         reports: list[LayerReport] = []
-        compensated: list[str] = []
+        compensated: dict[str, str] = {}
         weighs = getattr(self.pruner, "uses_importance", False)
         importance, seconds = self.run.importance(list(self.goals), self.seed) if weighs else ({}, 0.0)
         follows_pruned = False
@@ -205,8 +205,9 @@ class _Walk:
                 reports.append(self._prune(trace, len(reports), importance.get(trace.name)))
                 seconds += reports[-1].seconds
             elif compensate and follows_pruned:
-                seconds += LayerJob(self.run, trace, Activation.LINEAR, cascaded=True).compensate()
-                compensated.append(trace.name)
+                status, took = LayerJob(self.run, trace, Activation.LINEAR, cascaded=True).compensate()
+                compensated[trace.name] = status.value
+                seconds += took
             follows_pruned = trace.name in self.goals
         return reports, compensated, seconds
 

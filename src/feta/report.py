@@ -110,7 +110,7 @@ class PruneReport:
     seed: int
     options: dict[str, Any]
     layers: tuple[LayerReport, ...]
-    compensated: tuple[str, ...] = ()
+    compensated: dict[str, str] = field(default_factory=dict)  # refitted layer -> status
     allocation: AllocationReport | None = None  # its seconds are its own
     refinement: RefineReport | None = None  # its seconds are its own
 
@@ -131,6 +131,11 @@ class PruneReport:
         share = f"{100 * self.sparsity:.2f} % of the weights of {len(self.layers)} layers zero"
         title = f"{self.method}: {share}, {self.seconds:.2f} s"
         notes = [f"{layer.name}: {layer.message}" for layer in self.layers if layer.message]
+        notes += [
+            f"{name}: its refit ended as {status}"
+            for name, status in self.compensated.items()
+            if status != "ok"
+        ]
         if self.refinement is not None:
             notes.append(repr(self.refinement))
         return "\n".join([title, *lines, *notes])

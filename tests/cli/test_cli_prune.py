@@ -103,7 +103,7 @@ def test_the_record_tells_the_run_and_not_the_machine(run, trained, tmp_path):
     assert entry["kind"] == "prune"
     assert entry["config"]["network"] == trained.name
     assert (entry["config"]["layers"], entry["config"]["compensate"]) == (["fc2"], True)
-    assert entry["metrics"]["compensated"] == ["softmax"]
+    assert entry["metrics"]["compensated"] == {"softmax": "ok"}
     text = json.dumps(entry)
     assert str(tmp_path) not in text
     assert str(trained.parent) not in text

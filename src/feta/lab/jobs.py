@@ -50,7 +50,7 @@ def prune_network(
         "device": report["device"],
         "seed": report["seed"],
         "options": report["options"],
-        "compensated": list(report["compensated"]),
+        "compensated": report["compensated"],
         "allocation": report["allocation"],
         "layers": [{key: layer[key] for key in LAYER_KEYS} for layer in report["layers"]],
         "refinement": None if result.report.refinement is None else result.report.refinement.to_dict(),
