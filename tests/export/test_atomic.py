@@ -120,6 +120,7 @@ def test_text_paths(tmp_path):
 
 def test_check_writable_leaves_nothing_behind(tmp_path):
     check_writable(tmp_path / "net")
+    check_writable(tmp_path / "folder" / "inside" / "net")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -33,9 +33,10 @@ def write_atomic(path: Path, content: bytes) -> None:
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Fail now, not after the work, when a file cannot be written; leaves nothing behind."""
     folder = Path(path).parent
+    # Folders that are missing are made when the file is: until then the nearest one that exists answers.
+    nearest = next(place for place in (folder, *folder.parents) if place.exists())
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
+        with tempfile.TemporaryFile(dir=nearest):
             pass
     except OSError as error:
         raise FileError(f"cannot write {path}: {error.strerror}") from error
