@@ -35,23 +35,10 @@ class Fig2(PruningPlan):
 
 
 def cells(plan: Fig2) -> list[Cell]:
-    """Methods innermost but for refinement, which goes on from what was just pruned."""
+    """Refinement innermost: it goes on from what was just pruned."""
     return [
-        {
-            "net": net,
-            "method": method,
-            "seed": seed,
-            "sparsity": share,
-            "refine": refined,
-            "samples": plan.samples,
-            "passes": plan.passes if refined else None,
-            "data_name": plan.data_of(net),
-            "device": plan.where,
-        }
-        for net in plan.nets
-        for seed in range(plan.seeds)
-        for share in plan.sparsity
-        for method in plan.methods
+        cell | {"refine": refined, "passes": plan.passes if refined else None}
+        for cell in plan.grid()
         for refined in plan.refine
     ]
 

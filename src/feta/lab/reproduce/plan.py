@@ -20,6 +20,7 @@ import torch
 from feta.errors import ConfigError, FileError, unknown_name
 from feta.lab import networks
 from feta.lab.bench import parse_method
+from feta.lab.workers import Cell
 from feta.pruners import make
 from feta.sparsity import check_share
 
@@ -74,6 +75,24 @@ class PruningPlan(Plan):
     sparsity: tuple[float, ...] = (0.9,)
     samples: int | None = None  # calibration samples; by default the whole training set
     keep: Path | None = None  # folder of pruned networks, shared between experiments
+
+    def grid(self) -> list[Cell]:
+        """A cell per pruning. Methods innermost: a slow minute of the machine falls on all of them."""
+        return [
+            {
+                "net": net,
+                "method": method,
+                "seed": seed,
+                "sparsity": share,
+                "samples": self.samples,
+                "data_name": self.data_of(net),
+                "device": self.where,
+            }
+            for net in self.nets
+            for seed in range(self.seeds)
+            for share in self.sparsity
+            for method in self.methods
+        ]
 
 
 def load_plan(kind: type[P], experiment: str, config: Path | None, given: Mapping[str, Any]) -> P:

@@ -39,28 +39,15 @@ class Table1(PruningPlan):
 
 
 def cells(plan: Table1) -> list[Cell]:
-    """Methods innermost: a slow minute of the machine falls on all of them."""
-    return [
-        {
-            "net": net,
-            "method": method,
-            "seed": seed,
-            "sparsity": share,
-            "samples": plan.samples,
-            "max_epochs": plan.epochs,
-            "patience": plan.patience,
-            "tolerance": plan.tolerance,
-            "learning_rate": plan.learning_rate,
-            "decay": plan.decay,
-            "batch_size": plan.batch_size,
-            "data_name": plan.data_of(net),
-            "device": plan.where,
-        }
-        for net in plan.nets
-        for seed in range(plan.seeds)
-        for share in plan.sparsity
-        for method in plan.methods
-    ]
+    retraining = {
+        "max_epochs": plan.epochs,
+        "patience": plan.patience,
+        "tolerance": plan.tolerance,
+        "learning_rate": plan.learning_rate,
+        "decay": plan.decay,
+        "batch_size": plan.batch_size,
+    }
+    return [cell | retraining for cell in plan.grid()]
 
 
 def run_one(plan: Table1, cell: Cell) -> Mapping[str, Any]:
