@@ -44,7 +44,7 @@ class ExactObs:
 
     damping: float = 0.01  # of the mean of H's diagonal
     fit_bias: bool = True
-    max_cost: float = 1e13  # d_out * d_in^3 beyond which a layer is refused; 1e10 take about a second
+    max_cost: float = 2e13  # d_out * d_in^3 beyond which a layer is refused; 1e10 take a CPU about a second
     batch_bytes: int | None = None  # of one batch of outputs; by default 8 MiB on a CPU, 4 GiB elsewhere
 
     name: ClassVar[str] = "exact-obs"

@@ -1,0 +1,41 @@
+"""A GPU finds what a CPU finds: the same weights survive, and the network says the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import feta
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+@pytest.fixture(scope="module")
+def subject() -> tuple[nn.Module, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    mixing = torch.randn(64, 64, generator=generator) * torch.linspace(1, 0.05, 64)[:, None]
+    rows = torch.randn(3000, 64, generator=generator) @ mixing
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 32), nn.ReLU(), nn.Linear(32, 10)), rows
+
+
+@pytest.mark.parametrize("method", ["threshold", "wanda", "sparsegpt", "exact-obs", "lobs", "alps", "feta"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_same_weights_survive(subject, method, dtype):
+    model, rows = subject[0].to(dtype), subject[1].to(dtype)
+    found = {
+        device: feta.prune(model, rows, 0.8, method, compensate=True, device=device)
+        for device in ("cpu", "cuda")
+    }
+    for name, mask in found["cpu"].masks.items():
+        same = (mask == found["cuda"].masks[name].cpu()).float().mean()
+        # Iterations in another order of summation may settle a few near ties otherwise.
+        assert same >= 0.98, (name, float(same))
+    on_cpu, on_gpu = (result.model.cpu()(rows) for result in found.values())
+    truth = model(rows)
+    errors = [float((outputs - truth).norm() / truth.norm()) for outputs in (on_cpu, on_gpu)]
+    assert errors[0] == pytest.approx(errors[1], rel=0.01)
