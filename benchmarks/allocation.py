@@ -159,8 +159,7 @@ def main() -> None:
             prepare=functools.partial(dense, folder=given.networks),
             tell=lambda text: print(text, flush=True),
         )
-    asked = (given.samples, given.layers, given.device)
-    mine = [r for r in read(records) if (r["samples"], r["layers"], r["device"]) == asked]
+    mine = [r for r in read(records) if (r["samples"], r["layers"]) == (given.samples, given.layers)]
     print(table(mine))
     print(f"\nvalidation half, for choosing\n\n{table(mine, 'validation')}")
 

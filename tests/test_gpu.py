@@ -11,6 +11,7 @@ import feta
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS"),  # torch's first backward in a process
 ]
 
 
@@ -35,7 +36,7 @@ def test_the_same_weights_survive(subject, method, dtype):
         same = (mask == found["cuda"].masks[name].cpu()).float().mean()
         # Iterations in another order of summation may settle a few near ties otherwise.
         assert same >= 0.98, (name, float(same))
-    on_cpu, on_gpu = (result.model.cpu()(rows) for result in found.values())
-    truth = model(rows)
-    errors = [float((outputs - truth).norm() / truth.norm()) for outputs in (on_cpu, on_gpu)]
+    with torch.no_grad():
+        truth = model(rows)
+        errors = [float((result.model.cpu()(rows) - truth).norm() / truth.norm()) for result in found.values()]
     assert errors[0] == pytest.approx(errors[1], rel=0.01)
