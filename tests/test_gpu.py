@@ -38,5 +38,7 @@ def test_the_same_weights_survive(subject, method, dtype):
         assert same >= 0.98, (name, float(same))
     with torch.no_grad():
         truth = model(rows)
-        errors = [float((result.model.cpu()(rows) - truth).norm() / truth.norm()) for result in found.values()]
+        errors = [
+            float((result.model.cpu()(rows) - truth).norm() / truth.norm()) for result in found.values()
+        ]
     assert errors[0] == pytest.approx(errors[1], rel=0.01)
