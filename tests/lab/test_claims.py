@@ -129,6 +129,15 @@ def test_only_the_seeds_both_have_are_compared():
     assert threshold_is_cheapest(records).verdict == "holds"
 
 
+def test_every_trained_network_counts_by_itself_as_well():
+    records = retrained({"dense-mnist": {"threshold": [3, 9, 5], "alps": [4, 4, 5.5]}})
+    records[2] |= {"recovered": False}  # threshold's third seed; alps has that one to itself
+    answer = threshold_is_cheapest(
+        records + retrained({"conv-mnist": {"threshold": None, "alps": None}})
+    ).answer
+    assert "cheapest in 1 of the 3 trained networks that any method brought back (4 were tried)" in answer
+
+
 def test_times_of_crowded_machines_do_not_count():
     records = retrained({"dense-mnist": {"threshold": [3], "lobs": [9]}}, timed=False)
     assert threshold_is_cheapest(records).verdict == "not measured"
@@ -336,6 +345,25 @@ def test_k_without_a_clear_trend():
         more = k_cells(Dice(), 0.03 if number < 3 else -0.02, networks=1)
         records += [record | {"network": number} for record in more]
     assert larger_k_is_less_robust(records).verdict == "depends"
+
+
+def test_more_to_lose_is_not_less_robust():
+    """Points lost rise with k, but only as the dense accuracy does: every network loses a fifth of it."""
+    records = [
+        {
+            "net": "conv-cifar",
+            "k": k,
+            "network": number,
+            "sparsity": 0.9,
+            "dense_accuracy": 40 + 0.1 * k,
+            "accuracy": (0.8 + 0.01 * (number % 2)) * (40 + 0.1 * k),
+        }
+        for k in range(50, 400, 50)
+        for number in range(10)
+    ]
+    finding = larger_k_is_less_robust(records)
+    assert finding.verdict == "depends"
+    assert "points lost +0.9" in finding.answer
 
 
 def test_k_needs_more_than_one_value():

@@ -309,7 +309,7 @@ def test_points_say_what_they_are(opened) -> None:  # type: ignore[no-untyped-de
     mark = find(chart, 'g[data-slot="1"] .mark')[0]
     ActionChains(opened).move_to_element(mark).perform()
     tip = find(opened, "#tip")[0]
-    assert tip.text.startswith("threshold\nseconds: 0.00")
+    assert tip.text.startswith("threshold\nseconds on a CPU: 0.00")
     assert tip.text.endswith("\npruned")
     find(opened, "#figure-2 .log")[0].send_keys(Keys.TAB)  # to the first chart
     for key, words in ((Keys.ARROW_RIGHT, "pruned and refined"), (Keys.ARROW_DOWN, "threshold")):

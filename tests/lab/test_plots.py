@@ -69,6 +69,17 @@ def test_a_users_settings_do_not_matter(tmp_path: Path) -> None:
     assert before.read_bytes() == after.read_bytes()
 
 
+def test_the_legend_says_what_hollow_markers_mean(tmp_path: Path) -> None:
+    both = tuple(Point(x, 0.9, note=note, hollow=x > 1) for x, note in ((1, "pruned"), (2, "refined")))
+    texts = []
+    for name, points in (("both", both), ("one", both[:1])):
+        figure = LineChart("LeNet", "x", "y", (Series("feta", points),))
+        (path,) = save_figure(figure, tmp_path / name, ("svg",))
+        texts.append(path.read_text())
+    assert ("<!-- pruned -->" in texts[0], "<!-- refined -->" in texts[0]) == (True, True)
+    assert "<!-- pruned -->" not in texts[1]
+
+
 @pytest.mark.parametrize("columns", [None, 1, 2, 4])
 def test_panels_and_awkward_data(tmp_path: Path, columns: int | None) -> None:
     awkward = [

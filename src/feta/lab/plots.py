@@ -102,9 +102,9 @@ def _figure(charts: Sequence[Chart], columns: int, order: Sequence[str]) -> Figu
     looks = assign([*order, *series_names(charts)])
     rows = -(-len(charts) // columns)
     width, height = SINGLE_INCHES if len(charts) == 1 else PANEL_INCHES
-    keys = legend(charts, looks)
+    keys, fills = legend(charts, looks), _fills(charts)
     # The legend gets height of its own, so that many names do not squeeze the axes.
-    legend_columns, legend_rows = _legend_shape([key.label for key in keys], columns * width)
+    legend_columns, legend_rows = _legend_shape([*(key.label for key in keys), *fills], columns * width)
     size = (columns * width, rows * height + 0.18 * legend_rows)
     figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.09, h_pad=0.07))
     for number, chart in enumerate(charts):
@@ -115,8 +115,15 @@ def _figure(charts: Sequence[Chart], columns: int, order: Sequence[str]) -> Figu
         else:
             _draw_bars(axes, chart, looks)
     if keys:
-        _add_legend(figure, keys, legend_columns)
+        _add_legend(figure, keys, fills, legend_columns)
     return figure
+
+
+def _fills(charts: Sequence[Chart]) -> dict[str, bool]:
+    """What filled and hollow markers say, by their notes; nothing where all markers are of one kind."""
+    points = [p for chart in charts if isinstance(chart, LineChart) for s in chart.series for p in s.points]
+    notes = {point.note: point.hollow for point in points if point.note}
+    return notes if sorted(notes.values()) == [False, True] else {}
 
 
 def _draw_lines(axes: Axes, chart: LineChart, looks: Mapping[str, Look], inches: tuple[float, float]) -> None:
@@ -198,12 +205,17 @@ def _draw_bars(axes: Axes, chart: BarChart, looks: Mapping[str, Look]) -> None:
     axes.tick_params(axis="y", length=0, labelcolor=INK)
 
 
-def _add_legend(figure: Figure, keys: Sequence[Key], columns: int) -> None:
+def _add_legend(figure: Figure, keys: Sequence[Key], fills: Mapping[str, bool], columns: int) -> None:
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], **_line_style(key.look, key.dashed, key.joined)) for key in keys]
+    for hollow in fills.values():
+        filling = "white" if hollow else SOFT
+        handles.append(
+            Line2D([], [], ls="none", marker="o", ms=4.6, markeredgecolor=SOFT, markerfacecolor=filling)
+        )
     options = {"ncols": columns, "frameon": False, "handlelength": 2.6}
-    figure.legend(handles, [key.label for key in keys], loc="outside lower center", **options)
+    figure.legend(handles, [*(key.label for key in keys), *fills], loc="outside lower center", **options)
 
 
 def _legend_shape(names: Sequence[str], inches: float) -> tuple[int, int]:

@@ -26,6 +26,7 @@ class Row:
     """One network, method and stage over the seeds; seconds are those of the whole way to the stage."""
 
     net: str
+    device: str
     method: str
     stage: str
     seconds: Spread | None
@@ -71,7 +72,7 @@ def _row(net: str, method: str, stage: str, cells: Sequence[Record]) -> Row:
     ran = [r for r in cells if r["accuracy"] is not None]
     timed = [r for r in ran if r.get("timed", True)]
     return Row(
-        net, method, stage,
+        net, str(cells[0].get("device", "")), method, stage,
         spread(r["prune_seconds"] + (r.get("refine_seconds") or 0) + (r.get("retrain_seconds") or 0) for r in timed),
         spread(r["accuracy"] for r in ran),
         spread(r["dense_accuracy"] - r["accuracy"] for r in ran),
@@ -94,9 +95,16 @@ def charts(results: Results) -> tuple[page.LineChart, ...]:
         if lines:
             series = tuple(page.Series(name, tuple(points)) for name, points in lines.items())
             title = f"{net} (dense {dense[0]:.2f} %)"
-            chart = page.LineChart(title, "seconds", "test accuracy", series, log_x=True, y_percent=True)
+            chart = page.LineChart(
+                title, _seconds_on(mine[0].device), "test accuracy", series, log_x=True, y_percent=True
+            )
             panels.append(replace(chart, whiskers=True))
     return tuple(panels)
+
+
+def _seconds_on(device: str) -> str:
+    kind = {"cpu": " on a CPU", "cuda": " on a GPU"}
+    return "seconds" + kind.get(device.partition(":")[0], "")
 
 
 def _point(seconds: Spread, accuracy: Spread, refined: bool) -> page.Point:
