@@ -15,6 +15,7 @@ from feta.errors import ConfigError, FileError
 from feta.lab import report
 from feta.lab.durations import duration
 from feta.lab.page import Fold, Shown, Table, Text, Verdict, Verdicts, render
+from feta.lab.report.environments import machines
 from feta.lab.report.files import comma_separated, latex, markdown
 from feta.lab.results import gather, unretrained
 
@@ -354,3 +355,22 @@ def test_without_script_the_figure_is_still_there(browser, made: report.Report, 
     assert len(marks) == 106  # nine methods in six panels, pruned and refined, less one that failed
     assert all(mark.is_displayed() for mark in marks)
     assert not find(browser, "#figure-2 .log")[0].is_displayed()
+
+
+def test_the_machines_behind_the_times() -> None:
+    cells = [
+        {
+            "net": "dense-mnist",
+            "device": "cpu",
+            "environment": {"processor": "Ryzen", "threads": "1", "gpu": "H200"},
+        },
+        {
+            "net": "conv-mnist",
+            "device": "cuda",
+            "environment": {"processor": "Xeon", "threads": "16", "gpu": "H200"},
+        },
+        {"net": "conv-cifar", "device": "cuda:1", "environment": {"gpu": "H200"}},
+        {"net": "dense-cifar", "device": "cpu"},
+    ]
+    words = "dense-mnist on Ryzen with 1 thread; conv-mnist, conv-cifar on H200; dense-cifar on a CPU."
+    assert machines(cells * 2) == words

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from feta.lab import page, paper
 from feta.lab.durations import duration
 from feta.lab.report.cells import mean_points, points, time
+from feta.lab.report.environments import machines
 from feta.lab.report.files import Exhibit
 from feta.lab.report.table1_rows import Row, plain, summary
 from feta.lab.results import Results
@@ -28,7 +29,8 @@ def sections(results: Results) -> list[page.Block]:
         accuracy_table(rows),
         page.Fold("Every cell, with its spread", (full_table(rows),)),
     )
-    return [page.Section("Table 1", (page.Text(None, (NOTE,)), *tables))]
+    note = f"{NOTE} Ours were run here: {machines(results.of('table1'))}"
+    return [page.Section("Table 1", (page.Text(None, (note,)), *tables))]
 
 
 def exhibits(results: Results) -> list[Exhibit]:
