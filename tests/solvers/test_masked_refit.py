@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from feta.errors import ConfigError, ModelError
 from feta.problem import Status
-from feta.solvers.masked_refit import MaskedFactors, lower_inverse, masked_refit
+from feta.solvers.masked_refit import masked_refit
 
 F64 = torch.float64
 
@@ -115,39 +115,11 @@ def test_float32_is_close_and_ill_conditioned_columns_are_done_again() -> None:
     torch.testing.assert_close(A @ retried.V, A @ slow(A, T, hard), rtol=1e-3, atol=1e-4)
 
 
-def test_inverse_diagonal_is_that_of_each_support() -> None:
-    A, T = rows()
-    H, mask = A.t() @ A, random_mask((12, 7), 0.5)
-    found = masked_refit(H, A.t() @ T, mask, with_inverse_diagonal=True).inverse_diagonal
-    assert found is not None
-    assert not found[~mask].any()
-    for j in range(7):
-        S = mask[:, j].nonzero()[:, 0]
-        torch.testing.assert_close(found[S, j], torch.linalg.inv(H[S][:, S]).diagonal())
-
-
-def test_held_factors_serve_any_targets() -> None:
-    A, T = rows()
-    H, mask = A.t() @ A, random_mask((12, 7), 0.5)
-    held, made_again = MaskedFactors.of(H, mask), MaskedFactors.of(H, mask, hold=0)
-    assert held.held is not None
-    assert made_again.held is None
-    for targets in (T, T.flip(0), torch.zeros_like(T)):
-        V = held.solve(A.t() @ targets).V
-        assert torch.equal(V, made_again.solve(A.t() @ targets).V)
-        torch.testing.assert_close(V, slow(A, targets, mask))
-
-
 def test_supports_of_very_different_sizes() -> None:
     A, T = rows(m=400, d=150, d_out=6)
     mask = torch.arange(150)[:, None] < torch.tensor([150, 0, 1, 75, 149, 40])
     V = masked_refit(A.t() @ A, A.t() @ T, mask).V
     torch.testing.assert_close(A @ V, A @ slow(A, T, mask), rtol=1e-6, atol=1e-6)
-
-
-def test_lower_inverse_by_halves() -> None:
-    L = torch.randn(3, 150, 150, dtype=F64).tril() / 20 + 2 * torch.eye(150, dtype=F64)
-    torch.testing.assert_close(lower_inverse(L) @ L, torch.eye(150, dtype=F64).expand(3, -1, -1))
 
 
 def test_errors_say_what_was_wrong() -> None:

@@ -23,8 +23,7 @@ from torch import Tensor
 from feta.calibration.statistics import gram
 from feta.errors import ConfigError
 from feta.problem import LayerProblem, LayerSolution
-from feta.solvers.cholesky import factor
-from feta.solvers.masked_refit import lower_inverse
+from feta.solvers.cholesky import factor, lower_inverse
 from feta.solvers.refit import split_bias_row, with_bias_row
 from feta.sparsity import Sparsity, top_k_mask
 
@@ -62,7 +61,7 @@ class SparseGpt:
         inputs.add_(damping)
         # The factor of H read backwards, turned around and inverted, is R: no second factorisation.
         solved = factor(H.flip(0, 1))
-        R = lower_inverse(solved.L[None])[0].flip(0, 1)
+        R = lower_inverse(solved.L).flip(0, 1)
         W = with_bias_row(problem.W, problem.bias if has_bias else None).to(torch.float64, copy=True)
         for start in range(0, d_in, self.block):
             stop = min(start + self.block, d_in)

@@ -15,7 +15,7 @@ faster, provided that a batch stays in the cache; hence the small default budget
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -36,7 +36,6 @@ class Refit:
     damping: float = 0.0  # the most that the ladder added, relative to the diagonal
     damped_columns: int = 0  # how many needed the ladder
     retried_columns: int = 0  # how many float32 could not do
-    inverse_diagonal: Tensor | None = None  # (d, d_out): [(H + r I)_SS^-1]_ii on the supports, else 0
 
 
 def masked_refit(
@@ -48,17 +47,14 @@ def masked_refit(
     toward: Tensor | None = None,
     dtype: torch.dtype = torch.float64,
     budget: int | None = None,
-    with_inverse_diagonal: bool = False,
 ) -> Refit:
     """The least-squares optimum of every column on its support.
 
     ridge: relative to the mean of H's diagonal over the mask's rows; pulls to `toward` (d, d_out), or to zero.
     dtype: what is factored; columns that float32 cannot factor are done again in float64.
     budget: bytes of one batch of systems; by default up to 4 MiB on a CPU, 1 GiB elsewhere.
-    with_inverse_diagonal: also what a swap search needs, at about twice the time.
     """
-    factors = MaskedFactors.of(H, mask, ridge=ridge, dtype=dtype, budget=budget, hold=0)
-    return factors.solve(C, toward=toward, with_inverse_diagonal=with_inverse_diagonal)
+    return _Systems.of(H, mask, ridge=ridge, dtype=dtype, budget=budget).solve(C, toward)
 
 
 @dataclass(frozen=True)
@@ -73,12 +69,8 @@ class _Batch:
 
 
 @dataclass(frozen=True)
-class MaskedFactors:
-    """The factors of every column's system: one set of supports, any number of targets.
-
-    Works in scaled variables x = v / scale. Factors are held where they fit into `hold` bytes, and made
-    again for each solve otherwise.
-    """
+class _Systems:
+    """Every column's system, in scaled variables x = v / scale."""
 
     H: Tensor  # (d, d) as it came: systems are scaled once they are gathered, without a copy of H
     support: Tensor  # (d_out, d) bool
@@ -87,19 +79,9 @@ class MaskedFactors:
     dead: Tensor  # (d, 1) bool: an input that is always zero has an empty equation
     dtype: torch.dtype
     budget: int
-    held: tuple[_Batch, ...] | None
 
     @classmethod
-    def of(
-        cls,
-        H: Tensor,
-        mask: Tensor,
-        *,
-        ridge: float = 0.0,
-        dtype: torch.dtype = torch.float64,
-        budget: int | None = None,
-        hold: int = 2**30,
-    ) -> MaskedFactors:
+    def of(cls, H: Tensor, mask: Tensor, *, ridge: float, dtype: torch.dtype, budget: int | None) -> _Systems:
         d = len(H)
         if H.shape != (d, d) or mask.ndim != 2 or len(mask) > d or mask.dtype != torch.bool:
             got = f"H {tuple(H.shape)}, mask {tuple(mask.shape)} {mask.dtype}"
@@ -115,27 +97,21 @@ class MaskedFactors:
         support = torch.cat([mask, mask.new_ones(d - len(mask), mask.shape[1])]).t().contiguous()
         # On a CPU an eighth of H's own bytes at the most: a few batches are alive at once.
         size = budget or (min(2**22, max(2**18, H.numel())) if H.device.type == "cpu" else 2**30)
-        fresh = cls(H, support, scale, added, dead, dtype, size, None)
-        needed = int(support.sum(1).square().sum()) * torch.finfo(dtype).bits // 8
-        held = tuple(fresh._factored()) if needed <= hold else None
-        return cls(H, support, scale, added, dead, dtype, size, held)
+        return cls(H, support, scale, added, dead, dtype, size)
 
-    def solve(self, C: Tensor, *, toward: Tensor | None = None, with_inverse_diagonal: bool = False) -> Refit:
+    def solve(self, C: Tensor, toward: Tensor | None) -> Refit:
         """The optimum for the cross terms C (d, d_out), the ridge pulling to `toward`, or to zero."""
         shape = (len(self.scale), len(self.support))
         for label, tensor in (("C", C), ("toward", toward)):
             if tensor is not None and tensor.shape != shape:
                 raise ConfigError(f"masked_refit.{label} must have shape {shape}, got {tuple(tensor.shape)}")
         V = torch.zeros(shape[0] + 1, shape[1], dtype=self.scale.dtype, device=self.scale.device)
-        inverse = torch.zeros_like(V) if with_inverse_diagonal else None
         # Of the row past the end, where padding points: scale 0, so that nothing comes of it.
         scale, added, dead = (
             torch.cat([t, t.new_zeros(1, 1)])[:, 0] for t in (self.scale, self.added, self.dead)
         )
         worst, damped, retried = 0.0, 0, 0
-        batches: Iterable[_Batch] = self._factored() if self.held is None else self.held
-        for batch in batches:
-            at = batch.index, batch.columns[:, None]
+        for batch in self._factored():
             inside = batch.index.clamp_max(shape[0] - 1), batch.columns[:, None]
             pull = 0.0 if toward is None else toward[inside].double()
             here = scale[batch.index]
@@ -145,15 +121,12 @@ class MaskedFactors:
             if batch.damping and toward is not None:
                 b += batch.damping * torch.where(here > 0, pull / here, 0)
             x = torch.cholesky_solve(b.to(batch.L.dtype)[:, :, None], batch.L)[:, :, 0]
-            V[at] = x.double() * here
-            if inverse is not None:
-                inverse[at] = lower_inverse(batch.L).square().sum(1).double() * here.square()
+            V[batch.index, batch.columns[:, None]] = x.double() * here
             worst = max(worst, batch.damping)
             damped += len(batch.columns) if batch.damping else 0
             retried += len(batch.columns) if batch.retried else 0
         status = Status.DAMPED if damped or retried else Status.OK
-        diagonal = None if inverse is None else inverse[:-1]
-        return Refit(V[:-1], status, worst, damped, retried, diagonal)
+        return Refit(V[:-1], status, worst, damped, retried)
 
     def _factored(self) -> Iterator[_Batch]:
         """Every column once, with the least damping for which its factor can be trusted."""
@@ -213,21 +186,3 @@ def _batches(sizes: list[int], entries: int) -> Iterator[slice]:
             stop += 1
         yield slice(start, stop)
         start = stop
-
-
-def lower_inverse(L: Tensor) -> Tensor:
-    """L^-1 of a batch of lower triangles (b, p, p), by halves.
-
-    A triangular solve against the identity does not see its zeros; halves do, and run as products.
-    """
-    p = L.shape[-1]
-    if p <= 64:
-        identity = torch.eye(p, dtype=L.dtype, device=L.device).expand_as(L)
-        small: Tensor = torch.linalg.solve_triangular(L, identity, upper=False)
-        return small
-    half = p // 2
-    inverse = torch.zeros_like(L)
-    upper = inverse[:, :half, :half] = lower_inverse(L[:, :half, :half])
-    lower = inverse[:, half:, half:] = lower_inverse(L[:, half:, half:])
-    inverse[:, half:, :half] = -(lower @ (L[:, half:, :half] @ upper))
-    return inverse
