@@ -27,6 +27,7 @@ from feta.lab.hindsight import (
     Row,
     Verdict,
     always,
+    by_validation,
     find,
     foretold,
     judge_advice,
@@ -122,6 +123,7 @@ def show(records: Sequence[Record], rows: Sequence[Row]) -> str:
     lines += ["", "| advice | best or within 0.2 points | in time | mean regret |", "| --- " * 4 + "|"]
     lines.append(_line("the planner's", [verdict for _, verdict in judged]))
     lines += [_line(f"always {m}, {s}", always(m, s, rows, asked)) for m, s in RIVALS]
+    lines.append(_line("every way run, best validation", by_validation(rows, asked)))
     weighed = list(foretold(asked, rows))
     off, times = spreads_off(weighed), times_off(weighed)
     shares = [100 * record["spent"] / record["budget"] for record in asked]

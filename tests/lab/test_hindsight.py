@@ -7,6 +7,7 @@ import pytest
 from feta.lab.hindsight import (
     always,
     best_of,
+    by_validation,
     find,
     foretold,
     judge_advice,
@@ -115,6 +116,19 @@ def test_the_same_advice_every_time():
         "in_time": 1.0,
         "regret": pytest.approx((19.0 + 0.3) / 2),
     }
+
+
+def test_the_best_that_validation_data_can_choose():
+    """Of feta and thresholding, refined, validation prefers the one that is 0.2 points worse on the test half."""
+    cells = [*FIG2[:3], fig2("feta", 97.3, 2.0, 5.0, validation=96.0)]
+    (verdict,) = by_validation(rows_of([], cells, 0.9, "cpu"), [advice("feta", "prune", 60)])
+    assert (verdict.advised.method, verdict.advised.stage, verdict.advised.accuracy) == (
+        "threshold",
+        "refine",
+        97.1,
+    )
+    assert verdict.regret == pytest.approx(0.2)
+    assert verdict.good
 
 
 def test_how_far_off_what_was_expected_is():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from feta.lab.planning import NEAR, Stage
@@ -115,6 +115,19 @@ def always(method: str, stage: Stage, rows: Sequence[Row], asked: Iterable[Recor
         row, best = find(rows, *where, method, stage), best_of(rows, *where, record["budget"])
         if row is None or row.seconds > record["budget"]:
             row = find(rows, *where, "threshold", "prune")
+        if row is not None and best is not None:
+            found.append(Verdict(*where, record["budget"], row, best))
+    return found
+
+
+def by_validation(rows: Sequence[Row], asked: Iterable[Record]) -> list[Verdict]:
+    """What no plan can beat: every way run to its end, and the one chosen that validation data likes best."""
+    seen = [replace(row, accuracy=row.validation) for row in rows if row.validation is not None]
+    found = []
+    for record in asked:
+        where = (record["net"], record["seed"])
+        liked, best = (best_of(some, *where, record["budget"]) for some in (seen, rows))
+        row = liked and find(rows, *where, liked.method, liked.stage)
         if row is not None and best is not None:
             found.append(Verdict(*where, record["budget"], row, best))
     return found
