@@ -22,7 +22,7 @@ ROWS = (
     ("calibration",),
     ("solvers",),
     ("pruners", "allocation"),
-    ("selection", "report", "engine", "pruning", "export", "bounds", "retrain"),
+    ("selection", "report", "engine", "pruning", "masks", "tuning", "export", "bounds"),
     ("lab",),
     ("cli",),
     ("__main__",),

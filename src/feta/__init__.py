@@ -33,10 +33,11 @@ if TYPE_CHECKING:
     from feta.pruners.threshold import Threshold
     from feta.pruners.wanda import Wanda
     from feta.pruning import PruneResult, prune, smart_prune
-    from feta.refining import Refinement, RefineResult, refine
     from feta.report import LayerReport, PruneReport, RefineReport, RetrainReport
-    from feta.retraining import RetrainResult, retrain
     from feta.sparsity import Sparsity
+    from feta.tuning.refine_run import Refinement
+    from feta.tuning.refining import RefineResult, refine
+    from feta.tuning.retraining import RetrainResult, retrain
 
 __version__ = "0.1.0"
 
@@ -62,9 +63,10 @@ _HOMES = {
     "feta.engine": ("PruneEvent",),
     "feta.pruning": ("PruneResult", "prune", "smart_prune"),
     "feta.masks": ("hold_zeros", "masks_of"),
-    "feta.refining": ("RefineResult", "Refinement", "refine"),
+    "feta.tuning.refine_run": ("Refinement",),
+    "feta.tuning.refining": ("RefineResult", "refine"),
     "feta.report": ("LayerReport", "PruneReport", "RefineReport", "RetrainReport"),
-    "feta.retraining": ("RetrainResult", "retrain"),
+    "feta.tuning.retraining": ("RetrainResult", "retrain"),
     "feta.sparsity": ("Sparsity",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -30,10 +30,11 @@ from feta.errors import ConfigError, unknown_name
 from feta.layers import LayerView
 from feta.problem import Activation, LayerProblem, LayerSolution, Pruner
 from feta.pruners import make, options_of
-from feta.refining import Refinement, refine_by
 from feta.report import AllocationReport, LayerReport, PruneReport, RefinePoint, RefineReport
 from feta.selection import SparsityRequest, select, targets
 from feta.sparsity import Sparsity
+from feta.tuning.refine_run import Refinement
+from feta.tuning.refining import refine_by
 
 DEFAULT_METHOD = "feta"
 

@@ -68,7 +68,7 @@ def retrain(
     from feta.lab import store
     from feta.lab.jobs import retrain_network
     from feta.lab.records import append, record
-    from feta.retraining import Retraining
+    from feta.tuning.retrain_run import Retraining
 
     if output is not None and output.resolve() == network.resolve():
         raise ConfigError(f"--output must differ from the input, got {output} for both")

@@ -9,8 +9,8 @@ from feta.lab.data import DataSet
 from feta.lab.judge import judge
 from feta.lab.store import Network
 from feta.pruning import prune
-from feta.retraining import retrain
 from feta.selection import SparsityRequest
+from feta.tuning.retraining import retrain
 
 LAYER_KEYS = (
     "name",

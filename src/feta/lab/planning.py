@@ -17,8 +17,8 @@ from typing import Any, Literal
 import torch
 
 from feta.lab.extrapolation import Estimate, Points, Shrink, line, settle
-from feta.refining import Refinement
-from feta.retraining import Retraining
+from feta.tuning.refine_run import Refinement
+from feta.tuning.retrain_run import Retraining
 
 Stage = Literal["prune", "refine", "retrain"]
 STAGES: tuple[Stage, ...] = ("prune", "refine", "retrain")

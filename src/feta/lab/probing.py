@@ -23,7 +23,7 @@ from feta.lab.store import Network
 from feta.lab.trials import FIXED, Trials, wake
 from feta.pruners import make
 from feta.sparsity import check_share
-from feta.stepping import clock
+from feta.tuning.stepping import clock
 
 SHARE, CAP = 0.15, 0.2  # of the budget: no trial is begun that would end beyond; what goes on is broken off
 FIRST_ROWS, GROWTH = 2000, 4

@@ -23,7 +23,7 @@ from feta.lab import networks
 from feta.lab.data import DataSet
 from feta.lab.judge import accuracy
 from feta.lab.store import Network, NetworkInfo
-from feta.stepping import GraphedStep, Update, threads_for
+from feta.tuning.stepping import GraphedStep, Update, threads_for
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,10 @@ from feta.lab.store import Network
 from feta.layers import LayerView
 from feta.pruners import make
 from feta.pruning import PruneResult, prune
-from feta.refining import refine
-from feta.retraining import retrain
 from feta.selection import prunable_names, select
-from feta.stepping import clock
+from feta.tuning.refining import refine
+from feta.tuning.retraining import retrain
+from feta.tuning.stepping import clock
 
 FEWEST_IMAGES = 500  # of the validation data
 FIRST_PART = 4  # a first trial refines and retrains on a quarter of its rows too

@@ -28,9 +28,9 @@ from feta.lab.workers import Cell
 from feta.lab.zoo import trained
 from feta.pruners import make
 from feta.pruning import prune
-from feta.refining import refine
 from feta.report import PruneReport
-from feta.retraining import retrain
+from feta.tuning.refining import refine
+from feta.tuning.retraining import retrain
 
 WARM_ROWS = 256
 

@@ -22,7 +22,7 @@ from feta.lab.reproduce.plan import PruningPlan
 from feta.lab.reproduce.subject import prepare, pruned, subject_of
 from feta.lab.reproduce.summary import accuracy, failed, groups, seconds
 from feta.lab.workers import Cell
-from feta.retraining import retrain
+from feta.tuning.retraining import retrain
 
 
 @dataclass(frozen=True)

@@ -1,50 +1,28 @@
-"""retrain: fine-tune a pruned network with its zeros held, until it is as good as before or a budget is spent.
-
-    minimize over the weights inside the masks   mean of loss(model(x), y)
-
-by SGD with momentum, or any optimiser, on labelled data. Validation accuracy is looked at before the first
-step and several times in an epoch; the best weights seen are kept. Under DistributedDataParallel every rank
-calls `retrain`; they look at all ranks' validation data together and stop together.
-"""
+"""One run of retraining: epochs, looks at the validation data in between, and reasons to stop."""
 
 from __future__ import annotations
 
-import copy
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
-from feta.calibration.capture import evaluating
-from feta.engine import device_of
 from feta.errors import ConfigError, DataError, ModelError
-from feta.labelled import Batches, Validation, batches_of
-from feta.masks import hold_zeros, plain
-from feta.ranks import Ranks
+from feta.masks import plain
 from feta.report import RetrainPoint, RetrainReport
-from feta.stepping import GraphedStep, Loss, Update, clock, output_tensor, recordable, set_rate, threads_for
+from feta.tuning.labelled import Batches, Validation
+from feta.tuning.ranks import Ranks
+from feta.tuning.stepping import GraphedStep, Loss, Update, clock, output_tensor, recordable, set_rate
 
 Optimiser = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
 Stopped = Literal["recovered", "saturated", "epochs", "seconds"]
 
 TALK_EVERY = 16  # steps between two questions to the other processes whether the time is up
-
-
-@dataclass(frozen=True)
-class RetrainResult:
-    """A retrained copy of the model, and how it went."""
-
-    model: nn.Module
-    report: RetrainReport
-
-    def __repr__(self) -> str:
-        return repr(self.report)
 
 
 @dataclass(frozen=True)
@@ -86,87 +64,7 @@ class Retraining:
             raise ConfigError(f"check_every must be a share of an epoch in (0, 1], got {self.check_every}")
 
 
-def retrain(
-    model: nn.Module,
-    data: Any,
-    *,
-    masks: Mapping[str, Tensor] | None = None,
-    validation: Any = None,
-    goal: float | None = None,
-    tolerance: float = 0.1,
-    max_epochs: int = 30,
-    patience: float | None = None,
-    seconds: float | None = None,
-    learning_rate: float = 0.01,
-    momentum: float = 0.9,
-    weight_decay: float = 0.0,
-    decay: float = 0.95,
-    batch_size: int = 32,
-    check_every: float = 0.25,
-    loss: Loss | None = None,
-    optimiser: Optimiser | None = None,
-    seed: int = 0,
-    device: str | torch.device | None = None,
-    callback: Callable[[RetrainPoint], None] | None = None,
-) -> RetrainResult:
-    """A copy of a pruned `model`, fine-tuned on labelled `data` with its zeros held, and a report.
-
-    data: a pair of tensors (inputs, labels), or a loader of (x, y) pairs or of dicts with labels in them.
-    masks: as in `PruneResult.masks`; by default the zeros that the model has.
-    validation: as data, for accuracy in percent; or a function of the model, the larger the better. Without
-        it the last weights are kept, not the best.
-    goal: validation accuracy to come back to; it is reached at `goal - tolerance`.
-    patience: epochs without a better validation accuracy after which it is saturated; None: no such end.
-    seconds: a budget beside `max_epochs`; everything that is waited for counts, validation included.
-    decay: of the learning rate, per epoch.
-    batch_size: for a pair of tensors; in each process. A loader has its own.
-    check_every: share of an epoch between two looks at the validation data.
-    loss: of (output, labels), by default cross-entropy.
-    optimiser: a function of the parameters, by default SGD with `learning_rate`, `momentum` and
-        `weight_decay`, which are not used with another.
-    """
-    settings = Retraining(
-        learning_rate=learning_rate,
-        momentum=momentum,
-        weight_decay=weight_decay,
-        decay=decay,
-        batch_size=batch_size,
-        max_epochs=max_epochs,
-        patience=patience,
-        seconds=seconds,
-        goal=goal,
-        tolerance=tolerance,
-        check_every=check_every,
-        seed=seed,
-    )
-    for name, value in (("goal", goal), ("patience", patience)):
-        if value is not None and validation is None:
-            raise ConfigError(f"validation must be given with a {name}, got None")
-    if isinstance(optimiser, torch.optim.Optimizer):
-        raise ConfigError(
-            "optimiser must be a function of the parameters, for the model is copied, got an optimiser; "
-            "pass for example optimiser=lambda parameters: torch.optim.AdamW(parameters, 1e-4)"
-        )
-    home = device_of(model)
-    where = torch.device(device) if device is not None else home
-    started = clock(where)
-    ranks = Ranks.of(model, where)
-    work = _copy(model, where)
-    dtype = next((p.dtype for p in work.parameters() if p.is_floating_point()), torch.float32)
-    batches = batches_of(data, ranks, dtype, batch_size=batch_size, seed=seed)
-    if ranks.many and not ranks.same(batches.count or 0):
-        raise DataError(
-            f"data must give as many batches in every process, got {batches.count} in process {ranks.rank} "
-            "and another number elsewhere; use a DistributedSampler"
-        )
-    judge = None if validation is None else Validation(validation, ranks, dtype)
-    with hold_zeros(work, masks), threads_for(work), evaluating(work):
-        run = _Run(work, settings, loss or _cross_entropy, optimiser, ranks, judge, started, callback)
-        report = run.over(batches)
-    return RetrainResult(work if ranks.many else work.to(home), report)
-
-
-class _Run:
+class RetrainRun:
     """A run's state: what it has spent, what it has seen, and the best weights."""
 
     def __init__(
@@ -185,7 +83,7 @@ class _Run:
         learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if not learning:
             raise ModelError("model must have parameters with requires_grad, got none")
-        self.own = optimiser is None and loss is _cross_entropy  # none of the user's code in a step
+        self.own = optimiser is None and loss is cross_entropy  # none of the user's code in a step
         self.optimiser = (optimiser or self._sgd)(learning)
         self.rates = [float(group["lr"]) for group in self.optimiser.param_groups]
         self.update = Update(model, self.optimiser, loss)
@@ -295,23 +193,5 @@ class _Run:
         )
 
 
-def _cross_entropy(output: Any, labels: Tensor) -> Tensor:
+def cross_entropy(output: Any, labels: Tensor) -> Tensor:
     return F.cross_entropy(output_tensor(output), labels)
-
-
-def _copy(model: nn.Module, device: torch.device) -> nn.Module:
-    """A copy on the device; of a model in a distributed wrapper, in a wrapper of the same settings."""
-    if not isinstance(model, DistributedDataParallel):
-        return copy.deepcopy(model).to(device)
-    if device != device_of(model):
-        raise ConfigError(f"device must be the wrapped model's, got {device} for {device_of(model)}")
-    wrapper = DistributedDataParallel(
-        copy.deepcopy(model.module),
-        device_ids=model.device_ids,
-        process_group=model.process_group,
-        broadcast_buffers=model.broadcast_buffers,
-        find_unused_parameters=model.find_unused_parameters,
-        gradient_as_bucket_view=model.gradient_as_bucket_view,
-    )
-    wrapper.training = model.training
-    return wrapper

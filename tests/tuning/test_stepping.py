@@ -12,7 +12,7 @@ from torch import nn
 
 import feta
 from feta.errors import ModelError
-from feta.stepping import GraphedStep, Update, output_tensor, place, recordable, set_rate, threads_for
+from feta.tuning.stepping import GraphedStep, Update, output_tensor, place, recordable, set_rate, threads_for
 
 
 def build() -> nn.Module:

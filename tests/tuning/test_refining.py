@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import feta
 from feta.errors import ConfigError, ModelError
-from feta.matching import Original, StreamRows, TensorRows, rows_of
+from feta.tuning.matching import Original, StreamRows, TensorRows, rows_of
 
 CPU = torch.device("cpu")
 
@@ -166,13 +166,14 @@ def test_time_is_up(pruned, dense):
 
 def test_the_rate_reaches_zero_where_the_time_ends(pruned, dense, monkeypatch):
     """With a clock of its own: each batch takes a second, ten are given, a pass would be nineteen."""
-    from feta import refining
+    from feta.tuning import refine_run, refining
 
     ticks = iter(range(1000))
     rates = []
-    monkeypatch.setattr(refining, "clock", lambda device: 0.0)
-    monkeypatch.setattr(refining.time, "perf_counter", lambda: float(next(ticks)))
-    monkeypatch.setattr(refining, "set_rate", lambda optimiser, values: rates.extend(values))
+    for module in (refining, refine_run):
+        monkeypatch.setattr(module, "clock", lambda device: 0.0)
+    monkeypatch.setattr(refine_run.time, "perf_counter", lambda: float(next(ticks)))
+    monkeypatch.setattr(refine_run, "set_rate", lambda optimiser, values: rates.extend(values))
     report = feta.refine(pruned.model, dense, DATA, seconds=10, batch_size=20, learning_rate=1e-3).report
     assert report.stopped == "seconds"
     assert rates == pytest.approx([1e-3 * (1 + math.cos(math.pi * t / 10)) / 2 for t in range(10)])
@@ -311,7 +312,7 @@ def test_one_output_is_no_class():
 
 
 def test_every_option_is_documented():
-    page = Path(__file__).parents[1] / "docs" / "retraining.md"
+    page = Path(__file__).parents[2] / "docs" / "retraining.md"
     rows = dict(
         re.findall(r"^\| `(\w+)` \| `([\w.]+)` \|", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     )

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from feta.calibration.inputs import Batch, Inputs, size_of
 from feta.errors import ConfigError
-from feta.stepping import output_tensor, place
+from feta.tuning.stepping import output_tensor, place
 
 HELD_OUT_ROWS = 2000
 HELD_OUT_VALUES = 2**26  # entries of inputs among them

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import feta
 from feta.errors import ConfigError, DataError, ModelError
-from feta.labelled import Validation
-from feta.ranks import Ranks
+from feta.tuning.labelled import Validation
+from feta.tuning.ranks import Ranks
 
 
 def build(seed: int = 0) -> nn.Module:

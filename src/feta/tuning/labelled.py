@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from feta.calibration.capture import evaluating
 from feta.calibration.inputs import LABEL_KEYS, size_of
 from feta.errors import ConfigError, DataError
-from feta.ranks import Ranks
-from feta.stepping import output_tensor, place
+from feta.tuning.ranks import Ranks
+from feta.tuning.stepping import output_tensor, place
 
 Labelled = tuple[Any, Any, int]  # inputs, labels, how many
 
