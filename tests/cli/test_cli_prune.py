@@ -15,7 +15,8 @@ import torch
 from safetensors.torch import save_file
 
 import feta
-from feta.cli.prune import JSON_KEYS, MethodOptions, parse_sparsity
+from feta.cli.method_options import MethodOptions
+from feta.cli.prune import JSON_KEYS, parse_sparsity
 from feta.errors import ConfigError
 from feta.lab import store
 from feta.lab.judge import judge

@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from feta.cli.console import err, out, print_json, print_table, resolve_device
-from feta.cli.data import DataDir, Json
-from feta.cli.networks import Device
+from feta.cli.options import DataDir, Device, Json
 from feta.errors import ConfigError
 
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from feta.cli.console import download_bar, out, print_json, print_table, resolve_device
-from feta.cli.data import DataDir, Json
-from feta.cli.networks import Device
+from feta.cli.console import out, print_json, print_table, resolve_device
+from feta.cli.options import DataDir, DataName, Device, Json, data_of
 from feta.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def bounds(
     pruned: Path,
     /,
     *,
-    data: Annotated[str | None, Parameter(help="Data set, instead of the one the network names.")] = None,
+    data: DataName = None,
     samples: Annotated[
         int, Parameter(help="Training samples to measure on; they are the m of the bounds.")
     ] = 5000,
@@ -64,7 +63,6 @@ def bounds(
         For the choice of samples.
     """
     from feta.bounds.robustness import Manifold
-    from feta.lab import data as datasets
     from feta.lab import store
     from feta.lab.bounding import bound_network
 
@@ -80,8 +78,7 @@ def bounds(
         manifold = Manifold(dimension, regularity)
     where = resolve_device(device)
     networks = store.load(dense), store.load(pruned)
-    with download_bar() as advance:
-        loaded = datasets.load(data or networks[0].info.data, data_dir, progress=advance)
+    loaded = data_of(networks[0], data_dir, data)
     report = bound_network(
         *networks,
         loaded,

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from feta.cli.console import download_bar, out, print_json, print_table, progress_bar, resolve_device
-from feta.cli.data import DataDir, Json
-from feta.cli.networks import Device
+from feta.cli.console import out, print_json, print_table, progress_bar, resolve_device
+from feta.cli.options import DataDir, DataName, Device, Json, data_of
 from feta.errors import ConfigError
 
 
@@ -20,7 +18,7 @@ def certify(
     pruned: Path,
     /,
     *,
-    data: Annotated[str | None, Parameter(help="Data set, instead of the one the network names.")] = None,
+    data: DataName = None,
     confidence: Annotated[float, Parameter(help="Of the statistical bounds, in (0, 1).")] = 0.99,
     samples: Annotated[
         int, Parameter(help="Held-out samples that get a radius; all of them count for the agreement.")
@@ -54,7 +52,6 @@ def certify(
     """
     from feta.bounds.attack import Attack
     from feta.export.atomic import check_writable
-    from feta.lab import data as datasets
     from feta.lab import store
     from feta.lab.certifying import JSON_NAME, certify_networks, write_certificate
 
@@ -62,9 +59,7 @@ def certify(
     where = resolve_device(device)
     networks = store.load(dense), store.load(pruned)
     check_writable(output / JSON_NAME)
-    with download_bar() as advance:
-        loaded = datasets.load(data or networks[0].info.data, data_dir, progress=advance)
-    loaded = replace(loaded, normalisation=networks[0].info.normalisation)
+    loaded = data_of(networks[0], data_dir, data)
     with progress_bar() as bar:
         task = bar.add_task("certifying", total=None, note="")
 

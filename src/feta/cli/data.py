@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import App
 
 from feta.cli.console import download_bar, err, out, print_json, print_table
+from feta.cli.options import DataDir, Json
 
 app = App(name="data", help="List, check and fetch the data sets.")
-
-DataDir = Annotated[
-    Path | None, Parameter(help="Folder that holds the data sets; before FETA_DATA and the cache.")
-]
-Json = Annotated[
-    bool, Parameter(name="--json", negative="", help="Print one JSON object instead of a table.")
-]
 
 
 @app.command(name="list")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from feta.cli.console import out, print_json, print_table
-from feta.cli.data import Json
+from feta.cli.options import Json
 
 
 def methods(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,23 +17,14 @@ from feta.cli.console import (
     resolve_device,
     size,
 )
-from feta.cli.data import DataDir, Json
-
-Output = Annotated[Path, Parameter(name=("--output", "-o"), help="File to write (safetensors).")]
-Device = Annotated[str | None, Parameter(help="cpu, cuda, …; by default a GPU if there is one.")]
-Records = Annotated[
-    Path | None,
-    Parameter(
-        help="JSONL file the run's record is added to; by default feta-records.jsonl beside the output."
-    ),
-]
+from feta.cli.options import DataDir, Device, Json, Records, data_of
 
 
 def train(
     preset: str,
     /,
     *,
-    output: Output,
+    output: Annotated[Path, Parameter(name=("--output", "-o"), help="File to write (safetensors).")],
     data: Annotated[str | None, Parameter(help="Data set, instead of the preset's own.")] = None,
     seed: int = 0,
     max_epochs: int = 30,
@@ -121,14 +111,11 @@ def evaluate(
     network
         A file made by `feta train` or `feta prune`.
     """
-    from feta.lab import data as datasets
     from feta.lab import store
     from feta.lab.judge import judge
 
     net = store.load(network)
-    with download_bar() as advance:
-        loaded = datasets.load(net.info.data, data_dir, progress=advance)
-    loaded = replace(loaded, normalisation=net.info.normalisation)
+    loaded = data_of(net, data_dir)
     scores = judge(net.model, loaded, resolve_device(device))
     if json:
         print_json({"network": net.info.specification, "data": loaded.label, "accuracy": scores})

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from feta.cli.console import (
-    download_bar,
     out,
     print_json,
     print_table,
@@ -19,8 +17,7 @@ from feta.cli.console import (
     records_path,
     resolve_device,
 )
-from feta.cli.data import DataDir, Json
-from feta.cli.networks import Device, Records
+from feta.cli.options import DataDir, Device, Json, Records, data_of
 
 if TYPE_CHECKING:
     from feta.lab.planning import Candidate, Task
@@ -53,7 +50,6 @@ def plan(
         For the choice of rows and methods that draw at random.
     """
     from feta.export.atomic import check_writable
-    from feta.lab import data as datasets
     from feta.lab import store
     from feta.lab.durations import parse_duration
     from feta.lab.probing import plan as find_plan
@@ -66,9 +62,7 @@ def plan(
     net = store.load(network)
     record_file = records_path(records, None)
     check_writable(record_file)
-    with download_bar() as advance:
-        loaded = datasets.load(net.info.data, data_dir, progress=advance)
-    loaded = replace(loaded, normalisation=net.info.normalisation)
+    loaded = data_of(net, data_dir)
     with progress_bar() as bar:
         task = bar.add_task("planning", total=None, note="")
         found = find_plan(

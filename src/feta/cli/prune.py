@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from cyclopts import Group, Parameter
+from cyclopts import Parameter
 
 from feta.cli.console import (
-    download_bar,
     err,
     out,
     print_json,
@@ -20,13 +18,10 @@ from feta.cli.console import (
     resolve_device,
     size,
 )
-from feta.cli.data import DataDir, Json
-from feta.cli.networks import Device, Records
-from feta.errors import ConfigError, DataError, unknown_name
+from feta.cli.method_options import MethodOptions, method_options
+from feta.cli.options import DataDir, Device, Json, Output, Records, check_output, data_of
+from feta.errors import ConfigError, DataError
 
-_METHOD_OPTIONS = Group(
-    "Method options", help="For example --feta.quality best; `feta methods --verbose` lists them all."
-)
 # What --json prints: a contract with programs.
 JSON_KEYS = (
     "method",
@@ -42,26 +37,6 @@ JSON_KEYS = (
     "accuracy",
     "file_bytes",
 )
-_Options = Annotated[
-    dict[str, str] | None,
-    Parameter(group=_METHOD_OPTIONS, help="Followed by .OPTION VALUE.", show_default=False),
-]
-
-
-@Parameter(name="*")
-@dataclass(frozen=True)
-class MethodOptions:
-    """Options of the methods, as text: --METHOD.OPTION VALUE."""
-
-    feta: _Options = None
-    threshold: _Options = None
-    net_trim: _Options = None
-    lobs: _Options = None
-    corenet: _Options = None
-    alps: _Options = None
-    exact_obs: _Options = None
-    sparsegpt: _Options = None
-    wanda: _Options = None
 
 
 def prune(
@@ -89,9 +64,7 @@ def prune(
     ] = None,
     seed: int = 0,
     device: Device = None,
-    output: Annotated[
-        Path | None, Parameter(name=("--output", "-o"), help="File to write; without it nothing is saved.")
-    ] = None,
+    output: Output = None,
     data_dir: DataDir = None,
     records: Records = None,
     json: Json = False,
@@ -120,15 +93,13 @@ def prune(
         For the choice of samples and methods that draw at random.
     """
     from feta.export.atomic import check_writable
-    from feta.lab import data as datasets
     from feta.lab import store
     from feta.lab.jobs import prune_network
     from feta.lab.records import append, record
     from feta.pruners import make
 
-    if output is not None and output.resolve() == network.resolve():
-        raise ConfigError(f"--output must differ from the input, got {output} for both")
-    given = _method_options(method, options)
+    check_output(output, network)
+    given = method_options(method, options)
     pruner = make(method, given)
     target = parse_sparsity(sparsity)
     where = resolve_device(device)
@@ -140,10 +111,7 @@ def prune(
     for path in filter(None, (output, record_file)):
         check_writable(path)
     try:
-        with download_bar() as advance:
-            loaded = replace(
-                datasets.load(net.info.data, data_dir, progress=advance), normalisation=net.info.normalisation
-            )
+        loaded = data_of(net, data_dir)
     except DataError as error:
         if pruner.passes != "none" or refine:
             raise
@@ -227,25 +195,6 @@ def _refinement(refine: bool, passes: int | None) -> Any:
             raise ConfigError(f"--refine-passes must go with --refine, got {passes} without")
         return False
     return Refinement() if passes is None else Refinement(passes=passes)
-
-
-def _method_options(method: str, options: MethodOptions | None) -> dict[str, str]:
-    """The options of the method in use; options of another method are a mistake, not a no-op."""
-    from feta.pruners import METHODS
-
-    if method not in METHODS:
-        raise unknown_name("method", method, METHODS)
-    given: Mapping[str, dict[str, str] | None] = (
-        {}
-        if options is None
-        else {f.name.replace("_", "-"): getattr(options, f.name) for f in fields(options)}
-    )
-    for name, values in given.items():
-        if values and name != method:
-            raise ConfigError(
-                f"--{name}.{next(iter(values))} must go with --method {name}, got --method {method}"
-            )
-    return dict(given.get(method) or {})
 
 
 def _show(summary: Mapping[str, Any], output: Path | None) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from feta.cli.console import err, out, print_json, print_table
-from feta.cli.data import Json
+from feta.cli.options import Json
 
 
 def report(

@@ -8,8 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from feta.cli.console import err, out, print_json
-from feta.cli.data import DataDir, Json
-from feta.cli.networks import Device
+from feta.cli.options import DataDir, Device, Json
 from feta.errors import FetaError
 
 Flag = Parameter(negative="")

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from feta.cli.console import (
-    download_bar,
     out,
     print_json,
     progress_bar,
     records_path,
     resolve_device,
 )
-from feta.cli.data import DataDir, Json
-from feta.cli.networks import Device, Records
-from feta.errors import ConfigError
+from feta.cli.options import DataDir, Device, Json, Output, Records, check_output, data_of
 
 
 def retrain(
@@ -41,9 +37,7 @@ def retrain(
     weight_decay: float = 0.0,
     seed: int = 0,
     device: Device = None,
-    output: Annotated[
-        Path | None, Parameter(name=("--output", "-o"), help="File to write; without it nothing is saved.")
-    ] = None,
+    output: Output = None,
     data_dir: DataDir = None,
     records: Records = None,
     json: Json = False,
@@ -64,14 +58,12 @@ def retrain(
         For the order of the samples.
     """
     from feta.export.atomic import check_writable
-    from feta.lab import data as datasets
     from feta.lab import store
     from feta.lab.jobs import retrain_network
     from feta.lab.records import append, record
     from feta.tuning.retrain_run import Retraining
 
-    if output is not None and output.resolve() == network.resolve():
-        raise ConfigError(f"--output must differ from the input, got {output} for both")
+    check_output(output, network)
     numbers: dict[str, Any] = {
         "tolerance": tolerance,
         "max_epochs": epochs,
@@ -88,9 +80,7 @@ def retrain(
     record_file = records_path(records, output)
     for path in filter(None, (output, record_file)):
         check_writable(path)
-    with download_bar() as advance:
-        loaded = datasets.load(net.info.data, data_dir, progress=advance)
-    loaded = replace(loaded, normalisation=net.info.normalisation)
+    loaded = data_of(net, data_dir)
     with progress_bar() as bar:
         task = bar.add_task("retraining", total=epochs, note="")
 
