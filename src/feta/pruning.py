@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,16 +24,17 @@ from feta.calibration.batchnorm import reestimate
 from feta.calibration.capture import LayerTrace, evaluating
 from feta.calibration.inputs import Inputs
 from feta.calibration.stream import TensorStream
-from feta.engine import Cache, Callback, LayerJob, Mode, PruneEvent, Run, device_of
+from feta.engine import Cache, Callback, Mode, PruneEvent, Run, device_of
 from feta.errors import ConfigError, unknown_name
 from feta.layers import LayerView
-from feta.problem import Activation, LayerProblem, LayerSolution, Pruner
+from feta.problem import LayerProblem, LayerSolution, Pruner
 from feta.pruners import make, options_of
-from feta.report import AllocationReport, LayerReport, PruneReport, RefinePoint, RefineReport
+from feta.report import AllocationReport, PruneReport, RefinePoint, RefineReport
 from feta.selection import SparsityRequest, select, targets
 from feta.sparsity import Sparsity
 from feta.tuning.refine_run import Refinement
 from feta.tuning.refining import refine_by
+from feta.walk import Walk, parse_activation
 
 DEFAULT_METHOD = "feta"
 
@@ -107,7 +107,7 @@ def prune(
         traces = run.trace()
         chosen = select(run.original, [trace.name for trace in traces], layers)
         goals, allocated = _allocate(run, traces, chosen, sparsity, allocation)
-        walk = _Walk(run, goals, pruner, mode, cache, activation, callback, seed)
+        walk = Walk(run, goals, pruner, mode, cache, activation, callback, seed)
         reports, compensated, seconds = walk.over(traces, compensate)
         if batchnorm and inputs is not None:
             reestimate(run.pruned, inputs, run.device, run.dtype)
@@ -175,75 +175,15 @@ def smart_prune(
         shapes = f"W {tuple(W.shape)}, A {tuple(A.shape)}, B {tuple(B.shape)}"
         raise ConfigError(f"A must be (m, d_in) and B (m, d_out) for W (d_in, d_out), got {shapes}")
     stream = TensorStream(A.to(W.dtype), B.to(W.dtype), chunk_rows)
-    problem = LayerProblem(W, bias, stream, _parse_activation(activation))
+    problem = LayerProblem(W, bias, stream, parse_activation(activation))
     target = sparsity if isinstance(sparsity, Sparsity) else Sparsity(sparsity)
     return make(method, options).prune(problem, target)
-
-
-@dataclass(frozen=True)
-class _Walk:
-    """One pass over the layers, in order of execution."""
-
-    run: Run
-    goals: Mapping[str, Sparsity]
-    pruner: Pruner
-    mode: Mode
-    cache: Cache
-    activation: str | Mapping[str, str] | None
-    callback: Callback | None
-    seed: int
-
-    def over(
-        self, traces: Sequence[LayerTrace], compensate: bool
-    ) -> tuple[list[LayerReport], dict[str, str], float]:
-        reports: list[LayerReport] = []
-        compensated: dict[str, str] = {}
-        weighs = getattr(self.pruner, "uses_importance", False)
-        importance, seconds = self.run.importance(list(self.goals), self.seed) if weighs else ({}, 0.0)
-        follows_pruned = False
-        for trace in traces:
-            if trace.name in self.goals:
-                reports.append(self._prune(trace, len(reports), importance.get(trace.name)))
-                seconds += reports[-1].seconds
-            elif compensate and follows_pruned:
-                status, took = LayerJob(self.run, trace, Activation.LINEAR, cascaded=True).compensate()
-                compensated[trace.name] = status.value
-                seconds += took
-            follows_pruned = trace.name in self.goals
-        return reports, compensated, seconds
-
-    def _prune(self, trace: LayerTrace, index: int, importance: Tensor | None) -> LayerReport:
-        def tell(kind: Literal["start", "step", "done"], phase: str = "", values: Any = None) -> None:
-            if self.callback is not None:
-                self.callback(PruneEvent(kind, trace.name, index, len(self.goals), phase, values or {}))
-
-        cascaded = self.mode == "cascade" and index > 0
-        job = LayerJob(self.run, trace, _activation_of(trace, self.activation), cascaded, importance)
-        tell("start")
-        report = job.prune(self.pruner, self.goals[trace.name], self.cache, tell)
-        tell("done")
-        return report
 
 
 def _with_seed(pruner: Pruner, method: str | Pruner, options: Mapping[str, Any] | None, seed: int) -> Pruner:
     """The run's seed becomes the method's, unless the caller has set that one."""
     given = not isinstance(method, str) or (options is not None and "seed" in options)
     return pruner if given or not hasattr(pruner, "seed") else replace(pruner, seed=seed)  # type: ignore[type-var]
-
-
-def _activation_of(trace: LayerTrace, given: str | Mapping[str, str] | None) -> Activation:
-    if given is None:
-        return trace.activation
-    if isinstance(given, str):
-        return _parse_activation(given)
-    found = next((value for pattern, value in given.items() if fnmatchcase(trace.name, pattern)), None)
-    return trace.activation if found is None else _parse_activation(found)
-
-
-def _parse_activation(name: str) -> Activation:
-    if name not in list(Activation):
-        raise unknown_name("activation", name, list(Activation))
-    return Activation(name)
 
 
 def _allocate(
