@@ -85,6 +85,16 @@ def test_an_idle_convolution_does_not_stop_the_default(model):
     assert select(model, NAMES[1:], None) == ["fc1", "block.0", "block.2"]
 
 
+def test_layers_with_one_weight(model):
+    model["block"][2].weight = model["fc1"].weight
+    for layers in (None, ["fc1", "block.*"]):
+        with pytest.raises(
+            ModelError, match=r"got 'fc1' and 'block.2' with one weight; name one of them alone"
+        ):
+            select(model, NAMES, layers)
+    assert select(model, NAMES, ["fc1", "block.0"]) == ["fc1", "block.0"]
+
+
 def test_one_share_for_all(model):
     assert targets(model, ["fc1", "out"], 0.7, "uniform") == {"fc1": Sparsity(0.7), "out": Sparsity(0.7)}
 
