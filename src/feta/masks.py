@@ -34,7 +34,9 @@ def masks_of(model: nn.Module, layers: Sequence[str] | str | None = None) -> dic
     """
     model = plain(model)
     names = prunable_names(model)
-    chosen = names if layers is None else select(model, names, layers)
+    # A weight that is computed, as under a parametrisation, is nobody's zeros.
+    own = [name for name in names if "weight" in model.get_submodule(name)._parameters]
+    chosen = own if layers is None else select(model, names, layers)
     masks = {name: LayerView(model.get_submodule(name), name).weight.detach() != 0 for name in chosen}
     return {name: mask for name, mask in masks.items() if layers is not None or not bool(mask.all())}
 

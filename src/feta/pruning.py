@@ -30,7 +30,7 @@ from feta.layers import LayerView
 from feta.problem import LayerProblem, LayerSolution, Pruner
 from feta.pruners import make, options_of
 from feta.report import AllocationReport, PruneReport, RefinePoint, RefineReport
-from feta.selection import SparsityRequest, select, targets
+from feta.selection import SparsityRequest, check_untied, select, targets
 from feta.sparsity import Sparsity
 from feta.tuning.refine_run import Refinement
 from feta.tuning.refining import refine_by
@@ -95,6 +95,8 @@ def prune(
     ):
         if value not in known:
             raise unknown_name(label, value, known)
+    if not isinstance(refine, bool | Refinement):
+        raise ConfigError(f"refine must be True, False or a feta.Refinement, got {refine!r}")
     pruner = _with_seed(make(method, options), method, options, seed)
     if data is None and (pruner.passes != "none" or compensate or batchnorm or refine):
         need = f"method '{pruner.name}'" if pruner.passes != "none" else "compensate, batchnorm and refine"
@@ -106,6 +108,7 @@ def prune(
     with evaluating(run.original, run.pruned):
         traces = run.trace()
         chosen = select(run.original, [trace.name for trace in traces], layers)
+        check_untied(run.original, chosen)
         goals, allocated = _allocate(run, traces, chosen, sparsity, allocation)
         walk = Walk(run, goals, pruner, mode, cache, activation, callback, seed)
         reports, compensated, seconds = walk.over(traces, compensate)

@@ -34,7 +34,7 @@ def select(model: nn.Module, names: Sequence[str], layers: Sequence[str] | str |
             raise ConfigError("layers must name at least one layer, got none")
         _check_used(patterns, [*names, *idle], "layers")
         _check_runs([name for name in idle if _first_match(name, patterns) is not None])
-        return _untied(model, [name for name in names if _first_match(name, patterns) is not None])
+        return [name for name in names if _first_match(name, patterns) is not None]
     linear, unused = (
         [name for name in group if isinstance(model.get_submodule(name), nn.Linear)]
         for group in (names, idle)
@@ -45,10 +45,10 @@ def select(model: nn.Module, names: Sequence[str], layers: Sequence[str] | str |
             f"model must have two or more Linear layers for the default choice (every Linear but the last), "
             f"got {linear}; name the layers to prune with layers=, out of {list(names)}"
         )
-    return _untied(model, linear[:-1])
+    return linear[:-1]
 
 
-def _untied(model: nn.Module, chosen: list[str]) -> list[str]:
+def check_untied(model: nn.Module, chosen: Sequence[str]) -> None:
     """The second of two layers with one weight would undo what the first was fitted to."""
     owner: dict[int, str] = {}
     for name in chosen:
@@ -58,7 +58,6 @@ def _untied(model: nn.Module, chosen: list[str]) -> list[str]:
                 f"layers to prune must have weights of their own, got '{first}' and '{name}' with one weight; "
                 f"name one of them alone with layers="
             )
-    return chosen
 
 
 def targets(

@@ -272,9 +272,9 @@ def test_batch_norm_is_left_in_eval_mode():
 @pytest.mark.parametrize(
     ("options", "kind", "message"),
     [
-        ({"passes": 0}, ConfigError, "Refinement.passes must be > 0, got 0"),
-        ({"learning_rate": -1}, ConfigError, "Refinement.learning_rate must be > 0, got -1"),
-        ({"seconds": math.nan}, ConfigError, "Refinement.seconds must be > 0, got nan"),
+        ({"passes": 0}, ConfigError, "Refinement.passes must be > 0 and finite, got 0"),
+        ({"learning_rate": -1}, ConfigError, "Refinement.learning_rate must be > 0 and finite, got -1"),
+        ({"seconds": math.nan}, ConfigError, "Refinement.seconds must be > 0 and finite, got nan"),
         ({"held_out": 0.6}, ConfigError, r"Refinement.held_out must be in \(0, 0.5\], got 0.6"),
         ({"loss": "klm"}, ConfigError, "unknown loss 'klm'; did you mean 'kl'?"),
         (

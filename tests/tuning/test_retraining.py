@@ -296,11 +296,11 @@ def test_a_model_whose_parameters_wake_up_late(pruned):
     ("data", "options", "kind", "message"),
     [
         (TRAIN, {"goal": 90}, ConfigError, "validation must be given with a goal, got None"),
-        (TRAIN, {"learning_rate": 0}, ConfigError, "learning_rate must be > 0, got 0"),
+        (TRAIN, {"learning_rate": 0}, ConfigError, "learning_rate must be > 0 and finite, got 0"),
         (TRAIN, {"momentum": 1}, ConfigError, r"momentum must be in \[0, 1\), got 1"),
-        (TRAIN, {"tolerance": -1}, ConfigError, "tolerance must be >= 0, got -1"),
+        (TRAIN, {"tolerance": -1}, ConfigError, "tolerance must be >= 0 and finite, got -1"),
         (TRAIN, {"check_every": 2}, ConfigError, r"share of an epoch in \(0, 1\], got 2"),
-        (TRAIN, {"seconds": math.nan}, ConfigError, "seconds must be > 0, got nan"),
+        (TRAIN, {"seconds": math.nan}, ConfigError, "seconds must be > 0 and finite, got nan"),
         (
             TRAIN,
             {"optimiser": torch.optim.SGD([torch.zeros(1)], 1)},

@@ -120,6 +120,22 @@ def evaluating(*models: nn.Module) -> Iterator[None]:
             module.training = training
 
 
+@contextmanager
+def differentiable(model: nn.Module) -> Iterator[None]:
+    """Inside, a model in eval mode can be run backwards, which cuDNN refuses for recurrent layers.
+
+    They are put into training mode without their dropout: the function is the same.
+    """
+    recurrent = [(m, m.training, m.dropout) for m in model.modules() if isinstance(m, nn.RNNBase)]
+    try:
+        for module, _, _ in recurrent:
+            module.training, module.dropout = True, 0.0
+        yield
+    finally:
+        for module, training, dropout in recurrent:
+            module.training, module.dropout = training, dropout
+
+
 @dataclass
 class LayerTap:
     """Runs a model up to one layer and hands back that layer's inputs and outputs."""

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from feta.calibration.capture import differentiable
 from feta.calibration.inputs import Batch, call
 
 
@@ -41,7 +42,7 @@ def output_importance(
     handles = [model.get_submodule(name).register_forward_hook(keep(name)) for name in names]
     generator = torch.Generator().manual_seed(seed)
     try:
-        with torch.enable_grad():
+        with torch.enable_grad(), differentiable(model):
             logits = logits_of(call(model, batch, device, dtype))
             kept = list(outputs.values())
             totals = [torch.zeros_like(z) for z in kept]

@@ -74,9 +74,7 @@ class _Thinned:
             if isinstance(batch, Tensor):
                 part: Batch = batch[rows]
             else:
-                part = {
-                    k: v[rows] if isinstance(v, Tensor) and len(v) == size else v for k, v in batch.items()
-                }
+                part = {k: v[rows] if per_sample(v, size) else v for k, v in batch.items()}
             if size_of(part):
                 yield part
 
@@ -163,14 +161,19 @@ def _limited(batches: Iterable[Batch], n_samples: int | None) -> Iterator[Batch]
                 return
 
 
-def size_of(batch: Batch) -> int:
+def size_of(batch: Tensor | Mapping[str, Any]) -> int:
     """The number of samples in a batch."""
     if isinstance(batch, Tensor):
         return len(batch)
-    return next((len(v) for v in batch.values() if isinstance(v, Tensor)), 1)
+    return next((len(v) for v in batch.values() if isinstance(v, Tensor) and v.ndim), 1)
 
 
 def _head(batch: Batch, n: int, size: int) -> Batch:
     if isinstance(batch, Tensor):
         return batch[:n]
-    return {k: v[:n] if isinstance(v, Tensor) and len(v) == size else v for k, v in batch.items()}
+    return {k: v[:n] if per_sample(v, size) else v for k, v in batch.items()}
+
+
+def per_sample(value: Any, size: int) -> bool:
+    """Whether an entry of a batch has a row for each of its samples."""
+    return isinstance(value, Tensor) and value.ndim > 0 and len(value) == size

@@ -35,6 +35,11 @@ def encode(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> bytes:
     stored: dict[str, Tensor] = {}
     memory: set[int] = set()
     for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            kind = type(tensor).__name__
+            raise FileError(
+                f"state must hold tensors alone, got a {kind} in '{name}'; only tensors can be saved"
+            )
         parts = _compress(_unshared(tensor.detach().cpu().contiguous(), memory))
         named = {name: parts} if isinstance(parts, Tensor) else {f"{name}.{p}": t for p, t in parts.items()}
         clash = sorted(set(named) & (set(stored) | (set(tensors) - {name})))

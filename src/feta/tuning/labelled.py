@@ -16,7 +16,7 @@ from feta.calibration.capture import evaluating
 from feta.calibration.inputs import LABEL_KEYS, size_of
 from feta.errors import ConfigError, DataError
 from feta.tuning.ranks import Ranks
-from feta.tuning.stepping import output_tensor, place
+from feta.tuning.stepping import output_tensor, place, run_on
 
 Labelled = tuple[Any, Any, int]  # inputs, labels, how many
 
@@ -47,11 +47,17 @@ class TensorBatches:
     def __init__(
         self, x: Tensor, y: Tensor, ranks: Ranks, dtype: torch.dtype, batch_size: int, seed: int, where: str
     ) -> None:
-        if len(x) != len(y) or len(x) < ranks.count:
+        if len(x) != len(y):
             raise ConfigError(f"{where} must be as many inputs as labels, got {len(x)} and {len(y)}")
-        self.x, self.y = place(x, ranks.device, dtype), y.to(ranks.device)
+        if len(x) < ranks.count:
+            raise ConfigError(f"{where} must hold a sample for each process, got {len(x)} for {ranks.count}")
+        self.x, self.y = place(x, ranks.device, dtype, copy=False), y.to(ranks.device)
         self.ranks, self.batch_size, self.seed = ranks, batch_size, seed
         self.rows = len(x) // ranks.count  # the same for each rank: all must take as many steps
+        if self.rows % batch_size == 1 and self.rows > batch_size > 1:
+            self.rows -= (
+                1  # batch-norm cannot train on a single row; the order leaves out another one each time
+            )
         self.count: int | None = -(-self.rows // batch_size)
 
     def epoch(self, number: int) -> Iterator[Labelled]:
@@ -63,7 +69,7 @@ class TensorBatches:
 
     def in_order(self) -> Iterator[Labelled]:
         for x, y in zip(self.x.split(self.batch_size), self.y.split(self.batch_size), strict=True):
-            yield x, y, len(y)
+            yield x.clone(), y, len(y)
 
 
 class LoaderBatches:
@@ -91,6 +97,9 @@ class LoaderBatches:
     def in_order(self) -> Iterator[Labelled]:
         for batch in self.loader:
             x, y = self._parts(batch)
+            if not isinstance(x, Tensor | Mapping):
+                kind = type(x).__name__
+                raise ConfigError(f"{self.where} must yield x as a tensor or a dict of tensors, got a {kind}")
             yield place(x, self.ranks.device, self.dtype), place(y, self.ranks.device, self.dtype), size_of(x)
 
     def _parts(self, batch: Any) -> tuple[Any, Any]:
@@ -126,10 +135,25 @@ class Validation:
                 return score / ranks
             right, rows = torch.zeros((), dtype=torch.int64, device=self.ranks.device), 0
             for x, y, _ in self.batches.in_order():
-                scores = output_tensor(model(**x) if isinstance(x, Mapping) else model(x))
-                right += (scores.argmax(1) == y).sum()
-                rows += y.numel()
+                answers = right_answers(output_tensor(run_on(model, x)), y)
+                right += answers.sum()
+                rows += answers.numel()
             total = self.ranks.sum([float(right), float(rows)])
         if total[1] == 0:
             raise DataError("validation must hold at least one sample, got none")
         return 100 * total[0] / total[1]
+
+
+def right_answers(scores: Tensor, labels: Any) -> Tensor:
+    """Which answers are right, classes in dimension 1 as cross-entropy has them; labels may be probabilities."""
+    if isinstance(labels, Tensor) and scores.ndim > 1:
+        if labels.is_floating_point() and labels.shape == scores.shape:
+            labels = labels.argmax(1)
+        answers = scores.argmax(1)
+        if not labels.is_floating_point() and answers.shape == labels.shape:
+            return answers.eq(labels)
+    got = f"{tuple(labels.shape)} {labels.dtype}" if isinstance(labels, Tensor) else type(labels).__name__
+    raise ConfigError(
+        "validation must have a class for each answer, and the model's scores their classes in dimension 1, "
+        f"got labels {got} and outputs {tuple(scores.shape)}; or pass a function of the model"
+    )

@@ -7,16 +7,16 @@ each, and the original runs beside. Every stride-th row is held out, 2000 at the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from feta.calibration.inputs import Batch, Inputs, size_of
+from feta.calibration.inputs import Batch, Inputs, per_sample, size_of
 from feta.errors import ConfigError
-from feta.tuning.stepping import output_tensor, place
+from feta.tuning.stepping import float_dtype, output_tensor, place, run_on
 
 HELD_OUT_ROWS = 2000
 HELD_OUT_VALUES = 2**26  # entries of inputs among them
@@ -34,10 +34,8 @@ class Original:
 
     @torch.no_grad()
     def outputs(self, x: Any) -> Tensor:
-        own = next((p.dtype for p in self.model.parameters() if p.is_floating_point()), self.dtype)
-        x = place(x, self.device, own)
-        output = self.model(**x) if isinstance(x, Mapping) else self.model(x)
-        return output_tensor(output).to(self.dtype)
+        x = place(x, self.device, float_dtype(self.model))
+        return output_tensor(run_on(self.model, x)).to(self.dtype)
 
 
 class Rows(Protocol):
@@ -68,7 +66,8 @@ class TensorRows:
     fixed = True
 
     def __init__(self, data: Tensor, original: Original, share: float, seed: int) -> None:
-        self.x, self.original, self.seed = place(data, original.device, original.dtype), original, seed
+        self.x = place(data, original.device, original.dtype, copy=False)
+        self.original, self.seed = original, seed
         held = _held_out(len(data), _stride(len(data), share, data[0].numel()))
         self.fit = (~held).nonzero().squeeze(1).to(original.device)
         self.judge = held.nonzero().squeeze(1).to(original.device)
@@ -104,6 +103,7 @@ class StreamRows:
         width = _values(next(iter(inputs)))
         self.stride = _stride(total, share, width)
         self.count = total - int(_held_out(total, self.stride).sum())
+        self.judge: list[Matched] = []
 
     def batches(self, number: int, batch_size: int) -> Iterator[Matched]:
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
@@ -114,10 +114,12 @@ class StreamRows:
                 yield self._matched(_pick(batch, part))
 
     def held_out(self) -> Iterator[Matched]:
-        for batch, held in self._split():
-            rows = held.nonzero().squeeze(1)
-            if len(rows):
-                yield self._matched(_pick(batch, rows))
+        """Kept after the first look: they are few, and a look is not worth another pass over the data."""
+        if not self.judge:
+            picked = ((batch, held.nonzero().squeeze(1)) for batch, held in self._split())
+            self.judge = [self._matched(_pick(batch, rows)) for batch, rows in picked if len(rows)]
+        for x, targets, size in self.judge:
+            yield place(x, self.original.device, self.original.dtype), targets, size
 
     def _split(self) -> Iterator[tuple[Batch, Tensor]]:
         seen = 0
@@ -153,8 +155,6 @@ def _pick(batch: Batch, rows: Tensor) -> Batch:
         return batch[rows.to(batch.device)]
     size = size_of(batch)
     return {
-        key: value[rows.to(value.device)]
-        if isinstance(value, Tensor) and value.ndim and len(value) == size
-        else value
+        key: value[rows.to(value.device)] if per_sample(value, size) else value
         for key, value in batch.items()
     }

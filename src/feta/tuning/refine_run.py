@@ -15,7 +15,16 @@ from torch import Tensor, nn
 from feta.errors import ConfigError, ModelError, unknown_name
 from feta.report import RefinePoint
 from feta.tuning.matching import Rows
-from feta.tuning.stepping import GraphedStep, Update, clock, output_tensor, recordable, set_rate
+from feta.tuning.stepping import (
+    GraphedStep,
+    Update,
+    clock,
+    output_tensor,
+    recordable,
+    run_on,
+    set_rate,
+    snapshot,
+)
 
 LossName = Literal["mse", "kl"]
 
@@ -51,8 +60,8 @@ class Refinement:
     def __post_init__(self) -> None:
         for name in ("passes", "learning_rate", "batch_size", "check_every", "patience", "seconds"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ConfigError(f"Refinement.{name} must be > 0, got {value}")
+            if value is not None and not 0 < value < math.inf:
+                raise ConfigError(f"Refinement.{name} must be > 0 and finite, got {value}")
         if not 0 < self.held_out <= 0.5:
             raise ConfigError(f"Refinement.held_out must be in (0, 0.5], got {self.held_out}")
         if self.loss not in LOSSES:
@@ -88,7 +97,7 @@ class RefineRun:
             self.step = GraphedStep(update)
         self.history: list[RefinePoint] = []
         self.best, self.stale, self.scale = math.inf, 0, 1.0
-        self.best_weights: dict[str, Tensor] = {}
+        self.best_weights: dict[str, Any] = {}
 
     def over(self) -> Literal["passes", "held-out", "seconds"]:
         """Pass after pass until there is a reason to stop."""
@@ -127,23 +136,24 @@ class RefineRun:
         """The loss on the held-out rows; the weights are kept if it is the lowest."""
         total, rows = torch.zeros((), dtype=torch.float64, device=self.device), 0
         for x, target, size in self.rows.held_out():
-            output = output_tensor(self.model(**x) if isinstance(x, Mapping) else self.model(x))
+            output = output_tensor(run_on(self.model, x))
             if output.shape != target.shape:
                 shapes = f"{tuple(output.shape[1:])} and {tuple(target.shape[1:])}"
                 raise ModelError(f"model and reference must give outputs of one shape, got {shapes}")
-            if self.settings.loss == "kl" and output.shape[-1] == 1:
+            if self.settings.loss == "kl" and (output.ndim < 2 or output.shape[-1] == 1):
                 raise ConfigError("loss must be 'mse' for a model with one output, got 'kl'")
             total += self.loss(output, target) * size
             rows += size
         loss = float(total) / rows
         if not math.isfinite(loss):
-            raise ModelError(f"refinement must keep a finite loss, got {loss}; lower learning_rate")
+            cure = "lower learning_rate" if self.history else "look for it in the data and the models"
+            raise ModelError(f"refinement must keep a finite loss, got {loss}; {cure}")
         point = RefinePoint(clock(self.device) - self.started, passes, loss)
         self.history.append(point)
         self.stale += 1
         if loss < self.best:
             self.best, self.stale = loss, 0
-            self.best_weights = {name: t.clone() for name, t in self.model.state_dict().items()}
+            self.best_weights = snapshot(self.model)
         elif loss > BACK_AT * self.best:
             self._back()
         if self.callback is not None:

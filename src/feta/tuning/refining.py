@@ -19,13 +19,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from feta.calibration.capture import evaluating
+from feta.calibration.capture import differentiable, evaluating
 from feta.engine import device_of
 from feta.masks import hold_zeros
 from feta.report import RefinePoint, RefineReport
 from feta.tuning.matching import Original, rows_of
 from feta.tuning.refine_run import LossName, Refinement, RefineRun
-from feta.tuning.stepping import clock, threads_for
+from feta.tuning.stepping import NARROW, clock, float_dtype, threads_for, wake_up
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,8 @@ def refine(
     batch_size: int = Refinement.batch_size,
     loss: LossName = Refinement.loss,
     held_out: float = Refinement.held_out,
+    check_every: float = Refinement.check_every,
+    patience: int = Refinement.patience,
     seconds: float | None = None,
     n_samples: int | None = None,
     seed: int = 0,
@@ -55,11 +57,14 @@ def refine(
 ) -> RefineResult:
     """A copy of a pruned `model` whose outputs match those of `reference` on unlabelled `data`, and a report.
 
+    Of a model with several outputs it is the one called `logits`, or the first, that is matched.
+
     data: as for `feta.prune`.
     masks: as in `PruneResult.masks`; by default the zeros that the model has.
     passes: over the data, at the most; the learning rate falls to zero over them.
     loss: "kl" for scores of classes, in the outputs' last dimension; "mse" for outputs of any other kind.
     held_out: share of the rows that are not fitted but decide which weights are kept, and when to stop.
+    check_every: passes between two looks at them; patience: looks without a lower loss before it stops.
     seconds: a budget beside `passes`.
     """
     settings = Refinement(
@@ -68,6 +73,8 @@ def refine(
         batch_size=batch_size,
         loss=loss,
         held_out=held_out,
+        check_every=check_every,
+        patience=patience,
         seconds=seconds,
     )
     return refine_by(
@@ -97,13 +104,14 @@ def refine_by(
 ) -> RefineResult:
     """`refine` with its settings in one object."""
     where = torch.device(device) if device is not None else device_of(model)
+    wake_up()
     started = clock(where)
     work, result = copy.deepcopy(model).to(where), copy.deepcopy(model)
-    dtype = next((p.dtype for p in work.parameters() if p.is_floating_point()), torch.float32)
-    if dtype in (torch.float16, torch.bfloat16):  # too coarse for small steps: fitted in float32, cast back
-        work, dtype = work.float(), torch.float32
+    if float_dtype(work) in NARROW:  # too coarse for small steps: fitted in float32, cast back
+        work = work.float()
+    dtype = float_dtype(work)
     twin = reference if device_of(reference) == where else copy.deepcopy(reference).to(where)
-    with evaluating(work, twin), hold_zeros(work, masks) as hold, threads_for(work):
+    with evaluating(work, twin), differentiable(work), hold_zeros(work, masks) as hold, threads_for(work):
         rows = rows_of(data, Original(twin, where, dtype), settings.held_out, n_samples, seed)
         run = RefineRun(work, settings, rows, where, started, callback)
         stopped = run.over()

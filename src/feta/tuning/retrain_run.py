@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,7 +17,16 @@ from feta.masks import plain
 from feta.report import RetrainPoint, RetrainReport
 from feta.tuning.labelled import Batches, Validation
 from feta.tuning.ranks import Ranks
-from feta.tuning.stepping import GraphedStep, Loss, Update, clock, output_tensor, recordable, set_rate
+from feta.tuning.stepping import (
+    GraphedStep,
+    Loss,
+    Update,
+    clock,
+    output_tensor,
+    recordable,
+    set_rate,
+    snapshot,
+)
 
 Optimiser = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
 Stopped = Literal["recovered", "saturated", "epochs", "seconds"]
@@ -53,13 +62,15 @@ class Retraining:
             "check_every",
         ):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ConfigError(f"{name} must be > 0, got {value}")
+            if value is not None and not 0 < value < math.inf:
+                raise ConfigError(f"{name} must be > 0 and finite, got {value}")
+        if self.goal is not None and not math.isfinite(self.goal):
+            raise ConfigError(f"goal must be finite, got {self.goal}")
         if not 0 <= self.momentum < 1:
             raise ConfigError(f"momentum must be in [0, 1), got {self.momentum}")
         for name in ("weight_decay", "tolerance"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"{name} must be >= 0, got {getattr(self, name)}")
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} must be >= 0 and finite, got {getattr(self, name)}")
         if self.check_every > 1:
             raise ConfigError(f"check_every must be a share of an epoch in (0, 1], got {self.check_every}")
 
@@ -77,8 +88,10 @@ class RetrainRun:
         judge: Validation | None,
         started: float,
         callback: Callable[[RetrainPoint], None] | None,
+        frozen: Sequence[nn.Module] = (),  # modules that stay in eval mode
     ) -> None:
         self.model, self.settings, self.ranks, self.device = model, settings, ranks, ranks.device
+        self.frozen = frozen
         self.judge, self.callback = judge, callback
         learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if not learning:
@@ -90,7 +103,7 @@ class RetrainRun:
         self.total, self.rows = torch.zeros((), device=self.device), 0
         self.history: list[RetrainPoint] = []
         self.best, self.best_epoch = -math.inf, 0.0
-        self.best_weights: dict[str, Tensor] | None = None
+        self.best_weights: dict[str, Any] | None = None
         self.judging = 0.0
         self.started = started
 
@@ -126,12 +139,14 @@ class RetrainRun:
         """One pass over the data with looks in between; why to stop, or None."""
         count, done = batches.count, 0
         self.model.train()
+        for module in self.frozen:
+            module.training = False
         for done, (x, y, size) in enumerate(batches.epoch(epoch), start=1):
-            self.total += step(x, y) * size
+            self.total.add_(step(x, y), alpha=size)
             self.rows += size
             late = self._late(done)
             if late or (count is not None and self._due(done, count)):
-                stopped = self._look(epoch + (done / count if count else 0.0))
+                stopped = self._look(epoch + (min(done / count, 1.0) if count else 0.0))
                 if stopped is not None or late:
                     return stopped or "seconds"
         if done == 0:
@@ -157,14 +172,17 @@ class RetrainRun:
     def _look(self, epoch: float) -> Stopped | None:
         """Judge the weights, keep them if they are the best, and say whether the goal is reached."""
         mean = float(self.total) / max(self.rows, 1)
-        if not math.isfinite(mean):
+        if self.ranks.any(not math.isfinite(mean)):  # all of them stop, or the others would wait for this one
             raise ModelError(
-                f"retraining must keep a finite loss, got {mean} at epoch {epoch:.2f}; lower learning_rate"
+                f"retraining must keep a finite loss, got {mean} at epoch {epoch:.2f}; lower learning_rate, or look "
+                "for values in the data that are not finite"
             )
         self.total.zero_()
         self.rows = 0
         before = clock(self.device)
         accuracy = None if self.judge is None else self.judge(plain(self.model))
+        if accuracy is not None and not math.isfinite(accuracy):
+            raise ConfigError(f"validation must give a finite number, got {accuracy}")
         now = clock(self.device)
         self.judging += now - before
         point = RetrainPoint(now - self.started, epoch, accuracy)
@@ -175,7 +193,7 @@ class RetrainRun:
             return None
         if accuracy > self.best:
             self.best, self.best_epoch = accuracy, epoch
-            self.best_weights = {name: t.clone() for name, t in plain(self.model).state_dict().items()}
+            self.best_weights = snapshot(plain(self.model))
         goal, patience = self.settings.goal, self.settings.patience
         if goal is not None and accuracy >= goal - self.settings.tolerance:
             return "recovered"

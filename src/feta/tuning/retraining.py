@@ -10,7 +10,8 @@ calls `retrain`; they look at all ranks' validation data together and stop toget
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +27,7 @@ from feta.report import RetrainPoint, RetrainReport
 from feta.tuning.labelled import Validation, batches_of
 from feta.tuning.ranks import Ranks
 from feta.tuning.retrain_run import Optimiser, Retraining, RetrainRun, cross_entropy
-from feta.tuning.stepping import Loss, clock, threads_for
+from feta.tuning.stepping import NARROW, Loss, clock, float_dtype, threads_for, wake_up
 
 
 @dataclass(frozen=True)
@@ -103,10 +104,14 @@ def retrain(
         )
     home = device_of(model)
     where = torch.device(device) if device is not None else home
+    wake_up()
     started = clock(where)
     ranks = Ranks.of(model, where)
     work = _copy(model, where)
-    dtype = next((p.dtype for p in work.parameters() if p.is_floating_point()), torch.float32)
+    narrow = float_dtype(work) in NARROW and not ranks.many
+    if narrow:  # too coarse for small steps: trained in float32, cast back
+        work = work.float()
+    dtype = float_dtype(work)
     batches = batches_of(data, ranks, dtype, batch_size=batch_size, seed=seed)
     if ranks.many and not ranks.same(batches.count or 0):
         raise DataError(
@@ -114,10 +119,31 @@ def retrain(
             "and another number elsewhere; use a DistributedSampler"
         )
     judge = None if validation is None else Validation(validation, ranks, dtype)
-    with hold_zeros(work, masks), threads_for(work), evaluating(work):
-        run = RetrainRun(work, settings, loss or cross_entropy, optimiser, ranks, judge, started, callback)
+    # What is in eval mode inside of a model that is not is meant to stay so, such as a frozen batch-norm.
+    frozen = [module for module in work.modules() if not module.training] if work.training else []
+    with (
+        hold_zeros(work, masks),
+        threads_for(work),
+        evaluating(work),
+        _own_random_numbers(where, seed + ranks.rank),
+    ):
+        run = RetrainRun(
+            work, settings, loss or cross_entropy, optimiser, ranks, judge, started, callback, frozen
+        )
         report = run.over(batches)
+    work.zero_grad(set_to_none=True)
+    if narrow:
+        state, work = work.state_dict(), copy.deepcopy(model)
+        work.load_state_dict(state)
     return RetrainResult(work if ranks.many else work.to(home), report)
+
+
+@contextmanager
+def _own_random_numbers(device: torch.device, seed: int) -> Iterator[None]:
+    """Dropout and a loader's order follow from the seed, and the caller's random numbers go on as if nothing was."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
 
 
 def _copy(model: nn.Module, device: torch.device) -> nn.Module:
@@ -126,11 +152,13 @@ def _copy(model: nn.Module, device: torch.device) -> nn.Module:
         return copy.deepcopy(model).to(device)
     if device != device_of(model):
         raise ConfigError(f"device must be the wrapped model's, got {device} for {device_of(model)}")
+    # Torch warns of this word alone, whatever it says.
+    words: dict[str, Any] = {} if model.broadcast_buffers else {"broadcast_buffers": False}
     wrapper = DistributedDataParallel(
         copy.deepcopy(model.module),
         device_ids=model.device_ids,
         process_group=model.process_group,
-        broadcast_buffers=model.broadcast_buffers,
+        **words,
         find_unused_parameters=model.find_unused_parameters,
         gradient_as_bucket_view=model.gradient_as_bucket_view,
     )

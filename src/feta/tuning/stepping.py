@@ -6,9 +6,11 @@ GraphedStep   the same recorded once as a CUDA graph: small networks wait for la
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +20,7 @@ from torch import Tensor, nn
 from feta.errors import ModelError
 
 Loss = Callable[[Any, Any], Tensor]
+NARROW = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,7 @@ class Update:
 
         def closure() -> Tensor:  # a function, for optimisers that look more than once at a batch
             self.optimiser.zero_grad(set_to_none=True)
-            output = self.model(**x) if isinstance(x, Mapping) else self.model(x)
-            value = self.loss(output, y)
+            value = self.loss(run_on(self.model, x), y)
             value.backward()
             return value
 
@@ -101,13 +103,40 @@ def set_rate(optimiser: torch.optim.Optimizer, rates: list[float]) -> None:
             group["lr"] = rate
 
 
-def place(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """A batch on the device and, for float tensors, of the dtype."""
+def place(value: Any, device: torch.device, dtype: torch.dtype, *, copy: bool = True) -> Any:
+    """A batch on the device and, for float tensors, of the dtype.
+
+    Always a copy, unless it is said that none is needed: a model that normalises its input in place must not
+    change the caller's data, nor what another model is to see.
+    """
     if isinstance(value, Mapping):
-        return {key: place(part, device, dtype) for key, part in value.items()}
+        return {key: place(part, device, dtype, copy=copy) for key, part in value.items()}
     if not isinstance(value, Tensor):
         return value
-    return value.to(device, dtype if value.is_floating_point() else value.dtype, non_blocking=True)
+    kind = dtype if value.is_floating_point() else value.dtype
+    return value.to(device, kind, non_blocking=True, copy=copy)
+
+
+def run_on(model: nn.Module, x: Any) -> Any:
+    return model(**x) if isinstance(x, Mapping) else model(x)
+
+
+def float_dtype(model: nn.Module) -> torch.dtype:
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+
+
+def snapshot(model: nn.Module) -> dict[str, Any]:
+    """A copy of the model's state, of whatever kinds its entries are."""
+    state = model.state_dict()
+    return {
+        name: value.clone() if isinstance(value, Tensor) else deepcopy(value) for name, value in state.items()
+    }
+
+
+@functools.cache
+def wake_up() -> None:
+    """Torch loads its compiler with a process's first optimiser, for a second: that is no part of a budget."""
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.1)
 
 
 def output_tensor(output: Any) -> Tensor:
