@@ -189,7 +189,7 @@ def test_refused_options(options, message):
 def test_refused_networks_and_data():
     images, labels = held_out()
     model = trained("dense")
-    with pytest.raises(DataError, match=r"labels must be as many as inputs \(400\), got 3"):
+    with pytest.raises(DataError, match=r"labels must be a class for each of 400 inputs, got \(3,\)"):
         certify(model, model, images, labels[:3])
     with pytest.raises(ConfigError, match="labels must come with the batches"):
         certify(model, model, [images], labels)

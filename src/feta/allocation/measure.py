@@ -33,7 +33,7 @@ from feta.calibration.capture import LayerTap, LayerTrace
 from feta.calibration.importance import logits_of
 from feta.calibration.inputs import Batch, Inputs, Merged, call, size_of
 from feta.calibration.stream import LayerStream, ReplaySource
-from feta.errors import ModelError
+from feta.errors import DataError, ModelError
 from feta.layers import LayerView
 from feta.solvers.norms import operator_upper
 
@@ -94,6 +94,11 @@ class Probe:
             for count in counts:
                 hasty.write_(view, count)
                 errors.append(judge(trace))
+                if not math.isfinite(errors[-1]):
+                    raise DataError(
+                        f"layer '{trace.name}': outputs must be finite while its error is measured, got "
+                        f"{errors[-1]}; look at the data and the weights"
+                    )
         finally:
             for group in range(kept.groups):
                 view.write(kept.matrix(group), kept.bias(group), group)

@@ -18,7 +18,7 @@ from scipy.stats import beta
 from torch import Tensor, nn
 
 from feta.calibration.capture import evaluating
-from feta.errors import ConfigError, DataError
+from feta.errors import ConfigError, DataError, ModelError
 
 
 def lower_limit(successes: int, trials: int, delta: float) -> float:
@@ -80,7 +80,7 @@ def agreement(
     labelled = True
     with evaluating(dense, pruned):
         for inputs, labels in batches:
-            first, second = dense(inputs).argmax(1), pruned(inputs).argmax(1)
+            first, second = (answers_of(model, inputs) for model in (dense, pruned))
             samples += len(inputs)
             agree += int((first == second).sum())
             labelled = labelled and labels is not None
@@ -93,6 +93,19 @@ def agreement(
     if not labelled:
         return Agreement(samples, agree, confidence)
     return Agreement(samples, agree, confidence, int(right[1, 0]), int(right[0, 1]), int(right[1, 1]))
+
+
+def answers_of(model: nn.Module, inputs: Tensor) -> Tensor:
+    """The class of each input; scores that are no numbers have none."""
+    scores = model(inputs.clone())  # a model may change its input in place
+    if not isinstance(scores, Tensor) or scores.ndim != 2 or scores.shape[1] < 2:
+        got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+        raise ModelError(f"certify must get networks with two or more scores for each sample, got {got}")
+    if not bool(torch.isfinite(scores).all()):
+        row = int((~torch.isfinite(scores)).any(1).nonzero()[0])
+        kind = "inputs" if not bool(torch.isfinite(inputs[row]).all()) else "scores"
+        raise DataError(f"certify must get finite {kind}, got inf or NaN in a held-out sample")
+    return scores.argmax(1)
 
 
 def _check(successes: int, trials: int, delta: float) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from feta.calibration.capture import evaluating
-from feta.errors import ConfigError
+from feta.errors import ConfigError, ModelError
 
 Norm = Literal["l2", "linf"]
 # Points are kept this share inside the ball: casting them to float32 must not carry them out of it.
@@ -76,7 +76,7 @@ class Attack:
         found = torch.zeros_like(classes, dtype=torch.bool)
         for step in range(self.steps):
             share = 0.5 * 0.02 ** (step / max(self.steps - 1, 1))
-            x = ball.project(x + share * ball.radius * ball.steepest(_gradient(model, x.to(dtype), classes)))
+            x = ball.project(x + share * ball.radius * ball.steepest(-slopes(model, x.to(dtype), classes)[1]))
             found |= _wrong(models, x, classes, dtype)
         return found
 
@@ -129,13 +129,18 @@ def margins(scores: Tensor, classes: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _wrong(models: Sequence[nn.Module], x: Tensor, classes: Tensor, dtype: torch.dtype) -> Tensor:
-    answers = [model(x.to(dtype)).argmax(1) != classes for model in models]
+    answers = [model(x.to(dtype, copy=True)).argmax(1) != classes for model in models]
     return torch.stack(answers).any(0)
 
 
 @torch.enable_grad()
-def _gradient(model: nn.Module, x: Tensor, classes: Tensor) -> Tensor:
-    """Of minus the margin: where the class is lost."""
+def slopes(model: nn.Module, x: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
+    """The margins of a batch, and their gradients in the inputs."""
     x = x.detach().requires_grad_()
-    (gradient,) = torch.autograd.grad(-margins(model(x), classes).sum(), x)
-    return gradient
+    lead = margins(model(x.clone()), classes)  # a copy: the model may change its input in place
+    if not lead.requires_grad:
+        raise ModelError(
+            "the network must have gradients in its input, got none; is its forward pass under no_grad?"
+        )
+    (gradient,) = torch.autograd.grad(lead.sum(), x)
+    return lead.detach(), gradient

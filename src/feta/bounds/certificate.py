@@ -18,11 +18,14 @@ from torch import Tensor, nn
 
 from feta.bounds.agreement import Agreement, agreement
 from feta.bounds.attack import Attack, Norm
-from feta.bounds.chain import Chain, chain_of
+from feta.bounds.chain import chain_of
 from feta.bounds.geometry import Pair
+from feta.bounds.precision import check_precision
 from feta.bounds.radius import check_norm
+from feta.bounds.rounding import Rounding
 from feta.calibration.capture import evaluating
 from feta.errors import ConfigError, DataError, ModelError
+from feta.tuning.stepping import float_dtype
 
 RADII = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 FORMS = ("global", "local")
@@ -33,9 +36,10 @@ Tell = Callable[[str, int, int], None]  # what is being done, samples done, samp
 class Form:
     """The radii one form certifies, sample by sample, and what the attack found in those balls."""
 
-    radius: tuple[float, ...]  # 0: not certified
+    radius: tuple[float, ...]  # 0: not certified, or refuted by the attack
     certified_but_changed: int | None = None  # None: not attacked
     changed_beyond: tuple[tuple[float, int], ...] = ()  # (multiple of the radius, samples changed there)
+    exact: tuple[float, ...] | None = None  # global form: the radii if nothing was ever rounded
 
     def certified(self, radius: float) -> int:
         """Samples whose ball of this radius is certified."""
@@ -91,6 +95,7 @@ class Certificate:
             "certified_but_changed": form.certified_but_changed,
             "changed_beyond": [{"times": times, "samples": count} for times, count in form.changed_beyond],
             "radius": list(form.radius),
+            "certified_any_in_exact_arithmetic": form.exact and sum(r > 0 for r in form.exact),
         }
 
 
@@ -121,12 +126,20 @@ def certify(
     tell = callback or (lambda text, done, total: None)
     place = _device(dense) if device is None else torch.empty(0, device=device).device
     dense, pruned = _on(dense, place), _on(pruned, place)
+    if float_dtype(dense) != float_dtype(pruned):
+        raise ModelError(
+            f"both networks must be of one type, got {float_dtype(dense)} and {float_dtype(pruned)}"
+        )
     kept: list[Tensor] = []
     tell("agreement", 0, samples)
-    counted = agreement(dense, pruned, _keeping(_batches(data, labels, dense), kept, samples), confidence)
-    inputs = torch.cat(kept)
-    with evaluating(dense, pruned):
-        pair = Pair(dense, pruned, _chain(dense, inputs), _chain(pruned, inputs), norm, refined)
+    # The networks are certified as they are: what a caller's autocast would make of them is another matter.
+    with evaluating(dense, pruned), torch.autocast(place.type, enabled=False):
+        counted = agreement(dense, pruned, _keeping(_batches(data, labels, dense), kept, samples), confidence)
+        inputs = torch.cat(kept)
+        for model in (dense, pruned):
+            Rounding.of(model)
+            check_precision(model, inputs[:2])
+        pair = Pair(dense, pruned, chain_of(dense, inputs), chain_of(pruned, inputs), norm, refined)
         if pair.chains[0].out_shape != pair.chains[1].out_shape:
             shapes = " and ".join(str(chain.out_shape) for chain in pair.chains)
             raise ModelError(f"both networks must give the same number of scores, got {shapes}")
@@ -137,13 +150,16 @@ def certify(
 
 def _form(pair: Pair, name: str, inputs: Tensor, attack: Attack | None, tell: Tell) -> Form:
     radius = pair.radius(name, inputs, lambda done: tell(f"{name} radius", done, len(inputs)))
+    exact = tuple(pair.exact_radius(inputs).tolist()) if name == "global" else None
     if attack is None:
-        return Form(tuple(radius.tolist()))
+        return Form(tuple(radius.tolist()), exact=exact)
     tell(f"attack on {name}", 0, len(inputs))
-    changed = pair.attacked(attack, inputs, radius)
     # The ball itself is the test; the larger ones show that the same search does find changes.
-    beyond = tuple((times, pair.attacked(attack, inputs, times * radius)) for times in attack.beyond)
-    return Form(tuple(radius.tolist()), changed, beyond)
+    refuted = pair.attacked(attack, inputs, radius)
+    beyond = tuple(
+        (times, int(pair.attacked(attack, inputs, times * radius).sum())) for times in attack.beyond
+    )
+    return Form(tuple(radius.masked_fill(refuted, 0).tolist()), int(refuted.sum()), beyond, exact)
 
 
 def _check(
@@ -171,29 +187,38 @@ def _on(model: nn.Module, device: torch.device) -> nn.Module:
     return model if _device(model) == device else copy.deepcopy(model).to(device)
 
 
-def _chain(model: nn.Module, inputs: Tensor) -> Chain:
-    return chain_of(model, inputs[:2])
-
-
 def _batches(
     data: Tensor | Iterable[Any], labels: Tensor | None, model: nn.Module
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
     """(inputs, labels or None), the inputs where and as precise as the model is."""
     like = next(model.parameters(), torch.empty(0))
     if isinstance(data, Tensor):
-        if labels is not None and len(labels) != len(data):
-            raise DataError(f"labels must be as many as inputs ({len(data)}), got {len(labels)}")
+        truth = _checked(labels, len(data))
         for start in range(0, len(data), 1000):
             rows = slice(start, start + 1000)
-            yield data[rows].to(like), None if labels is None else labels[rows]
+            yield data[rows].to(like), None if truth is None else truth[rows]
         return
     if labels is not None:
         raise ConfigError("labels must come with the batches, got them beside an iterable")
     for batch in data:
-        if isinstance(batch, Tensor):
-            yield batch.to(like), None
-        else:
-            yield batch[0].to(like), batch[1] if len(batch) > 1 else None
+        inputs, truth = batch if isinstance(batch, tuple | list) and len(batch) == 2 else (batch, None)
+        if not isinstance(inputs, Tensor):
+            raise ConfigError(
+                f"data must be batches of inputs or of (inputs, labels), got {type(batch).__name__}"
+            )
+        yield inputs.to(like), _checked(truth, len(inputs))
+
+
+def _checked(labels: Any, count: int) -> Tensor | None:
+    """A class for each input."""
+    if labels is None:
+        return None
+    truth = torch.as_tensor(labels)
+    if truth.shape != (count,) or truth.is_floating_point():
+        raise DataError(
+            f"labels must be a class for each of {count} inputs, got {tuple(truth.shape)} {truth.dtype}"
+        )
+    return truth
 
 
 def _keeping(

@@ -10,11 +10,12 @@ the example before it is handed out.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -22,8 +23,15 @@ from feta.bounds.stages import Affine, AvgPool, Flatten, MaxPool, ReLU, Shape, S
 from feta.errors import ConfigError, ModelError
 
 NOTHING = (nn.Dropout, nn.Dropout2d, nn.AlphaDropout, nn.Identity)
-NOTHING_CALLS = {"dropout", "dropout2d", "contiguous", "identity", "clone"}
+NOTHING_CALLS = {"dropout", "dropout2d", "contiguous", "clone"}
 SHAPING_CALLS = {"flatten", "view", "reshape", "squeeze"}
+# Functions are known by what they are, not by their names: a user's `relu` may be anything.
+FUNCTIONS: Mapping[Callable[..., Any], str] = {
+    F.relu: "relu", F.relu_: "relu", torch.relu: "relu", torch.relu_: "relu",
+    F.max_pool2d: "max_pool2d", F.avg_pool2d: "avg_pool2d", F.adaptive_avg_pool2d: "adaptive_avg_pool2d",
+    torch.flatten: "flatten", torch.reshape: "reshape", torch.squeeze: "squeeze", torch.clone: "clone",
+    F.dropout: "dropout", F.dropout2d: "dropout2d", torch.dropout: "dropout",
+}  # fmt: skip
 UNDERSTOOD = (
     "Linear, Conv2d, BatchNorm, ReLU, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, Flatten and Dropout one after "
     "the other"
@@ -68,14 +76,16 @@ class Chain:
 def chain_of(model: nn.Module, example: Tensor, dtype: torch.dtype = torch.float64) -> Chain:
     """The chain that computes what `model` does in eval mode on inputs like `example` (a batch).
 
-    The model is copied, not changed; the chain stays on the model's device.
+    The model is copied, not changed; the chain stays on the model's device. On every row of the example it is
+    compared with the model.
     """
     if not isinstance(example, Tensor) or example.ndim < 2 or not example.is_floating_point():
         raise ConfigError("example must be a batch of float inputs, samples as rows")
+    _check_hooks(model)
     twin = copy.deepcopy(model).eval().to(dtype)
     device = next((p.device for p in twin.parameters()), torch.device("cpu"))
-    example = example[:2].to(device, dtype, copy=True)
-    stages = tuple(_stages(twin, example))
+    example = example.to(device, dtype, copy=True)
+    stages = tuple(_stages(twin, example[:2]))
     if not any(isinstance(stage, Affine) for stage in stages):
         raise ModelError("the network must have at least one Linear or Conv2d layer, got none")
     chain = Chain(stages)
@@ -88,13 +98,15 @@ class _Recorder(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
-        self.results[n] = tuple(result.shape) if isinstance(result, Tensor) else None
+        self.shapes[n] = tuple(result.shape) if isinstance(result, Tensor) else None
+        self.others[n] = None if isinstance(result, Tensor) else result
         return result
 
     def watch(self, x: Tensor) -> dict[fx.Node, Shape | None]:
-        self.results: dict[fx.Node, Shape | None] = {}
-        self.run(x)
-        return self.results
+        self.shapes: dict[fx.Node, Shape | None] = {}
+        self.others: dict[fx.Node, Any] = {}  # sizes and the like, which other nodes may ask for
+        self.run(x.clone())
+        return self.shapes
 
 
 def _stages(model: nn.Module, example: Tensor) -> list[Stage]:
@@ -105,9 +117,13 @@ def _stages(model: nn.Module, example: Tensor) -> list[Stage]:
         raise ModelError(
             f"the network must be {UNDERSTOOD}, got one that cannot be traced: {reason}"
         ) from error
-    shapes = _Recorder(traced).watch(example)
+    recorder = _Recorder(traced)
+    shapes = recorder.watch(example)
     last: fx.Node | None = None
     stages: list[Stage] = []
+    normed: set[int] = (
+        set()
+    )  # stages that a batch-norm is in: what rounding adds between two would be in no box
     for node, shape in shapes.items():
         if shape is None or node.op == "output":
             continue
@@ -121,9 +137,11 @@ def _stages(model: nn.Module, example: Tensor) -> list[Stage]:
                 f"the network must be a chain, got '{_name(node)}' which reads {names}; chains are {UNDERSTOOD}"
             )
         before = shapes[last] or ()
-        module = model.get_submodule(_name(node)) if node.op == "call_module" else _as_module(node)
+        called = node.op == "call_module"
+        module = model.get_submodule(_name(node)) if called else _as_module(node, recorder.others)
         if isinstance(module, _BatchNorm):
-            _add_norm(stages, _name(node), module, before[1:])
+            _add_norm(stages, _name(node), module, before[1:], fold=len(stages) - 1 not in normed)
+            normed.add(len(stages) - 1)
         elif not isinstance(module, NOTHING):
             stages.append(_stage(_name(node), module, before[1:], shape[1:], example))
         last = node
@@ -151,12 +169,23 @@ def _stage(name: str, module: nn.Module | None, before: Shape, after: Shape, lik
     raise ModelError(f"the network must be {UNDERSTOOD}, got '{name}' ({kind})")
 
 
-def _as_module(node: fx.Node) -> nn.Module | None:
+def _check_hooks(model: nn.Module) -> None:
+    """What a hook does is in no stage."""
+    for name, module in model.named_modules():
+        if module._forward_hooks or module._forward_pre_hooks:
+            raise ModelError(
+                f"the network must have no forward hooks, got one on '{name or type(module).__name__}'; remove it, "
+                "torch's own pruning by torch.nn.utils.prune.remove"
+            )
+
+
+def _as_module(node: fx.Node, others: Mapping[fx.Node, Any]) -> nn.Module | None:
     """The module that does what a called function or method does, or None."""
-    called = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    called = called.rstrip("_")
-    given: Mapping[str, Any] = {key: value for key, value in node.kwargs.items() if key != "input"}
-    rest = node.args[1:]
+    called = node.target.rstrip("_") if isinstance(node.target, str) else FUNCTIONS.get(node.target, "")
+    given: Mapping[str, Any] = {
+        key: fx.node.map_arg(value, others.get) for key, value in node.kwargs.items() if key != "input"
+    }
+    rest = fx.node.map_arg(node.args[1:], others.get)
     try:
         if called == "relu":
             return nn.ReLU()
@@ -176,7 +205,7 @@ def _as_module(node: fx.Node) -> nn.Module | None:
     return None
 
 
-def _add_norm(stages: list[Stage], name: str, norm: _BatchNorm, shape: Shape) -> None:
+def _add_norm(stages: list[Stage], name: str, norm: _BatchNorm, shape: Shape, *, fold: bool) -> None:
     """Batch-norm with running statistics: a factor and a shift per channel, put into the layer before it."""
     if norm.running_mean is None or norm.running_var is None:
         raise ModelError(
@@ -189,7 +218,7 @@ def _add_norm(stages: list[Stage], name: str, norm: _BatchNorm, shape: Shape) ->
     if norm.affine:
         scale, shift = scale * norm.weight.detach(), shift * norm.weight.detach() + norm.bias.detach()
     channels = len(scale)
-    last = stages[-1] if stages else None
+    last = stages[-1] if stages and fold else None
     if isinstance(last, Affine) and isinstance(last.layer, nn.Conv2d) == (len(shape) == 3):
         weight = last.weight * scale.reshape(-1, *[1] * (last.weight.ndim - 1))
         stages[-1] = replace(last, weight=weight, bias=last.bias * scale + shift)
@@ -209,6 +238,8 @@ def _avg_pool(
         for axis, (size_in, size_out) in enumerate(zip(before[1:], after[1:], strict=True))
     )
     if isinstance(pool, nn.AvgPool2d) and pool.divisor_override:
+        if pool.divisor_override < 0:
+            raise ModelError(f"pooling '{name}' must have a divisor > 0, got {pool.divisor_override}")
         rows = rows / pool.divisor_override
     return AvgPool(name, rows, columns, before, after)
 
@@ -219,6 +250,8 @@ def _check(chain: Chain, model: nn.Module, example: Tensor) -> None:
     slack = 1e-3 if chain.dtype == torch.float32 else 1e-8
     for x in (example, noise):
         expected, got = model(x.clone()), chain.apply(x)
+        if not isinstance(expected, Tensor):
+            raise ModelError(f"the network must return a tensor, got {type(expected).__name__}")
         if not bool(torch.isfinite(expected).all()):
             if x is example:
                 raise ModelError("the network must give finite outputs on the example, got inf or NaN")

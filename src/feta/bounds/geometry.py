@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from feta.bounds.attack import Attack, Norm, margins
+from feta.bounds.agreement import answers_of
+from feta.bounds.attack import Attack, Norm, slopes
 from feta.bounds.chain import Chain
 from feta.bounds.radius import global_radius
 from feta.bounds.relaxation import Relaxation
@@ -18,6 +19,7 @@ from feta.bounds.search import largest_radius
 
 # Values per stage that a batch of samples may have: rows of many units are held for each sample.
 BATCH_VALUES = 2**17
+FARTHEST = 1e4  # times the global radius: no local one is known to be so much larger
 FIRST_GUESS = 0.3  # of the distance at which the linearised network changes its class
 
 
@@ -42,26 +44,38 @@ class Pair:
 
     @torch.no_grad()
     def answers(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        first, second = (torch.cat([model(x).argmax(1) for x in inputs.split(1000)]) for model in self.models)
+        first, second = (
+            torch.cat([answers_of(model, x) for x in inputs.split(1000)]) for model in self.models
+        )
         return first, second
 
     def radius(self, form: str, inputs: Tensor, tell: Callable[[int], None] = lambda done: None) -> Tensor:
         """(n,) float64: the radius both networks certify; 0 where they disagree or nothing is proven."""
         classes, other = self.answers(inputs)
         agree = classes == other
-        roundings = [Rounding.of(model) for model in self.models]
-        pairs = list(zip(self.chains, roundings, strict=True))
         found = torch.zeros(len(inputs), dtype=torch.float64, device=inputs.device)
         if bool(agree.any()):
             x, c = inputs[agree], classes[agree]
+            roundings = [Rounding.of(model) for model in self.models]
+            proven = self._global(x, c, roundings)
             if form == "global":
-                radii = [global_radius(chain, x, c, rounding, self.norm) for chain, rounding in pairs]
-                found[agree] = torch.minimum(*radii)
+                found[agree] = proven
             else:
+                pairs = zip(self.chains, roundings, strict=True)
                 relaxed = [Relaxation(chain, rounding, self.norm, self.refined) for chain, rounding in pairs]
-                found[agree] = self._local(relaxed, x, c, tell)
+                # What the one form proves the other need not prove again.
+                found[agree] = torch.maximum(proven, self._local(relaxed, x, c, tell))
         tell(len(inputs))
         return found
+
+    def exact_radius(self, inputs: Tensor) -> Tensor:
+        """(n,): the global form in exact arithmetic, which says what the allowance for rounding costs."""
+        classes, other = self.answers(inputs)
+        return torch.where(classes == other, self._global(inputs, classes, (None, None)), 0.0)
+
+    def _global(self, inputs: Tensor, classes: Tensor, roundings: Sequence[Rounding | None]) -> Tensor:
+        pairs = zip(self.chains, roundings, strict=True)
+        return torch.minimum(*(global_radius(chain, inputs, classes, r, self.norm) for chain, r in pairs))
 
     def _local(
         self, relaxed: list[Relaxation], inputs: Tensor, classes: Tensor, tell: Callable[[int], None]
@@ -81,6 +95,8 @@ class Pair:
                 return ok
 
             scale = torch.minimum(*(linear_distance(model, x, c, self.norm) for model in self.models))
+            # A sample at which the slope is nearly zero has no scale; the slopes of all others bound it.
+            scale = torch.minimum(scale, FARTHEST * self._global(x, c, (None, None)))
             radii.append(largest_radius(test, share * scale))
             ratio = radii[-1][scale > 0] / scale[scale > 0]
             if bool((ratio > 0).any()):  # the next batch starts where this one ended
@@ -88,23 +104,19 @@ class Pair:
             tell(start + len(x))
         return torch.cat(radii)
 
-    def attacked(self, attack: Attack, inputs: Tensor, radius: Tensor) -> int:
-        """Samples with a radius for which the attack changes a network's class within it."""
-        rows = (radius > 0).nonzero().squeeze(1)
+    def attacked(self, attack: Attack, inputs: Tensor, radius: Tensor) -> Tensor:
+        """(n,) bool: samples with a radius for which the attack changes a network's class within it."""
         classes = self.answers(inputs)[0]
-        return sum(
-            int(attack.changed(self.models, inputs[part], classes[part], radius[part], self.norm).sum())
-            for part in rows.split(500)
-        )
+        found = torch.zeros(len(inputs), dtype=torch.bool, device=inputs.device)
+        for part in (radius > 0).nonzero().squeeze(1).split(500):
+            found[part] = attack.changed(self.models, inputs[part], classes[part], radius[part], self.norm)
+        return found
 
 
-@torch.enable_grad()
 def linear_distance(model: nn.Module, inputs: Tensor, classes: Tensor, norm: Norm) -> Tensor:
     """(n,) margin / ||its gradient||: where the class would change if the network were linear. No bound."""
-    x = inputs.detach().requires_grad_()
-    margin = margins(model(x), classes)
-    (gradient,) = torch.autograd.grad(margin.sum(), x)
+    margin, gradient = slopes(model, inputs, classes)
     order = 2 if norm == "l2" else 1  # the norm dual to the ball's
     slope = torch.linalg.vector_norm(gradient.flatten(1).double(), ord=order, dim=1)
-    distance: Tensor = margin.detach().double().clamp_min(0) / slope.clamp_min(1e-300)
+    distance: Tensor = margin.double().clamp_min(0) / slope.clamp_min(1e-300)
     return distance

@@ -24,7 +24,10 @@ from feta.errors import ConfigError, ModelError
 def global_radius(
     chain: Chain, inputs: Tensor, classes: Tensor, rounding: Rounding | None = None, norm: str = "l2"
 ) -> Tensor:
-    """(n,) float64: within it the network gives `classes` to every input; 0 where nothing is certified."""
+    """(n,) float64: within it the network gives `classes` to every input; 0 where nothing is certified.
+
+    Without `rounding` it is that of exact arithmetic, and certifies nothing of a network that is run.
+    """
     check_scores(chain)
     x = inputs.to(chain.device, torch.float64)
     head = chain.stages[-1] if isinstance(chain.stages[-1], Affine) else None
@@ -46,7 +49,9 @@ def global_radius(
     widest = smallest(torch.zeros_like(margins))  # no radius is larger: rounding is bounded on that ball
     # Infinite only for a network that is constant; nothing is claimed of it.
     finite = torch.where(widest.isfinite(), widest, torch.zeros_like(widest))
-    error = _rounding_error(chain.stages, values, finite, rounding or Rounding())
+    error = torch.zeros_like(finite)
+    if rounding is not None:
+        error = _rounding_error(chain.stages, values, finite, rounding)
     radius = smallest(math.sqrt(2) * error[:, None]) / OUTWARD
     radius = torch.where(widest.isfinite(), radius, torch.zeros_like(radius))
     # The box of radius r lies in the ball of radius r sqrt(d).
@@ -88,8 +93,12 @@ def _rounding_error(
     for stage, value in zip(stages, values[:-1], strict=True):
         local = torch.zeros_like(radius)
         if isinstance(stage, Affine | AvgPool):
+            reach = gain * radius + error
             local = rounding.box(stage, value.abs()).flatten(1).norm(dim=1)
-            local += rounding.share(stage) * _absolute_norm(stage) * (gain * radius + error)
+            local += rounding.share(stage) * _absolute_norm(stage) * reach
+            # Values that may leave float32's range: no unit is off the sample's by more than the reach.
+            most = value.abs() + reach.view(-1, *[1] * (value.ndim - 1))
+            local[~rounding.box(stage, most).flatten(1).isfinite().all(1)] = float("inf")
         error = stage.lipschitz * error + local
         gain *= stage.lipschitz
     return error

@@ -9,8 +9,8 @@ stage adds an unknown error within a known box, and a bound that carries these b
 
 `Rounding` doubles the boxes of float32. The second half pays for the certificate's own arithmetic, float64:
 its errors are the same sums with a unit 5e8 times smaller, so half of a float32 box covers them many times
-over. Not covered: arithmetic that is not a plain sum of products in float32 or better (TF32, half precision,
-Winograd or FFT convolutions), one batch-norm right after another, and values beyond float32's range.
+over. Where a sum may leave float32's range the box is infinite. Not covered: arithmetic that is not a plain sum of
+products in float32 or better (TF32, Winograd or FFT convolutions); half precision is looked for and refused.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from feta.bounds.stages import Affine, AvgPool
 from feta.errors import ModelError
 
 UNIT = 2.0**-24  # float32's unit roundoff
+LARGEST = torch.finfo(torch.float32).max
 UNDERFLOW = 2.0**-125  # a product below float32's normal range may be flushed to zero
 OUTWARD = 1 + 1e-9  # on norms and radii: float64 loses less than 1e-12 of them
 
@@ -62,9 +63,12 @@ class Rounding:
     def box(self, stage: Affine | AvgPool, largest: Tensor) -> Tensor:
         """How far each output may be off, given the largest |a| of every input."""
         if isinstance(stage, AvgPool):
-            return self.share(stage) * stage.apply(largest) + UNDERFLOW
-        shift = stage.bias.abs().reshape(-1, *[1] * (len(stage.out_shape) - 1)) + self.offset
-        return self.share(stage) * (stage.apply_abs(largest) + shift) + _terms(stage) * UNDERFLOW
+            sums = stage.apply(largest)
+        else:
+            shift = stage.bias.abs().reshape(-1, *[1] * (len(stage.out_shape) - 1)) + self.offset
+            sums = stage.apply_abs(largest) + shift
+        box = self.share(stage) * sums + _terms(stage) * UNDERFLOW
+        return box.masked_fill(~(sums < LARGEST / 2), float("inf"))
 
 
 def _terms(stage: Affine | AvgPool) -> int:

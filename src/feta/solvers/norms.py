@@ -75,10 +75,11 @@ def operator_norm(
     if upper == 0:
         return NormEstimate(0.0, 0.0)
     start = torch.Generator().manual_seed(seed)
+    # Of norm one: the iteration squares, and squares of very small or large weights leave the range of numbers.
     value, converged, steps = _power_iteration(
-        conv, used, input_shape, upper, tolerance, max_iterations, start
+        conv, used.double() / upper, input_shape, 1.0, tolerance, max_iterations, start
     )
-    return NormEstimate(min(value, upper), upper, converged, steps)
+    return NormEstimate(upper * min(value, 1.0), upper, converged, steps)
 
 
 def operator_upper(layer: nn.Module, input_shape: Sequence[int], *, weight: Tensor | None = None) -> float:
@@ -95,7 +96,11 @@ def periodic_norm(kernel: Tensor, size: tuple[int, int], groups: int = 1) -> flo
     """The norm of the circular convolution with kernel (c_out, c_in / groups, h, w) on size (H, W) images."""
     height, width = size
     largest = 0.0
-    for block in kernel.double().chunk(groups):
+    # Of unit size: squares of very small or very large weights would leave the range of numbers.
+    unit = float(kernel.abs().max()) if kernel.numel() else 0.0
+    if unit == 0:
+        return 0.0
+    for block in (kernel.double() / unit).chunk(groups):
         small = block.transpose(0, 1) if block.shape[0] > block.shape[1] else block
         # A real kernel's spectrum at -w is the conjugate of that at w: half of one axis holds all the norms.
         lines = torch.fft.rfft(small, n=width).permute(3, 2, 0, 1)  # (width / 2 + 1, taps, rows, columns)
@@ -104,7 +109,7 @@ def periodic_norm(kernel: Tensor, size: tuple[int, int], groups: int = 1) -> flo
             turn = torch.exp(-2j * torch.pi * frequency / height * taps)
             spectrum = torch.einsum("wtij,t->wij", lines, turn)
             largest = max(largest, float(torch.linalg.eigvalsh(spectrum @ spectrum.mH).max()))
-    return math.sqrt(max(largest, 0.0))
+    return unit * math.sqrt(max(largest, 0.0))
 
 
 def _power_iteration(
