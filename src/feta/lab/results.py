@@ -7,12 +7,13 @@ A folder may have a suffix (table1-gpu). A cell that was run again counts once: 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from feta.errors import FileError
+from feta.lab.experiments import latest
 from feta.lab.records import read
 
 Record = Mapping[str, Any]
@@ -89,7 +90,7 @@ def _source(place: Path) -> Source | None:
         if missing:
             where = f"{place / 'records.jsonl'}, record {number}"
             raise FileError(f"{where}: must have {', '.join(missing)} to be a record of {kind}")
-    return Source(name, kind, _last(records, KEYS[kind]))
+    return Source(name, kind, tuple(latest(records, KEYS[kind])))
 
 
 def _kind(name: str, records: list[dict[str, Any]]) -> Kind | None:
@@ -98,11 +99,6 @@ def _kind(name: str, records: list[dict[str, Any]]) -> Kind | None:
             return kind
     benchmark = all(all(field in record for field in NEEDED["bench"]) for record in records)
     return "bench" if benchmark else None
-
-
-def _last(records: Iterable[Record], key: tuple[str, ...]) -> tuple[Record, ...]:
-    """One record per cell, the last one written, in the order of first appearance."""
-    return tuple({tuple(record.get(field) for field in key): record for record in records}.values())
 
 
 def unretrained(
