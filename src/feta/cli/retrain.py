@@ -16,6 +16,7 @@ from feta.cli.console import (
     resolve_device,
 )
 from feta.cli.options import DataDir, Device, Json, Output, Records, check_output, data_of
+from feta.errors import ConfigError
 
 
 def retrain(
@@ -61,6 +62,7 @@ def retrain(
     from feta.lab import store
     from feta.lab.jobs import retrain_network
     from feta.lab.records import append, record
+    from feta.masks import masks_of
     from feta.tuning.retrain_run import Retraining
 
     check_output(output, network)
@@ -77,6 +79,10 @@ def retrain(
     Retraining(goal=goal, **numbers)  # looked at before data is read
     where = resolve_device(device)
     net = store.load(network)
+    if net.info.pruning is None and not masks_of(net.model):
+        raise ConfigError(
+            f"{network} must be pruned, got no zero weights to hold; prune it first: feta prune {network} -o FILE"
+        )
     record_file = records_path(records, output)
     for path in filter(None, (output, record_file)):
         check_writable(path)
