@@ -162,13 +162,13 @@ def test_without_the_command_line_libraries(tmp_path, folder):
 def test_the_command(tmp_path, folder):
     command = [
         sys.executable, "-m", "feta", "reproduce", "fig2", "--quick", "--methods", "threshold", "--device", "cpu",
-        "--networks", str(folder), "--out", "fig2", "--samples", "200",
+        "--networks", str(folder), "--out", "b1", "--samples", "200",
     ]  # fmt: skip
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert [record["refine"] for record in read(tmp_path / "fig2" / "records.jsonl")] == [False, True]
+    assert [record["refine"] for record in read(tmp_path / "b1" / "records.jsonl")] == [False, True]
     assert "1/2 dense-mnist, seed 0, threshold, 0.9\n" in done.stderr
-    assert done.stdout.splitlines()[-2:] == ["records: fig2/records.jsonl", "page: fig2/report.html"]
-    assert "dense-mnist" in (tmp_path / "fig2" / "report.html").read_text(encoding="utf-8")
+    assert done.stdout.splitlines()[-2:] == ["records: b1/records.jsonl", "page: b1/report.html"]
+    assert "dense-mnist" in (tmp_path / "b1" / "report.html").read_text(encoding="utf-8")
 
 
 # Plans

@@ -113,6 +113,9 @@ def reproduce(
         return
     out().print(f"{done.table}\nrecords: {done.path}")  # as text: the columns are too many for a frame
     try:
-        out().print(f"page: {build(done.path.parent).page}")
+        made = build(done.path.parent)
+        for one in made.passed_over:
+            err().print(str(one))
+        out().print(f"page: {made.page}")
     except FetaError as error:  # the records are there, whatever becomes of the page
         err().print(f"no page: {error}")

@@ -64,11 +64,14 @@ def read(path: Path) -> list[dict[str, Any]]:
     found = []
     for number, line in enumerate(lines, start=1):
         try:
-            found.append(json.loads(line))
-        except json.JSONDecodeError as error:
+            value = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
             if number == len(lines) and not line.endswith("\n"):
                 break
             raise FileError(f"{path}, line {number}: must be a JSON object, got {error}") from error
+        if not isinstance(value, dict):
+            raise FileError(f"{path}, line {number}: must be a JSON object, got {value!r}")
+        found.append(value)
     return found
 
 
