@@ -117,6 +117,7 @@ def test_refinement(run, trained, pruned):
             ("--output must differ from the input",),
         ),
         (("retrain", "nothing.safetensors"), ("nothing.safetensors",)),
+        (("retrain", "pruned.safetensors", "--learning-rate", "nan"), ("learning_rate must be > 0",)),
         (("prune", "pruned.safetensors", "--refine-passes", "2"), ("--refine-passes must go with --refine",)),
         (("prune", "pruned.safetensors", "--refine", "--refine-passes", "0"), ("passes must be > 0, got 0",)),
     ],

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from feta.errors import ConfigError, DataError
+from feta.errors import ConfigError, DataError, FileError
 from feta.lab.experiments import latest, run_cells
 from feta.lab.records import append, read
 
@@ -37,6 +37,8 @@ def misbehave(cell):
     name = cell["name"]
     if name == "refuses":
         raise ConfigError("layer 'fc1' is too large")
+    if name == "no-disk":
+        raise FileError("cannot write pruned/x.safetensors: Permission denied")
     if name == "crashes":
         raise ZeroDivisionError("division by zero")
     if name == "not-a-number":
@@ -161,9 +163,14 @@ def test_failures_are_records_with_reasons(path):
 
 
 def test_a_refusal_is_final_and_a_crash_is_tried_again(path, tmp_path):
-    run(failing("refuses", "crashes"), misbehave, path)
-    records = run(failing("refuses", "crashes"), functools.partial(count, tmp_path / "log"), path)
-    assert runs(tmp_path / "log") == ["crashes0"]
+    names = ("refuses", "crashes", "no-disk")
+    *_, no_disk = run(failing(*names), misbehave, path)
+    assert (no_disk["failure"], no_disk["reason"]) == (
+        "error",
+        "cannot write pruned/x.safetensors: Permission denied",
+    )
+    records = run(failing(*names), functools.partial(count, tmp_path / "log"), path)
+    assert runs(tmp_path / "log") == ["crashes0", "no-disk0"]
     assert latest(read(path), FIELDS) == records
 
 

@@ -204,7 +204,13 @@ def test_options_come_before_the_file_and_the_file_before_defaults(tmp_path):
         ('experiment = "table1"\nseed = 3', "unknown setting of table1 'seed'; did you mean 'seeds'?"),
         ('experiment = "table1"\nseeds = "three"', "seeds must be of type int, got 'three'"),
         ('experiment = "table1"\nseeds = true', "seeds must be of type int, got True"),
-        ('experiment = "table1"\nseeds = 0', "seeds must be > 0, got 0"),
+        ('experiment = "table1"\nseeds = 0', "seeds must be > 0 and finite, got 0"),
+        ('experiment = "table1"\ncell_budget = inf', "cell_budget must be > 0 and finite, got inf"),
+        ('experiment = "table1"\nlearning_rate = -1', "learning_rate must be > 0"),
+        ('experiment = "table1"\nlearning_rate = nan', "learning_rate must be > 0"),
+        ('experiment = "table1"\nbatch_size = 0', "batch_size must be > 0"),
+        ('experiment = "table1"\npatience = -1', "patience must be > 0"),
+        ('experiment = "table1"\ntolerance = -1', "tolerance must be >= 0"),
         ('experiment = "table1"\nnets = []', "nets must not be empty"),
         ('experiment = "table1"\nnets = ["dense-mnis"]', "did you mean 'dense-mnist'"),
         ('experiment = "table1"\nmethods = ["fetta"]', "did you mean 'feta'"),
@@ -221,13 +227,21 @@ def test_bad_configurations(tmp_path, text, message):
 
 
 def test_bad_requests(tmp_path):
+    with pytest.raises(ConfigError, match="passes must be > 0"):
+        reproduce("fig2", quick=True, out=tmp_path, passes=0)
+    (tmp_path / "file").touch()
+    with pytest.raises(FileError, match=r"cannot write .*file/network.safetensors"):
+        reproduce("fig2", quick=True, out=tmp_path, keep=tmp_path / "file", device="abacus")
+    with pytest.raises(ConfigError, match=r"quick must go without a config, .* got .*fig2.toml"):
+        reproduce("fig2", quick=True, config=ROOT / "configs" / "fig2.toml")
+    assert not (tmp_path / "records.jsonl").exists()
     with pytest.raises(ConfigError, match="unknown experiment 'table2'; did you mean 'table1'"):
         reproduce("table2")
     with pytest.raises(FileError, match="cannot read"):
         reproduce("table1", config=tmp_path / "none.toml")
     with pytest.raises(ConfigError, match="unknown setting of fig2 'epochs'"):
         reproduce("fig2", epochs=3)
-    with pytest.raises(ConfigError, match="device must be one that torch can use here, got 'abacus'"):
+    with pytest.raises(ConfigError, match="device must be a device torch can use here, got 'abacus'"):
         reproduce("fig2", quick=True, out=tmp_path, device="abacus")
 
 

@@ -18,7 +18,7 @@ from feta.cli.console import (
     resolve_device,
     size,
 )
-from feta.cli.options import DataDir, Device, Json, Records, data_of
+from feta.cli.options import DataDir, Device, Json, Records, Whole, data_of
 
 
 def train(
@@ -27,8 +27,8 @@ def train(
     *,
     output: Annotated[Path, Parameter(name=("--output", "-o"), help="File to write (safetensors).")],
     data: Annotated[str | None, Parameter(help="Data set, instead of the preset's own.")] = None,
-    seed: int = 0,
-    max_epochs: int = 30,
+    seed: Whole = 0,
+    max_epochs: Whole = 30,
     learning_rate: float = 0.01,
     device: Device = None,
     data_dir: DataDir = None,

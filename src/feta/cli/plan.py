@@ -17,7 +17,7 @@ from feta.cli.console import (
     records_path,
     resolve_device,
 )
-from feta.cli.options import DataDir, Device, Json, Records, data_of
+from feta.cli.options import DataDir, Device, Json, Records, Whole, data_of
 
 if TYPE_CHECKING:
     from feta.lab.planning import Candidate, Task
@@ -32,7 +32,7 @@ def plan(
     *,
     budget: Annotated[str, Parameter(help="Time for everything, planning included: 30s, 5m, 1h.")],
     sparsity: float = 0.9,
-    seed: int = 0,
+    seed: Whole = 0,
     device: Device = None,
     data_dir: DataDir = None,
     records: Records = None,

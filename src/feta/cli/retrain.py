@@ -15,7 +15,7 @@ from feta.cli.console import (
     records_path,
     resolve_device,
 )
-from feta.cli.options import DataDir, Device, Json, Output, Records, check_output, data_of
+from feta.cli.options import DataDir, Device, Json, Output, Records, Whole, check_output, data_of
 from feta.errors import ConfigError
 
 
@@ -28,15 +28,15 @@ def retrain(
         Parameter(help="Validation accuracy to come back to, in percent; by default that before pruning."),
     ] = None,
     tolerance: float = 0.1,
-    epochs: int = 30,
+    epochs: Whole = 30,
     patience: Annotated[
         float | None, Parameter(help="Epochs without a better validation accuracy after which to stop.")
     ] = None,
     seconds: Annotated[float | None, Parameter(help="Time budget beside --epochs.")] = None,
     learning_rate: float = 0.01,
-    batch_size: int = 32,
+    batch_size: Whole = 32,
     weight_decay: float = 0.0,
-    seed: int = 0,
+    seed: Whole = 0,
     device: Device = None,
     output: Output = None,
     data_dir: DataDir = None,

@@ -9,7 +9,7 @@ A killed run goes on where it stopped. A cell that cannot be done is a record to
 
     refused   the method or the data said no; final
     budget    stopped after `cell_budget` seconds; run again under a larger budget
-    error     something unforeseen was raised; run again on the next run
+    error     something unforeseen was raised, or a file could not be read or written; run again on the next run
     died      its process ended, out of memory for example; run again on the next run
 """
 

@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 import torch
 
-from feta.errors import FetaError
+from feta.errors import FetaError, FileError
 
 Cell = dict[str, Any]
 Prepare = Callable[[Cell], Mapping[str, Any]]  # what every record of the cell says, even where it fails
@@ -53,6 +53,8 @@ def attempt(run_one: RunOne, cell: Cell) -> Outcome:
         json.dumps(
             fields, allow_nan=False
         )  # what cannot be recorded is a failure of the cell, not of the file
+    except FileError as error:  # the place said no, not the method: it may be put right
+        return Outcome({}, "error", str(error))
     except FetaError as error:
         return Outcome({}, "refused", str(error))
     except Exception as error:
