@@ -111,7 +111,7 @@ def test_refinement(run, trained, pruned):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("retrain", "pruned.safetensors", "--epochs", "0"), ("max_epochs must be > 0, got 0",)),
+        (("retrain", "pruned.safetensors", "--epochs", "0"), ("max_epochs must be > 0", "got 0")),
         (
             ("retrain", "pruned.safetensors", "-o", "pruned.safetensors"),
             ("--output must differ from the input",),
@@ -119,7 +119,10 @@ def test_refinement(run, trained, pruned):
         (("retrain", "nothing.safetensors"), ("nothing.safetensors",)),
         (("retrain", "pruned.safetensors", "--learning-rate", "nan"), ("learning_rate must be > 0",)),
         (("prune", "pruned.safetensors", "--refine-passes", "2"), ("--refine-passes must go with --refine",)),
-        (("prune", "pruned.safetensors", "--refine", "--refine-passes", "0"), ("passes must be > 0, got 0",)),
+        (
+            ("prune", "pruned.safetensors", "--refine", "--refine-passes", "0"),
+            ("passes must be > 0", "got 0"),
+        ),
     ],
 )
 def test_refused(run, pruned, arguments, words):
