@@ -255,6 +255,19 @@ def test_the_page_says_everything(made: report.Report) -> None:
     assert not re.search(r'(src|href)="(?!#|data:)', text)
 
 
+def test_ids_are_unique_and_links_lead_to_them(tmp_path: Path) -> None:
+    for name in ("cpu", "gpu", "mine"):
+        cells = [
+            bench_record(method=method, compensate=on) for method in ("feta", "alps") for on in (False, True)
+        ]
+        handmade.write(tmp_path / name / "records.jsonl", cells)
+    text = report.build(tmp_path).page.read_text(encoding="utf-8")
+    ids = re.findall(r' id="([^"]*)"', text)
+    assert len(ids) == len(set(ids))
+    assert {"without-compensation", "without-compensation-2", "without-compensation-3"} <= set(ids)
+    assert set(re.findall(r'<a href="#([^"]*)"', text)) <= set(ids)
+
+
 def test_the_page_is_a_function_of_the_records(made: report.Report, folder: Path) -> None:
     assert report.report_page(gather(folder), made.findings) == made.page.read_text(encoding="utf-8")
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -243,6 +245,37 @@ def test_bad_requests(tmp_path):
         reproduce("fig2", epochs=3)
     with pytest.raises(ConfigError, match="device must be a device torch can use here, got 'abacus'"):
         reproduce("fig2", quick=True, out=tmp_path, device="abacus")
+
+
+def test_a_cell_does_not_pay_for_garbage_of_others(folder):
+    class Ring:
+        def __init__(self):
+            self.me = self
+
+    plan = fig2.Fig2(
+        nets=("dense-mnist",),
+        seeds=1,
+        methods=("threshold",),
+        data="mnist-mini",
+        networks=folder,
+        device="cpu",
+    )
+    try:
+        for _ in range(2):  # what was alive the first time is looked at the second time
+            ring = Ring()
+            alive = weakref.ref(ring)
+            del ring
+            subject.prepare(plan, fig2.cells(plan)[0])
+            assert alive() is None
+            assert gc.get_freeze_count() > 0
+        kept = Ring()
+        alive = weakref.ref(kept)
+        subject.settle()
+        del kept
+        subject.settle()
+        assert alive() is None
+    finally:
+        gc.unfreeze()
 
 
 def test_plans_are_values():
