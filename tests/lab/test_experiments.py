@@ -194,6 +194,41 @@ def test_over_budget_and_dead_processes(path, tmp_path, monkeypatch):
     assert run(failing("hangs"), one, path)[0]["accuracy"] == 90.0
 
 
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_run_that_is_killed_leaves_no_files_behind(path, tmp_path, how):
+    """Two workers: one in a cell with a file of its own, one that waits for work."""
+    script = tmp_path / "run.py"
+    script.write_text(
+        f"""
+import tempfile, time
+from pathlib import Path
+from feta.lab.experiments import run_cells
+def one(cell):
+    if cell["seed"]:
+        Path(tempfile.mkdtemp(), "rows.bin").write_bytes(b"0")
+        Path({str(tmp_path / "reached")!r}).touch()
+        time.sleep(600)
+    return {{"accuracy": 1.0}}
+if __name__ == "__main__":
+    cells = [{{"name": "a", "seed": seed}} for seed in (0, 1)]
+    run_cells(cells, one, Path({str(path)!r}), key_fields={FIELDS!r}, jobs=2)
+"""
+    )
+    place = tmp_path / "tmp"
+    place.mkdir()
+    process = subprocess.Popen([sys.executable, str(script)], env={**os.environ, "TMPDIR": str(place)})
+    while not ((tmp_path / "reached").exists() and path.exists()):
+        assert process.poll() is None
+        time.sleep(0.02)
+    assert list(place.glob("feta-cells-*"))
+    process.send_signal(how)
+    process.wait()
+    until = time.monotonic() + 30
+    while list(place.glob("feta-cells-*")):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
 def test_several_at_once_are_not_timed(path, tmp_path):
     records = run(CELLS, functools.partial(count, tmp_path / "log"), path, jobs=2)
     assert sorted(runs(tmp_path / "log")) == ["a0", "a1", "b0", "b1"]

@@ -12,6 +12,7 @@ import json
 import math
 import multiprocessing
 import os
+import shutil
 import signal
 import tempfile
 import threading
@@ -163,13 +164,14 @@ class _Worker:
 def _serve(pipe: Connection, run_one: RunOne, prepare: Prepare, threads: int, scratch: str) -> None:
     """The process: take a cell, prepare it, run it, answer."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(scratch,), daemon=True).start()
     tempfile.tempdir = scratch
     torch.set_num_threads(threads)
     while True:
         try:
             cell = pipe.recv()
-        except EOFError:
+        except EOFError:  # only a parent that was killed lets go of a worker that waits
+            shutil.rmtree(scratch, ignore_errors=True)
             return
         try:
             pipe.send(("ready", dict(prepare(cell))))
@@ -182,9 +184,10 @@ def _serve(pipe: Connection, run_one: RunOne, prepare: Prepare, threads: int, sc
         pipe.send(("done", attempt(run_one, cell)))
 
 
-def _end_with_parent() -> None:
-    """A run that was killed leaves no process behind to disturb the times of the next."""
+def _end_with_parent(scratch: str) -> None:
+    """A run that was killed leaves no process behind to disturb the times of the next, and no files."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
+        shutil.rmtree(scratch, ignore_errors=True)
         os._exit(1)
