@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from feta.allocation import ALLOCATIONS
 from feta.lab import data as datasets
-from feta.lab.experiments import run_cells
+from feta.lab.experiments import latest, run_cells
 from feta.lab.judge import judge
 from feta.lab.networks import PRESETS, preset
 from feta.lab.records import read
@@ -159,7 +159,8 @@ def main() -> None:
             prepare=functools.partial(dense, folder=given.networks),
             tell=lambda text: print(text, flush=True),
         )
-    mine = [r for r in read(records) if (r["samples"], r["layers"]) == (given.samples, given.layers)]
+    found = latest(read(records), KEY)
+    mine = [r for r in found if (r["samples"], r["layers"]) == (given.samples, given.layers)]
     print(table(mine))
     print(f"\nvalidation half, for choosing\n\n{table(mine, 'validation')}")
 

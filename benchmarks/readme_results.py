@@ -11,8 +11,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from feta.lab.bench import table
+from feta.lab.bench import KEY, table
 from feta.lab.bench_report import method_order, sparsity_charts
+from feta.lab.experiments import latest
 from feta.lab.plots import save_figure
 from feta.lab.records import read
 
@@ -56,7 +57,7 @@ def main() -> None:
     parser.add_argument("--picture", type=Path)
     parser.add_argument("--check", type=Path)
     given = parser.parse_args()
-    cells = read(given.records)
+    cells = latest(read(given.records), KEY)
     rows = table(cells)
     text = markdown(rows, given.compensate)
     if given.picture is not None:

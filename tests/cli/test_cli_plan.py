@@ -38,6 +38,30 @@ def test_json_holds_the_advice_and_commands_that_parse(run, trained):
     assert str(trained.parent) not in json.dumps(record)  # no paths in records
 
 
+def test_commands_run_as_printed(run, trained, mini, tmp_path):
+    """Nothing that was given is left out or rounded: 0.9999999 is not 1."""
+    from feta.cli.plan import commands
+    from feta.lab.extrapolation import Estimate
+    from feta.lab.planning import Advice, Candidate, Task
+    from feta.lab.probing import Plan
+
+    many = Estimate(1.0, 0.0)
+    choice = Candidate("threshold", "retrain", many, many, True, limit=1234567.89)
+    found = Plan(Advice(choice, 1.0, (choice,)), Task(100, 90.0, 100, 0.1), 10.0, 1.0, {})
+    prune, retrain = commands(found, trained, 0.9999999, 3, "cpu", tmp_path / "my data")
+    where = ["--seed", "3", "--device", "cpu", "--data-dir", str(tmp_path / "my data")]
+    pruned, last = (str(trained.with_name(f"net-{word}.safetensors")) for word in ("pruned", "retrained"))
+    assert shlex.split(prune) == [
+        "feta", "prune", str(trained), "--method", "threshold", "--sparsity", "0.9999999", *where, "-o", pruned,
+    ]  # fmt: skip
+    limits = ["--epochs", "30", "--patience", "5.0", "--seconds", "1234567.8"]
+    assert shlex.split(retrain) == ["feta", "retrain", pruned, *limits, *where, "-o", last]
+    answer = run("plan", trained, "--budget", "1s", "--data-dir", tmp_path, "--json")
+    (line, *_) = json.loads(answer.out)["commands"]
+    assert f"--data-dir {tmp_path}" in line
+    assert run(*shlex.split(line)[1:]).code == 0
+
+
 def test_for_people(run, trained):
     answer = run("plan", trained, "--budget", "5s")
     assert answer.code == 0
@@ -50,7 +74,7 @@ def test_no_time_at_all(run, trained):
     answer = run("plan", trained, "--budget", "0.001s")
     assert answer.code == 0
     assert "nothing fits into what is left; the quickest: prune by threshold" in answer.out
-    assert "feta was not tried" in answer.out
+    assert "feta is left out: " in answer.out
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,17 @@ def test_one_json_object(run):
     assert set(found["claims"][0]) == {"key", "claim", "verdict", "numbers", "why"}
 
 
+def test_what_was_passed_over_is_said(run):
+    records(("feta", 95.0, 1.0), ("lobs", 90.0, 9.0))
+    Path("results/notes").mkdir()
+    Path("results/notes/records.jsonl").write_text("once upon a time\n")
+    answer = run("report", "results", "--json")
+    assert answer.code == 0
+    (one,) = json.loads(answer.out)["passed_over"]
+    assert (one["folder"], one["records"]) == ("notes", 0)
+    assert answer.err.startswith("passed over: 0 records of notes: results/notes/records.jsonl, line 1: ")
+
+
 def test_words_for_people(run):
     records(("feta", 95.0, 9.0), ("lobs", 90.0, 1.0))
     answer = run("report", "results", "-o", "page.html")

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 import feta
 from feta.lab.judge import judge
@@ -59,9 +60,41 @@ def test_words(run, pruned):
     assert late.out.startswith("not recovered, time is up")
 
 
-def test_a_network_that_does_not_know_its_goal(run, trained):
-    answer = run("retrain", trained, "--epochs", "1", "--batch-size", "500")
+def test_a_network_of_other_origin_and_those_who_read_what_became_of_it(run, trained):
+    """It has zeros and does not say why: no goal, no method, and that is no reason to fail."""
+    network = feta.load(trained)
+    with torch.no_grad():
+        network.model.fc1.weight[:30] = 0
+    feta.save(network, "zeros.safetensors")
+    answer = run(
+        "retrain", "zeros.safetensors", "--epochs", "1", "--batch-size", "500", "-o", "out.safetensors"
+    )
     assert answer.out.startswith("trained without a goal: validation ")
+    told = run("info", "out.safetensors")
+    assert (told.code, told.err) == (0, "")
+    assert "retrained: 1.0 epochs, stopped: epochs (no goal)\n" in told.out
+    assert "pruned by" not in told.out
+    assert run("certify", trained, "out.safetensors", "--samples", "2", "--no-attack").code == 0
+    assert "compared, against the original" in Path("certificate/certificate.html").read_text()
+
+
+def test_a_network_that_was_not_pruned(run, trained):
+    words = f"{trained} must be pruned, got no zero weights to hold; prune it first: feta prune {trained}"
+    run("retrain", trained, "--epochs", "1", "-o", "out.safetensors").refused(words)
+
+
+def test_info_says_what_was_done(run, trained, pruned):
+    run("prune", trained, "--refine", "--refine-passes", "1", "-o", "refined.safetensors")
+    run("retrain", "refined.safetensors", "--tolerance", "90", "-o", "out.safetensors")
+    assert "refined: 1.0 passes, loss kl\n" in run("info", "refined.safetensors").out
+    told = run("info", "out.safetensors").out
+    assert "pruned by: threshold to 0.9" in told
+    assert "refined: 1.0 passes" in told
+    goal = pruned.info.pruning["dense_accuracy"]["validation"]
+    assert f"retrained: 0.0 epochs, stopped: recovered (goal {goal} less 90.0)\n" in told
+    told = run("info", "pruned.safetensors").out
+    assert "refined" not in told
+    assert "retrained" not in told
 
 
 def test_refinement(run, trained, pruned):
@@ -78,14 +111,18 @@ def test_refinement(run, trained, pruned):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("retrain", "pruned.safetensors", "--epochs", "0"), ("max_epochs must be > 0, got 0",)),
+        (("retrain", "pruned.safetensors", "--epochs", "0"), ("max_epochs must be > 0", "got 0")),
         (
             ("retrain", "pruned.safetensors", "-o", "pruned.safetensors"),
             ("--output must differ from the input",),
         ),
         (("retrain", "nothing.safetensors"), ("nothing.safetensors",)),
+        (("retrain", "pruned.safetensors", "--learning-rate", "nan"), ("learning_rate must be > 0",)),
         (("prune", "pruned.safetensors", "--refine-passes", "2"), ("--refine-passes must go with --refine",)),
-        (("prune", "pruned.safetensors", "--refine", "--refine-passes", "0"), ("passes must be > 0, got 0",)),
+        (
+            ("prune", "pruned.safetensors", "--refine", "--refine-passes", "0"),
+            ("passes must be > 0", "got 0"),
+        ),
     ],
 )
 def test_refused(run, pruned, arguments, words):

@@ -57,6 +57,22 @@ def test_mistakes_in_the_file(run, trained, text, words):
     assert "Traceback" not in answer.err
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("retrain", "NET", "--epochs", "1.5"),
+        ("prune", "NET", "--samples", "1.5"),
+        ("reproduce", "table1", "--quick", "--epochs", "1.5"),
+        ("train", "dense-mnist", "-o", "x.safetensors", "--seed", "0.5"),
+    ],
+)
+def test_a_part_of_a_whole_is_refused(run, trained, arguments):
+    """Not rounded: 1.5 epochs would be 2 without a word."""
+    answer = run(*(trained if word == "NET" else word for word in arguments))
+    assert answer.code == 2
+    assert f"must be a whole number, got {arguments[-1]}" in answer.err
+
+
 def test_mistakes_in_the_environment(run, trained, monkeypatch):
     monkeypatch.setenv("FETA_PRUNE_SPARSITY", "1.5")
     answer = run("prune", trained)

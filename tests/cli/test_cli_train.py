@@ -100,7 +100,7 @@ def test_a_network_in_the_papers_notation(run):
         (["60FC-10SM"], ("unknown preset '60FC-10SM'",)),
         (
             ["dense-mnist", "--data", "mnist-mini", "--max-epochs", "0"],
-            ("Training.max_epochs must be > 0, got 0",),
+            ("Training.max_epochs must be > 0 and finite, got 0",),
         ),
         (
             ["dense-mnist", "--data", "mnist-mini", "--learning-rate", "1e15"],

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from feta.errors import ConfigError, DataError
-from feta.lab.experiments import run_cells
+from feta.errors import ConfigError, DataError, FileError
+from feta.lab.experiments import latest, run_cells
 from feta.lab.records import append, read
 
 FIELDS = ("name", "seed")
@@ -37,6 +37,8 @@ def misbehave(cell):
     name = cell["name"]
     if name == "refuses":
         raise ConfigError("layer 'fc1' is too large")
+    if name == "no-disk":
+        raise FileError("cannot write pruned/x.safetensors: Permission denied")
     if name == "crashes":
         raise ZeroDivisionError("division by zero")
     if name == "not-a-number":
@@ -87,12 +89,37 @@ def test_recorded_cells_are_not_run_again(path, tmp_path):
     assert read(path) == records
 
 
-def test_without_resume_every_cell_runs_and_replaces_its_record(path, tmp_path):
+def test_without_resume_every_cell_runs_and_its_last_record_counts(path, tmp_path):
     append(path, {"name": "c", "seed": 0, "accuracy": 1.0})
     append(path, {"name": "a", "seed": 0, "accuracy": 2.0})
     records = run(CELLS, functools.partial(count, tmp_path / "log"), path, resume=False)
     assert runs(tmp_path / "log") == ["a0", "b0", "a1", "b1"]
-    assert read(path) == [{"name": "c", "seed": 0, "accuracy": 1.0}, *records]
+    assert len(read(path)) == 6  # nothing is rewritten: another command may be adding to the file
+    first, *others = latest(read(path), FIELDS)
+    assert first == {"name": "c", "seed": 0, "accuracy": 1.0}
+    assert others == records
+
+
+def test_two_commands_that_share_a_file_lose_nothing(path):
+    cells = [{"name": name, "seed": seed} for name in ("a", "b") for seed in range(60)]
+    for cell in cells:
+        append(path, {**cell, "accuracy": None, "failure": "error"})
+    script = """
+import sys
+from pathlib import Path
+from feta.lab.experiments import run_cells
+path, name = Path(sys.argv[1]), sys.argv[2]
+cells = [{"name": name, "seed": seed} for seed in range(60)]
+path.with_name(name).touch()
+while not all(path.with_name(other).exists() for other in "ab"):  # at once
+    pass
+run_cells(cells, lambda cell: {"accuracy": 1.0}, path, key_fields=("name", "seed"))
+"""
+    commands = [subprocess.Popen([sys.executable, "-c", script, str(path), name]) for name in "ab"]
+    assert [command.wait(120) for command in commands] == [0, 0]
+    assert len(read(path)) == 2 * len(cells)
+    found = latest(read(path), FIELDS)
+    assert [(r["name"], r["seed"], r["accuracy"]) for r in found] == [(*c.values(), 1.0) for c in cells]
 
 
 def test_a_run_that_is_killed_loses_nothing_that_was_done(path, tmp_path):
@@ -136,10 +163,15 @@ def test_failures_are_records_with_reasons(path):
 
 
 def test_a_refusal_is_final_and_a_crash_is_tried_again(path, tmp_path):
-    run(failing("refuses", "crashes"), misbehave, path)
-    records = run(failing("refuses", "crashes"), functools.partial(count, tmp_path / "log"), path)
-    assert runs(tmp_path / "log") == ["crashes0"]
-    assert read(path) == records
+    names = ("refuses", "crashes", "no-disk")
+    *_, no_disk = run(failing(*names), misbehave, path)
+    assert (no_disk["failure"], no_disk["reason"]) == (
+        "error",
+        "cannot write pruned/x.safetensors: Permission denied",
+    )
+    records = run(failing(*names), functools.partial(count, tmp_path / "log"), path)
+    assert runs(tmp_path / "log") == ["crashes0", "no-disk0"]
+    assert latest(read(path), FIELDS) == records
 
 
 def test_over_budget_and_dead_processes(path, tmp_path, monkeypatch):
@@ -160,6 +192,41 @@ def test_over_budget_and_dead_processes(path, tmp_path, monkeypatch):
     one = functools.partial(count, tmp_path / "log")
     assert run(failing("hangs"), one, path, cell_budget=0.5) == [hangs]
     assert run(failing("hangs"), one, path)[0]["accuracy"] == 90.0
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_run_that_is_killed_leaves_no_files_behind(path, tmp_path, how):
+    """Two workers: one in a cell with a file of its own, one that waits for work."""
+    script = tmp_path / "run.py"
+    script.write_text(
+        f"""
+import tempfile, time
+from pathlib import Path
+from feta.lab.experiments import run_cells
+def one(cell):
+    if cell["seed"]:
+        Path(tempfile.mkdtemp(), "rows.bin").write_bytes(b"0")
+        Path({str(tmp_path / "reached")!r}).touch()
+        time.sleep(600)
+    return {{"accuracy": 1.0}}
+if __name__ == "__main__":
+    cells = [{{"name": "a", "seed": seed}} for seed in (0, 1)]
+    run_cells(cells, one, Path({str(path)!r}), key_fields={FIELDS!r}, jobs=2)
+"""
+    )
+    place = tmp_path / "tmp"
+    place.mkdir()
+    process = subprocess.Popen([sys.executable, str(script)], env={**os.environ, "TMPDIR": str(place)})
+    while not ((tmp_path / "reached").exists() and path.exists()):
+        assert process.poll() is None
+        time.sleep(0.02)
+    assert list(place.glob("feta-cells-*"))
+    process.send_signal(how)
+    process.wait()
+    until = time.monotonic() + 30
+    while list(place.glob("feta-cells-*")):
+        assert time.monotonic() < until
+        time.sleep(0.02)
 
 
 def test_several_at_once_are_not_timed(path, tmp_path):

@@ -242,7 +242,7 @@ def test_the_grids_are_the_papers():
         ({"components": (50, 50)}, "components must be different numbers >= 1"),
         ({"components": (0,)}, "components must be different numbers >= 1"),
         ({"rows": 1}, "rows must be >= 2, got 1"),
-        ({"batch_size": 0}, "batch_size must be > 0, got 0"),
+        ({"batch_size": 0}, "batch_size must be > 0 and finite, got 0"),
     ],
 )
 def test_bad_plans(changes, message):

@@ -49,6 +49,16 @@ def advice(method: str, stage: str, budget: float, **more) -> dict:
     return {**CELL, "budget": budget, "method": method, "stage": stage, "spent": 1.0, **more}
 
 
+def test_of_a_cell_that_was_run_again_the_last_record_counts():
+    again = [
+        fig2("feta", 94.0, 2.0),
+        fig2("feta", 95.0, 3.0),
+        fig2("lobs", 90.0, 1.0),
+        fig2("lobs", None, 0.0),
+    ]
+    assert [(row.method, row.accuracy) for row in rows_of([], again, 0.9, "cpu")] == [("feta", 95.0)]
+
+
 def test_every_way_is_a_row_once():
     mine = {(row.method, row.stage): (row.accuracy, row.seconds) for row in ROWS if row.seed == 0}
     assert mine == {

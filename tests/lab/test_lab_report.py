@@ -78,6 +78,139 @@ def test_one_source_per_network(tmp_path: Path) -> None:
     assert (names, [r["refine"] for r in records]) == ("fig2", [False])
 
 
+def fig2_cells(**fields: object) -> list[dict[str, object]]:
+    cell = {"prune_seconds": 1.0, "refine": False, "passes": None, "samples": None}
+    return [bench_record(seed=seed, **{**cell, **fields}) for seed in range(3)]
+
+
+def test_a_cell_in_several_folders_counts_once(tmp_path: Path) -> None:
+    """The folder named like the experiment first, then the last by name; and it is said."""
+    for name, accuracy, seeds in (("fig2-a", 80.0, 4), ("fig2-b", 85.0, 4), ("fig2", 90.0, 3)):
+        cells = [{**fig2_cells()[0], "seed": seed, "accuracy": accuracy} for seed in range(seeds)]
+        handmade.write(tmp_path / name / "records.jsonl", cells)
+    found = gather(tmp_path)
+    assert {s.name: [(r["seed"], r["accuracy"]) for r in s.records] for s in found.sources} == {
+        "fig2": [(0, 90.0), (1, 90.0), (2, 90.0)],
+        "fig2-b": [(3, 85.0)],
+    }
+    assert {(one.folder, one.records, one.why) for one in found.passed_over} == {
+        ("fig2-b", 3, "the same cells are in fig2"),
+        ("fig2-a", 3, "the same cells are in fig2"),
+        ("fig2-a", 1, "the same cells are in fig2-b"),
+    }
+    made = report.build(tmp_path)
+    assert made.sources == {"fig2": 3, "fig2-b": 1}
+    text = made.page.read_text(encoding="utf-8")
+    assert ">Passed over</h2>" in text
+    assert "the same cells are in fig2-b" in text
+    assert made.passed_over == found.passed_over
+
+
+def test_other_devices_are_other_cells(tmp_path: Path) -> None:
+    handmade.write(tmp_path / "fig2" / "records.jsonl", fig2_cells(device="cpu"))
+    handmade.write(tmp_path / "fig2-gpu" / "records.jsonl", fig2_cells(device="cuda"))
+    found = gather(tmp_path)
+    assert ([len(source.records) for source in found.sources], found.passed_over) == ([3, 3], ())
+
+
+def test_cells_of_other_settings_are_not_averaged_with_the_rest(tmp_path: Path) -> None:
+    few = [{**cell, "method": "lobs", "accuracy": 20.0} for cell in fig2_cells(samples=100)[:2]]
+    refined = fig2_cells(refine=True, passes=3) + fig2_cells(refine=True, passes=9)[:1]
+    handmade.write(tmp_path / "fig2" / "records.jsonl", [*few, *fig2_cells(), *refined])
+    found = gather(tmp_path)
+    (source,) = found.sources
+    assert [(r["method"], r["refine"], r["passes"]) for r in source.records] == [
+        *[("feta", False, None)] * 3,
+        *[("feta", True, 3)] * 3,
+    ]
+    assert {(one.records, one.why) for one in found.passed_over} == {
+        (2, "other settings than most cells of dense-mnist: samples 100 instead of None"),
+        (1, "other settings than most cells of dense-mnist: passes 9 instead of 3"),
+    }
+
+
+def test_of_two_settings_that_as_many_cells_have_the_last_written_counts(tmp_path: Path) -> None:
+    table1 = [
+        {**one, "max_epochs": 3, "tolerance": 0.1} for one in handmade.table1(handmade.random.Random(0))
+    ]
+    again = [{**one, "max_epochs": 30} for one in table1]
+    handmade.write(tmp_path / "table1" / "records.jsonl", [*table1, *again])
+    (source,) = gather(tmp_path).sources
+    assert {record["max_epochs"] for record in source.records} == {30}
+    assert len(source.records) == len(again)
+
+
+def test_a_benchmark_of_two_devices_is_a_row_for_each(tmp_path: Path) -> None:
+    cells = [bench_record(device="cpu", accuracy=90.0), bench_record(device="cuda", accuracy=80.0)]
+    handmade.write(tmp_path / "mine" / "records.jsonl", cells)
+    text = report.build(tmp_path).page.read_text(encoding="utf-8")
+    section = text.partition('id="benchmark-mine"')[2]
+    assert "dense-mnist (mnist, cpu)" in section
+    assert "dense-mnist (mnist, cuda)" in section
+
+
+def test_records_tell_their_kind_in_a_folder_of_any_name(tmp_path: Path) -> None:
+    dice = handmade.random.Random(0)
+    table1 = [{**cell, "max_epochs": 30, "tolerance": 0.1} for cell in handmade.table1(dice)]
+    handmade.write(tmp_path / "b1" / "records.jsonl", [*table1, *handmade.fig2(dice)])  # one --out for both
+    handmade.write(tmp_path / "layers" / "records.jsonl", handmade.layer_cells("conv-mnist", 4, dice))
+    handmade.write(tmp_path / "fig3b" / "records.jsonl", handmade.layer_cells("conv-cifar", 8, dice))
+    handmade.write(tmp_path / "components" / "records.jsonl", handmade.k_cells(dice))
+    kinds = [(source.name, source.kind) for source in gather(tmp_path).sources]
+    assert kinds == [
+        ("b1", "table1"), ("b1", "fig2"), ("components", "fig3c"), ("fig3b", "fig3b"), ("layers", "fig3a"),
+    ]  # fmt: skip
+    assert report.build(tmp_path).sources["b1"] == 162 + 318
+
+
+TABLE1 = handmade.table1(handmade.random.Random(0))[0]
+WITHOUT = {name: value for name, value in TABLE1.items() if name != "retrained_accuracy"}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("3", "must be a JSON object, got 3"),
+        ("null", "must be a JSON object, got None"),
+        ("[]", r"must be a JSON object, got \[\]"),
+        (json.dumps(TABLE1 | {"accuracy": "abc"}), "accuracy must be a finite number, got 'abc'"),
+        (json.dumps(TABLE1 | {"accuracy": float("nan")}), "accuracy must be a finite number, got nan"),
+        (json.dumps(TABLE1 | {"sparsity": None}), "sparsity must be a finite number, got None"),
+        (json.dumps(TABLE1 | {"seed": 0.5}), "seed must be a whole number, got 0.5"),
+        (json.dumps(TABLE1 | {"net": 7}), "net must be a text, got 7"),
+        (json.dumps(TABLE1 | {"samples": {}}), "samples must be a single value, got {}"),
+        (json.dumps(TABLE1 | {"relative_error": ["x"]}), "relative_error must be finite numbers"),
+        (json.dumps(TABLE1 | {"environment": "here"}), "environment must be an object"),
+        (json.dumps(TABLE1 | {"refine": 1}), "refine must be true or false, got 1"),
+        (json.dumps(WITHOUT), "must have retrained_accuracy to be a record of table1"),
+        ('{"net": "a", "refine": true', "must be a JSON object"),
+    ],
+)
+def test_a_broken_record_is_named(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "table1" / "records.jsonl"
+    handmade.write(path, [TABLE1])
+    with path.open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(FileError, match=f"{path}, line 2: {message}"):
+        report.build(tmp_path)
+
+
+def test_a_failed_cell_needs_no_results(tmp_path: Path) -> None:
+    handmade.write(tmp_path / "table1" / "records.jsonl", [TABLE1, WITHOUT | {"accuracy": None, "seed": 1}])
+    assert report.build(tmp_path).sources == {"table1": 2}
+
+
+def test_a_file_of_somebody_else_is_passed_over_and_named(tmp_path: Path) -> None:
+    handmade.write(tmp_path / "table1" / "records.jsonl", [TABLE1])
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "records.jsonl").write_text("once upon a time\n")
+    (one,) = report.build(tmp_path).passed_over
+    assert (one.folder, one.records) == ("notes", 0)
+    assert f"{tmp_path / 'notes' / 'records.jsonl'}, line 1: must be a JSON object" in str(one)
+    with pytest.raises(FileError, match="line 1: must be a JSON object"):
+        gather(tmp_path / "notes")
+
+
 def test_folders_without_records_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"must be a folder, got .*nowhere; make one with 'feta reproduce'"):
         report.build(tmp_path / "nowhere")
@@ -85,7 +218,8 @@ def test_folders_without_records_are_refused(tmp_path: Path) -> None:
         report.build(tmp_path)
     handmade.write(tmp_path / "fig2" / "records.jsonl", [{"net": "a", "accuracy": 1.0}])
     with pytest.raises(
-        FileError, match="record 1: must have method, seed, sparsity, refine to be a record of fig2"
+        FileError,
+        match="line 1: must have method, seed, sparsity, refine, dense_accuracy, prune_seconds to be a record",
     ):
         report.build(tmp_path)
 
@@ -119,6 +253,19 @@ def test_the_page_says_everything(made: report.Report) -> None:
     assert "stopped after 600 s" in text  # a failed cell, with its reason
     assert "&gt; " in text  # a time that did not bring the accuracy back
     assert not re.search(r'(src|href)="(?!#|data:)', text)
+
+
+def test_ids_are_unique_and_links_lead_to_them(tmp_path: Path) -> None:
+    for name in ("cpu", "gpu", "mine"):
+        cells = [
+            bench_record(method=method, compensate=on) for method in ("feta", "alps") for on in (False, True)
+        ]
+        handmade.write(tmp_path / name / "records.jsonl", cells)
+    text = report.build(tmp_path).page.read_text(encoding="utf-8")
+    ids = re.findall(r' id="([^"]*)"', text)
+    assert len(ids) == len(set(ids))
+    assert {"without-compensation", "without-compensation-2", "without-compensation-3"} <= set(ids)
+    assert set(re.findall(r'<a href="#([^"]*)"', text)) <= set(ids)
 
 
 def test_the_page_is_a_function_of_the_records(made: report.Report, folder: Path) -> None:

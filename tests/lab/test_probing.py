@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -9,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from feta.errors import ConfigError
+from feta.errors import ConfigError, ModelError
 from feta.lab import probing
 from feta.lab.planning import Measured
 from feta.lab.probing import CAP, SHARE, Late, Watch, plan
@@ -135,6 +136,42 @@ def test_a_method_that_refuses_is_skipped_with_its_reason(network, tiny_data, mo
     found = plan(network, tiny_data, 600.0, methods=("lobs",))
     assert "asked nicely" in found.skipped["lobs"]
     assert {one.method for one in found.advice.candidates} == {"threshold"}
+
+
+def test_a_stage_that_diverges_is_dropped_with_its_reason(network, tiny_data):
+    """A network that computes the same with weights of wild sizes: a step of retraining throws it off."""
+    model = copy.deepcopy(network.model)
+    with torch.no_grad():
+        model.fc1.weight *= 1e15
+        model.fc1.bias *= 1e15
+        model.fc2.weight *= 1e-15
+    found = plan(network.with_model(model), tiny_data, 600.0, sparsity=0.8, methods=("wanda",))
+    assert "must keep a finite loss" in found.skipped["threshold, retrain"]
+    offered = {(one.method, one.stage) for one in found.advice.candidates}
+    assert ("threshold", "prune") in offered
+    assert not {f"{method}, {stage}" for method, stage in offered} & set(found.skipped)
+
+
+def test_what_is_known_of_a_stage_goes_when_it_diverges(trials, monkeypatch):
+    def diverges(*args: Any, **kwargs: Any) -> Any:
+        raise ModelError("refinement must keep a finite loss, got nan; lower learning_rate")
+
+    known = Measured("wanda", (), (), refine=((1.0, 50.0),))
+    monkeypatch.setattr("feta.lab.trials.refine", diverges)
+    found = trials.add(known, 100, ("refine", "retrain"), lambda: 60.0, no_brake)
+    assert (found.refine, len(found.retrain)) == ((), 2)
+    assert trials.failed == {
+        "wanda, refine": "refinement must keep a finite loss, got nan; lower learning_rate"
+    }
+
+
+def test_a_network_that_thresholding_cannot_prune_is_an_error(network, tiny_data, monkeypatch):
+    def refuses(*args: Any, **kwargs: Any) -> Any:
+        raise ModelError("layer 'fc1' must have finite weights, got nan")
+
+    monkeypatch.setattr("feta.lab.trials.prune", refuses)
+    with pytest.raises(ModelError, match="layer 'fc1' must have finite weights"):
+        plan(network, tiny_data, 600.0, methods=("wanda",))
 
 
 def test_a_trial_that_takes_too_long_is_broken_off(network, tiny_data, monkeypatch):

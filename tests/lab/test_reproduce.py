@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -162,13 +164,13 @@ def test_without_the_command_line_libraries(tmp_path, folder):
 def test_the_command(tmp_path, folder):
     command = [
         sys.executable, "-m", "feta", "reproduce", "fig2", "--quick", "--methods", "threshold", "--device", "cpu",
-        "--networks", str(folder), "--out", "fig2", "--samples", "200",
+        "--networks", str(folder), "--out", "b1", "--samples", "200",
     ]  # fmt: skip
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert [record["refine"] for record in read(tmp_path / "fig2" / "records.jsonl")] == [False, True]
+    assert [record["refine"] for record in read(tmp_path / "b1" / "records.jsonl")] == [False, True]
     assert "1/2 dense-mnist, seed 0, threshold, 0.9\n" in done.stderr
-    assert done.stdout.splitlines()[-2:] == ["records: fig2/records.jsonl", "page: fig2/report.html"]
-    assert "dense-mnist" in (tmp_path / "fig2" / "report.html").read_text(encoding="utf-8")
+    assert done.stdout.splitlines()[-2:] == ["records: b1/records.jsonl", "page: b1/report.html"]
+    assert "dense-mnist" in (tmp_path / "b1" / "report.html").read_text(encoding="utf-8")
 
 
 # Plans
@@ -204,7 +206,13 @@ def test_options_come_before_the_file_and_the_file_before_defaults(tmp_path):
         ('experiment = "table1"\nseed = 3', "unknown setting of table1 'seed'; did you mean 'seeds'?"),
         ('experiment = "table1"\nseeds = "three"', "seeds must be of type int, got 'three'"),
         ('experiment = "table1"\nseeds = true', "seeds must be of type int, got True"),
-        ('experiment = "table1"\nseeds = 0', "seeds must be > 0, got 0"),
+        ('experiment = "table1"\nseeds = 0', "seeds must be > 0 and finite, got 0"),
+        ('experiment = "table1"\ncell_budget = inf', "cell_budget must be > 0 and finite, got inf"),
+        ('experiment = "table1"\nlearning_rate = -1', "learning_rate must be > 0"),
+        ('experiment = "table1"\nlearning_rate = nan', "learning_rate must be > 0"),
+        ('experiment = "table1"\nbatch_size = 0', "batch_size must be > 0"),
+        ('experiment = "table1"\npatience = -1', "patience must be > 0"),
+        ('experiment = "table1"\ntolerance = -1', "tolerance must be >= 0"),
         ('experiment = "table1"\nnets = []', "nets must not be empty"),
         ('experiment = "table1"\nnets = ["dense-mnis"]', "did you mean 'dense-mnist'"),
         ('experiment = "table1"\nmethods = ["fetta"]', "did you mean 'feta'"),
@@ -221,14 +229,53 @@ def test_bad_configurations(tmp_path, text, message):
 
 
 def test_bad_requests(tmp_path):
+    with pytest.raises(ConfigError, match="passes must be > 0"):
+        reproduce("fig2", quick=True, out=tmp_path, passes=0)
+    (tmp_path / "file").touch()
+    with pytest.raises(FileError, match=r"cannot write .*file/network.safetensors"):
+        reproduce("fig2", quick=True, out=tmp_path, keep=tmp_path / "file", device="abacus")
+    with pytest.raises(ConfigError, match=r"quick must go without a config, .* got .*fig2.toml"):
+        reproduce("fig2", quick=True, config=ROOT / "configs" / "fig2.toml")
+    assert not (tmp_path / "records.jsonl").exists()
     with pytest.raises(ConfigError, match="unknown experiment 'table2'; did you mean 'table1'"):
         reproduce("table2")
     with pytest.raises(FileError, match="cannot read"):
         reproduce("table1", config=tmp_path / "none.toml")
     with pytest.raises(ConfigError, match="unknown setting of fig2 'epochs'"):
         reproduce("fig2", epochs=3)
-    with pytest.raises(ConfigError, match="device must be one that torch can use here, got 'abacus'"):
+    with pytest.raises(ConfigError, match="device must be a device torch can use here, got 'abacus'"):
         reproduce("fig2", quick=True, out=tmp_path, device="abacus")
+
+
+def test_a_cell_does_not_pay_for_garbage_of_others(folder):
+    class Ring:
+        def __init__(self):
+            self.me = self
+
+    plan = fig2.Fig2(
+        nets=("dense-mnist",),
+        seeds=1,
+        methods=("threshold",),
+        data="mnist-mini",
+        networks=folder,
+        device="cpu",
+    )
+    try:
+        for _ in range(2):  # what was alive the first time is looked at the second time
+            ring = Ring()
+            alive = weakref.ref(ring)
+            del ring
+            subject.prepare(plan, fig2.cells(plan)[0])
+            assert alive() is None
+            assert gc.get_freeze_count() > 0
+        kept = Ring()
+        alive = weakref.ref(kept)
+        subject.settle()
+        del kept
+        subject.settle()
+        assert alive() is None
+    finally:
+        gc.unfreeze()
 
 
 def test_plans_are_values():

@@ -208,9 +208,9 @@ def test_what_comes_back(tiny_data):
 
 
 @pytest.mark.parametrize("name", ["learning_rate", "decay", "batch_size", "max_epochs", "patience"])
-@pytest.mark.parametrize("value", [0, -1, float("nan")])
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
 def test_settings_that_must_be_positive(name, value):
-    with pytest.raises(ConfigError, match=f"Training.{name} must be > 0, got {value}"):
+    with pytest.raises(ConfigError, match=f"Training.{name} must be > 0 and finite, got {value}"):
         Training(**{name: value})
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from feta.cli.console import err, out, print_json, print_table, resolve_device
-from feta.cli.options import DataDir, Device, Json
+from feta.cli.options import DataDir, Device, Json, MaybeWhole, Whole
 from feta.errors import ConfigError
 
 
@@ -18,10 +18,10 @@ def bench(
     nets: str | None = None,
     methods: str | None = None,
     sparsity: str = "0.8,0.9,0.95,0.98",
-    seeds: int = 3,
+    seeds: Whole = 3,
     compensate: Literal["on", "off", "both"] = "both",
     allocation: str = "uniform",
-    samples: int | None = None,
+    samples: MaybeWhole = None,
     data: str | None = None,
     device: Device = None,
     data_dir: DataDir = None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from feta.cli.console import out, print_json, print_table, resolve_device
-from feta.cli.options import DataDir, DataName, Device, Json, data_of
+from feta.cli.options import DataDir, DataName, Device, Json, Whole, data_of
 from feta.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def bounds(
     *,
     data: DataName = None,
     samples: Annotated[
-        int, Parameter(help="Training samples to measure on; they are the m of the bounds.")
+        Whole, Parameter(help="Training samples to measure on; they are the m of the bounds.")
     ] = 5000,
     dimension: Annotated[
         float | None, Parameter(help="Dimension k of the data; estimated where it is not given.")
@@ -45,8 +45,8 @@ def bounds(
         float | None, Parameter(help="Regularity constant C_M of the data; goes with --dimension.")
     ] = None,
     delta: Annotated[float, Parameter(help="The bounds hold with probability 1 - delta.")] = 0.05,
-    starts: Annotated[int, Parameter(help="Starts of the three-step procedure; 0 leaves it out.")] = 3,
-    seed: int = 0,
+    starts: Annotated[Whole, Parameter(help="Starts of the three-step procedure; 0 leaves it out.")] = 3,
+    seed: Whole = 0,
     device: Device = None,
     data_dir: DataDir = None,
     json: Json = False,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from feta.cli.console import out, print_json, print_table, progress_bar, resolve_device
-from feta.cli.options import DataDir, DataName, Device, Json, data_of
+from feta.cli.options import DataDir, DataName, Device, Json, Whole, data_of
 from feta.errors import ConfigError
 
 
@@ -21,17 +21,17 @@ def certify(
     data: DataName = None,
     confidence: Annotated[float, Parameter(help="Of the statistical bounds, in (0, 1).")] = 0.99,
     samples: Annotated[
-        int, Parameter(help="Held-out samples that get a radius; all of them count for the agreement.")
+        Whole, Parameter(help="Held-out samples that get a radius; all of them count for the agreement.")
     ] = 100,
     radii: Annotated[
         str, Parameter(help="Radii to report, in normalised inputs, separated by commas.")
     ] = "0.01,0.03,0.1,0.3,1,3",
     norm: Literal["l2", "linf"] = "l2",
     refined: Annotated[
-        int, Parameter(help="Hidden units per layer and sample that the local form tightens.")
+        Whole, Parameter(help="Hidden units per layer and sample that the local form tightens.")
     ] = 256,
     attack: Annotated[bool, Parameter(help="Test the certificates by random and gradient search.")] = True,
-    seed: Annotated[int, Parameter(help="Of the attack.")] = 0,
+    seed: Annotated[Whole, Parameter(help="Of the attack.")] = 0,
     device: Device = None,
     data_dir: DataDir = None,
     output: Annotated[

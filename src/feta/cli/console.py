@@ -13,8 +13,6 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from feta.errors import ConfigError
-
 
 def out() -> Console:
     return _console(stderr=False)
@@ -78,16 +76,9 @@ def _progress(*columns: ProgressColumn) -> Progress:
 
 def resolve_device(name: str | None) -> str:
     """The device to use: the one asked for, if it is there, else the GPU if there is one, else the CPU."""
-    import torch
+    from feta.lab import devices
 
-    if name is None:
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(1, device=name)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"--device must be a device torch can use here, got '{name}' ({reason})") from None
-    return name
+    return devices.resolve_device(name, "--device")
 
 
 def size(n_bytes: int) -> str:

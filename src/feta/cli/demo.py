@@ -8,6 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from feta.cli.console import err, out, print_table, size
+from feta.cli.options import Whole
 
 
 def demo(
@@ -15,7 +16,7 @@ def demo(
     output: Annotated[Path, Parameter(name=("--output", "-o"), help="Folder for the results.")] = Path(
         "demo"
     ),
-    seed: int = 0,
+    seed: Whole = 0,
 ) -> None:
     """Train the paper's dense MNIST network on embedded digits, prune it, write a page; no network needed."""
     from feta.errors import ConfigError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +18,7 @@ from feta.cli.console import (
     resolve_device,
     size,
 )
-from feta.cli.options import DataDir, Device, Json, Records, data_of
+from feta.cli.options import DataDir, Device, Json, Records, Whole, data_of
 
 
 def train(
@@ -26,8 +27,8 @@ def train(
     *,
     output: Annotated[Path, Parameter(name=("--output", "-o"), help="File to write (safetensors).")],
     data: Annotated[str | None, Parameter(help="Data set, instead of the preset's own.")] = None,
-    seed: int = 0,
-    max_epochs: int = 30,
+    seed: Whole = 0,
+    max_epochs: Whole = 30,
     learning_rate: float = 0.01,
     device: Device = None,
     data_dir: DataDir = None,
@@ -158,11 +159,8 @@ def info(file: Path, /, *, json: Json = False) -> None:
     for key in ("specification", "data", "preset", "seed", "epochs", "accuracy"):
         if key in about:
             out().print(f"{key}: {about[key]}")
-    if about.get("pruning"):
-        pruning = about["pruning"]
-        out().print(
-            f"pruned by: {pruning['method']} to {pruning['target_sparsity']}, options {pruning['options']}"
-        )
+    for line in _made(about.get("pruning") or {}):
+        out().print(line)
     rows = [
         (
             r["name"],
@@ -176,3 +174,19 @@ def info(file: Path, /, *, json: Json = False) -> None:
     ]
     title = f"{file} ({size(file.stat().st_size)})"
     print_table(title, ("tensor", "shape", "non-zeros", "sparsity", "on disk", "smaller by"), rows)
+
+
+def _made(pruning: Mapping[str, Any]) -> Iterator[str]:
+    """What was done to a network since it was trained; files may hold any of it or none."""
+    if "method" in pruning:
+        yield (
+            f"pruned by: {pruning['method']} to {pruning.get('target_sparsity')}, "
+            f"options {pruning.get('options')}"
+        )
+    refined, retrained = (pruning.get(stage) for stage in ("refinement", "retraining"))
+    if refined:
+        yield f"refined: {refined.get('passes')} passes, loss {refined.get('loss')}"
+    if retrained:
+        goal = retrained.get("goal")
+        aim = "no goal" if goal is None else f"goal {goal} less {retrained.get('tolerance')}"
+        yield f"retrained: {retrained.get('epochs')} epochs, stopped: {retrained.get('stopped')} ({aim})"

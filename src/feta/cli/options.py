@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
 from feta.cli.console import download_bar
 from feta.errors import ConfigError
@@ -14,6 +15,17 @@ if TYPE_CHECKING:
     from feta.lab.data import DataSet
     from feta.lab.store import Network
 
+
+def _whole(kind: object, tokens: Sequence[Token]) -> int:
+    """An integer as written; the library would round, and 1.5 epochs would be 2 without a word."""
+    try:
+        return int(tokens[0].value)
+    except ValueError:
+        raise ValueError(f"must be a whole number, got {tokens[0].value}") from None
+
+
+Whole = Annotated[int, Parameter(converter=_whole)]
+MaybeWhole = Annotated[int | None, Parameter(converter=_whole)]
 DataDir = Annotated[
     Path | None, Parameter(help="Folder that holds the data sets; before FETA_DATA and the cache.")
 ]

@@ -17,7 +17,7 @@ from feta.cli.console import (
     records_path,
     resolve_device,
 )
-from feta.cli.options import DataDir, Device, Json, Records, data_of
+from feta.cli.options import DataDir, Device, Json, Records, Whole, data_of
 
 if TYPE_CHECKING:
     from feta.lab.planning import Candidate, Task
@@ -32,7 +32,7 @@ def plan(
     *,
     budget: Annotated[str, Parameter(help="Time for everything, planning included: 30s, 5m, 1h.")],
     sparsity: float = 0.9,
-    seed: int = 0,
+    seed: Whole = 0,
     device: Device = None,
     data_dir: DataDir = None,
     records: Records = None,
@@ -74,7 +74,7 @@ def plan(
             device=where,
             tell=lambda text: bar.update(task, note=text),
         )
-    todo = commands(found, network, sparsity, seed, where if device is not None else None)
+    todo = commands(found, network, sparsity, seed, where if device is not None else None, data_dir)
     summary = _summary(found, sparsity, where) | {"commands": todo}
     config = {"network": network.name, "budget": seconds, "sparsity": sparsity}
     append(record_file, record("plan", config, seed, {k: v for k, v in summary.items() if k != "commands"}))
@@ -84,14 +84,17 @@ def plan(
         _show(found, todo)
 
 
-def commands(found: Plan, network: Path, sparsity: float, seed: int, device: str | None) -> list[str]:
+def commands(
+    found: Plan, network: Path, sparsity: float, seed: int, device: str | None, data_dir: Path | None
+) -> list[str]:
     """The advice as lines for a shell."""
     choice, task = found.advice.choice, found.task
-    common = [*(["--seed", str(seed)] if seed else []), *(["--device", device] if device else [])]
+    given = {"--seed": seed or None, "--device": device, "--data-dir": data_dir}
+    common = [word for name, value in given.items() if value is not None for word in (name, str(value))]
     pruned, last = (
         network.with_name(f"{network.stem}-{word}.safetensors") for word in ("pruned", "retrained")
     )
-    line = ["feta", "prune", str(network), "--method", choice.method, "--sparsity", f"{sparsity:g}"]
+    line = ["feta", "prune", str(network), "--method", choice.method, "--sparsity", repr(sparsity)]
     if choice.stage == "refine":
         line += ["--refine"]
     lines = [[*line, *common, "-o", str(pruned)]]
@@ -102,7 +105,7 @@ def commands(found: Plan, network: Path, sparsity: float, seed: int, device: str
 
 def _limits(choice: Candidate, task: Task) -> list[str]:
     seconds = max(math.floor(10 * (choice.limit or 0)) / 10, 0.1)
-    return ["--epochs", str(task.epochs), "--patience", f"{task.patience:g}", "--seconds", f"{seconds:g}"]
+    return ["--epochs", str(task.epochs), "--patience", repr(task.patience), "--seconds", repr(seconds)]
 
 
 def _summary(found: Plan, sparsity: float, device: str) -> dict[str, Any]:
@@ -136,8 +139,8 @@ def _show(found: Plan, todo: list[str]) -> None:
     ]
     title = f"expected on the validation half; {found.task.dense:.2f} % before pruning"
     print_table(title, ("method", "what", "accuracy", "time", "fits"), rows)
-    for method, reason in found.skipped.items():
-        out().print(f"{method} was not tried: {reason}")
+    for what, reason in found.skipped.items():
+        out().print(f"{what} is left out: {reason}")
     share = 100 * found.spent / found.budget
     out().print(f"planning took {duration(found.spent)}, {share:.0f} % of {duration(found.budget)}")
     choice = advice.choice

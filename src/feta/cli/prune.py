@@ -19,7 +19,7 @@ from feta.cli.console import (
     size,
 )
 from feta.cli.method_options import MethodOptions, method_options
-from feta.cli.options import DataDir, Device, Json, Output, Records, check_output, data_of
+from feta.cli.options import DataDir, Device, Json, MaybeWhole, Output, Records, Whole, check_output, data_of
 from feta.errors import ConfigError, DataError
 
 # What --json prints: a contract with programs.
@@ -53,16 +53,16 @@ def prune(
         ),
     ] = None,
     samples: Annotated[
-        int | None, Parameter(help="Calibration samples; by default the whole training set.")
+        MaybeWhole, Parameter(help="Calibration samples; by default the whole training set.")
     ] = None,
     mode: Literal["cascade", "parallel"] = "cascade",
     allocation: str = "uniform",
     compensate: Annotated[bool, Parameter(negative="")] = False,
     refine: Annotated[bool, Parameter(negative="")] = False,
     refine_passes: Annotated[
-        int | None, Parameter(help="Passes of --refine over the samples; by default 3.", show_default=False)
+        MaybeWhole, Parameter(help="Passes of --refine over the samples; by default 3.", show_default=False)
     ] = None,
-    seed: int = 0,
+    seed: Whole = 0,
     device: Device = None,
     output: Output = None,
     data_dir: DataDir = None,

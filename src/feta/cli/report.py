@@ -30,9 +30,13 @@ def report(
     results
         Folder with table1, fig2, fig3a, fig3b, fig3c and benchmarks below it, as far as they exist.
     """
+    from dataclasses import asdict
+
     from feta.lab.report import build
 
     made = build(results, output)
+    for one in made.passed_over:
+        err().print(str(one))
     if made.note:
         err().print(made.note)
     if json:
@@ -41,7 +45,16 @@ def report(
             for f in made.findings
         ]
         files = {"figures": list(map(str, made.figures)), "tables": list(map(str, made.tables))}
-        print_json({"page": str(made.page), **files, "records": made.sources, "claims": claims})
+        passed = [asdict(one) for one in made.passed_over]
+        print_json(
+            {
+                "page": str(made.page),
+                **files,
+                "records": made.sources,
+                "passed_over": passed,
+                "claims": claims,
+            }
+        )
         return
     rows = [(finding.verdict, f"{finding.claim}. {finding.answer}") for finding in made.findings]
     print_table("Claims of the paper", ("verdict", "claim and numbers"), rows)

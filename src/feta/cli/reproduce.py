@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from feta.cli.console import err, out, print_json
-from feta.cli.options import DataDir, Device, Json
+from feta.cli.options import DataDir, Device, Json, MaybeWhole
 from feta.errors import FetaError
 
 Flag = Parameter(negative="")
@@ -20,11 +20,11 @@ def reproduce(
     *,
     nets: str | None = None,
     methods: str | None = None,
-    seeds: int | None = None,
+    seeds: MaybeWhole = None,
     sparsity: str | None = None,
-    samples: int | None = None,
-    epochs: int | None = None,
-    batch_size: int | None = None,
+    samples: MaybeWhole = None,
+    epochs: MaybeWhole = None,
+    batch_size: MaybeWhole = None,
     learning_rate: float | None = None,
     components: str | None = None,
     device: Device = None,
@@ -38,7 +38,7 @@ def reproduce(
     ] = None,
     out_: Annotated[Path | None, Parameter(name=("--out", "-o"), help="Folder for the records.")] = None,
     resume: bool | None = None,
-    jobs: int | None = None,
+    jobs: MaybeWhole = None,
     cell_budget: float | None = None,
     config: Path | None = None,
     quick: Annotated[bool, Flag] = False,
@@ -79,7 +79,7 @@ def reproduce(
     config
         TOML file with settings (see configs/); options override it.
     quick
-        The same path on data that comes with feta, in a minute or two.
+        The same path on data that comes with feta, in a minute or two; not with --config.
     """
     from feta.lab.report import build
     from feta.lab.reproduce import reproduce as run
@@ -113,6 +113,9 @@ def reproduce(
         return
     out().print(f"{done.table}\nrecords: {done.path}")  # as text: the columns are too many for a frame
     try:
-        out().print(f"page: {build(done.path.parent).page}")
+        made = build(done.path.parent)
+        for one in made.passed_over:
+            err().print(str(one))
+        out().print(f"page: {made.page}")
     except FetaError as error:  # the records are there, whatever becomes of the page
         err().print(f"no page: {error}")

@@ -15,7 +15,8 @@ from feta.cli.console import (
     records_path,
     resolve_device,
 )
-from feta.cli.options import DataDir, Device, Json, Output, Records, check_output, data_of
+from feta.cli.options import DataDir, Device, Json, Output, Records, Whole, check_output, data_of
+from feta.errors import ConfigError
 
 
 def retrain(
@@ -27,15 +28,15 @@ def retrain(
         Parameter(help="Validation accuracy to come back to, in percent; by default that before pruning."),
     ] = None,
     tolerance: float = 0.1,
-    epochs: int = 30,
+    epochs: Whole = 30,
     patience: Annotated[
         float | None, Parameter(help="Epochs without a better validation accuracy after which to stop.")
     ] = None,
     seconds: Annotated[float | None, Parameter(help="Time budget beside --epochs.")] = None,
     learning_rate: float = 0.01,
-    batch_size: int = 32,
+    batch_size: Whole = 32,
     weight_decay: float = 0.0,
-    seed: int = 0,
+    seed: Whole = 0,
     device: Device = None,
     output: Output = None,
     data_dir: DataDir = None,
@@ -61,6 +62,7 @@ def retrain(
     from feta.lab import store
     from feta.lab.jobs import retrain_network
     from feta.lab.records import append, record
+    from feta.masks import masks_of
     from feta.tuning.retrain_run import Retraining
 
     check_output(output, network)
@@ -77,6 +79,10 @@ def retrain(
     Retraining(goal=goal, **numbers)  # looked at before data is read
     where = resolve_device(device)
     net = store.load(network)
+    if net.info.pruning is None and not masks_of(net.model):
+        raise ConfigError(
+            f"{network} must be pruned, got no zero weights to hold; prune it first: feta prune {network} -o FILE"
+        )
     record_file = records_path(records, output)
     for path in filter(None, (output, record_file)):
         check_writable(path)

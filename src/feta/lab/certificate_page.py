@@ -13,9 +13,9 @@ CURVE = 60  # points of a curve
 
 def certificate_page(found: Mapping[str, Any]) -> str:
     pruning = found["pruning"] or {}
-    how = (
-        f"pruned by {pruning['method']} to {100 * pruning['sparsity']:.4g} % zeros" if pruning else "compared"
-    )
+    how = "compared"  # a network of other origin does not say what was done to it
+    if {"method", "sparsity"} <= pruning.keys():
+        how = f"pruned by {pruning['method']} to {100 * pruning['sparsity']:.4g} % zeros"
     blocks: list[page.Block] = [
         page.Facts(tuple(_headlines(found))),
         page.Section("Inputs nobody has tried", (_agreement_table(found), _agreement_text(found))),

@@ -12,8 +12,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from feta.bounds.attack import Attack
 from feta.bounds.certificate import Certificate, Tell, certify
 from feta.errors import ConfigError, DataError
@@ -22,6 +20,7 @@ from feta.lab import data as datasets
 from feta.lab import page, store
 from feta.lab.certificate_page import certificate_page
 from feta.lab.data import DataSet
+from feta.lab.devices import default_device
 from feta.lab.records import environment
 from feta.lab.store import Network
 
@@ -92,7 +91,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=100)
     parser.add_argument("--refined", type=int, default=256)
     parser.add_argument("--norm", default="l2", choices=("l2", "linf"))
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--device", default=default_device())
     parser.add_argument("--output", type=Path, default=Path("certificate"))
     given = parser.parse_args()
     networks = store.load(given.dense), store.load(given.pruned)

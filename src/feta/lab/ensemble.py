@@ -11,6 +11,7 @@ most of a GPU idle, ten side by side do not. Activations are bfloat16 there, wei
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -42,13 +43,13 @@ class Sprint:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "learning_rate", "clip"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"Sprint.{name} must be > 0, got {getattr(self, name)}")
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"Sprint.{name} must be > 0 and finite, got {getattr(self, name)}")
         for name in ("rise", "momentum"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"Sprint.{name} must be in [0, 1), got {getattr(self, name)}")
-        if self.weight_decay < 0:
-            raise ConfigError(f"Sprint.weight_decay must be >= 0, got {self.weight_decay}")
+        if not 0 <= self.weight_decay < math.inf:
+            raise ConfigError(f"Sprint.weight_decay must be >= 0 and finite, got {self.weight_decay}")
         if self.precision not in ("auto", "float32", "bfloat16"):
             raise ConfigError(f"Sprint.precision must be auto, float32 or bfloat16, got '{self.precision}'")
 

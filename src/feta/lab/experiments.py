@@ -3,29 +3,29 @@
     cell     a dict that says what to do; the values under `key_fields` name it
     record   the cell, what `prepare` and `run_one` found, `timed` and `environment`
 
+Records are only ever added: commands may share a file, and of a cell that was run again the last record counts.
 A killed run goes on where it stopped. A cell that cannot be done is a record too, with `accuracy` None, the
 `reason` and the kind of `failure`:
 
     refused   the method or the data said no; final
     budget    stopped after `cell_budget` seconds; run again under a larger budget
-    error     something unforeseen was raised; run again on the next run
+    error     something unforeseen was raised, or a file could not be read or written; run again on the next run
     died      its process ended, out of memory for example; run again on the next run
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from feta.errors import ConfigError
-from feta.export.atomic import write_atomic
 from feta.lab.records import append, environment, read
 from feta.lab.workers import Cell, Outcome, Prepare, RunOne, attempt, nothing, run_in_workers
 
 Record = dict[str, Any]
 Key = tuple[Any, ...]
+R = TypeVar("R", bound=Mapping[str, Any])
 
 
 def run_cells(
@@ -60,12 +60,9 @@ def run_cells(
         raise ConfigError(
             f"cells must differ in {', '.join(key_fields)}, got {len(keys) - len(wanted)} twice"
         )
-    found = {key_of(line, key_fields): line for line in (read(records) if records.exists() else [])}
-    done = {
-        key: line
-        for key, line in found.items()
-        if resume and key in wanted and not _worth_another(line, cell_budget)
-    }
+    found = latest(read(records), key_fields) if resume and records.exists() else []
+    keyed = {key_of(line, key_fields): line for line in found if not _worth_another(line, cell_budget)}
+    done = {key: line for key, line in keyed.items() if key in wanted}
     missing = [key for key in wanted if key not in done]
     cells = [wanted[key] for key in missing]
     names = [label(wanted[key]) if label else ", ".join(map(str, key)) for key in missing]
@@ -77,8 +74,6 @@ def run_cells(
         key = missing[index]
         record = _record(cells[index], outcome, cell_budget, timed=jobs == 1)
         append(records, record)
-        if key in found:
-            _drop_first(records, key, key_fields)
         done[key] = record
         if outcome.failure:
             tell(f"{names[index]}: {outcome.reason}")
@@ -89,6 +84,11 @@ def key_of(cell: Mapping[str, Any], key_fields: Sequence[str]) -> Key:
     """What names a cell; a record of other experiments or of older versions has None where a field is missing."""
     values = (cell.get(name) for name in key_fields)
     return tuple(tuple(value) if isinstance(value, list) else value for value in values)
+
+
+def latest(records: Iterable[R], key_fields: Sequence[str]) -> list[R]:
+    """One record per cell, the last one written, in the order of first appearance."""
+    return list({key_of(record, key_fields): record for record in records}.values())
 
 
 def _outcomes(
@@ -124,11 +124,3 @@ def _worth_another(record: Mapping[str, Any], budget: float | None) -> bool:
     if record.get("failure") == "budget":
         return budget is None or budget > record["cell_budget"]
     return record.get("failure") in ("error", "died")
-
-
-def _drop_first(records: Path, key: Key, key_fields: Sequence[str]) -> None:
-    """Remove what a cell's new record replaces; only now, so that a kill loses nothing."""
-    lines = read(records)
-    old = next(index for index, line in enumerate(lines) if key_of(line, key_fields) == key)
-    kept = [json.dumps(line, allow_nan=False) + "\n" for index, line in enumerate(lines) if index != old]
-    write_atomic(records, "".join(kept).encode())

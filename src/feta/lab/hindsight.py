@@ -12,7 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from feta.lab.experiments import latest
 from feta.lab.planning import NEAR, Stage
+from feta.lab.reproduce.fig2 import EXPERIMENT as fig2_cells
+from feta.lab.reproduce.table1 import EXPERIMENT as table1_cells
 
 Record = Mapping[str, Any]
 
@@ -56,7 +59,7 @@ class Verdict:
 
 
 def rows_of(table1: Iterable[Record], fig2: Iterable[Record], sparsity: float, device: str) -> list[Row]:
-    """Every way in the records; a pruning that is in both is taken once."""
+    """Every way in the records, of a cell the last; a pruning that is in both is taken once."""
     found: dict[tuple[Any, ...], Row] = {}
 
     def add(r: Record, stage: Stage, accuracy: str, validation: str, *seconds: str) -> None:
@@ -66,12 +69,12 @@ def rows_of(table1: Iterable[Record], fig2: Iterable[Record], sparsity: float, d
         row = Row(r["net"], r["seed"], r["method"], stage, r[accuracy], r.get(validation), spent)
         found.setdefault((row.net, row.seed, row.method, stage), row)
 
-    for r in fig2:
+    for r in latest(fig2, fig2_cells.key_fields):
         if r["refine"]:
             add(r, "refine", "accuracy", "validation", "prune_seconds", "refine_seconds")
         else:
             add(r, "prune", "accuracy", "validation", "prune_seconds")
-    for r in table1:
+    for r in latest(table1, table1_cells.key_fields):
         add(r, "prune", "accuracy", "validation", "prune_seconds")
         add(r, "retrain", "retrained_accuracy", "retrained_validation", "prune_seconds", "retrain_seconds")
     return list(found.values())

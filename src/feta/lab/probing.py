@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from feta.errors import ConfigError
+from feta.errors import ConfigError, ModelError
 from feta.lab.data import DataSet
 from feta.lab.durations import duration
 from feta.lab.extrapolation import line
@@ -42,7 +42,7 @@ class Plan:
     task: Task
     budget: float
     spent: float  # seconds
-    skipped: dict[str, str]  # method -> why it was not tried
+    skipped: dict[str, str]  # method, or method and stage -> why it is not weighed
 
 
 def plan(
@@ -67,7 +67,8 @@ def plan(
     trials = Trials(network, data, sparsity, LOOK * SHARE * budget, seed, device)
     ladder = _Ladder(trials, watch, tell)
     ladder.climb([name for name in FIXED if name in methods or name == "threshold"])
-    return Plan(advise(ladder.candidates()), trials.task, budget, watch.elapsed(), ladder.skipped)
+    skipped = {**ladder.skipped, **trials.failed}
+    return Plan(advise(ladder.candidates()), trials.task, budget, watch.elapsed(), skipped)
 
 
 class Late(Exception):
@@ -156,7 +157,9 @@ class _Ladder:
                 method, f"a trial on {rows} rows takes more than the {duration(may)} planning has for it"
             )
             return False
-        except ConfigError as error:
+        except (ConfigError, ModelError) as error:
+            if always:  # what thresholding cannot do, nothing can
+                raise
             self._skip(method, str(error))
             return False
         return True

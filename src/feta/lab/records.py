@@ -18,6 +18,11 @@ import torch
 
 from feta.errors import FileError
 
+try:
+    import fcntl
+except ImportError:  # no such locks on this system: there, one run per file
+    fcntl = None  # type: ignore[assignment]
+
 
 def record(kind: str, config: Mapping[str, Any], seed: int, metrics: Mapping[str, Any]) -> dict[str, Any]:
     """A run as data; `environment` says where it ran."""
@@ -32,13 +37,15 @@ def record(kind: str, config: Mapping[str, Any], seed: int, metrics: Mapping[str
 
 
 def append(path: Path, line: Mapping[str, Any]) -> None:
-    """Add a record; one write of one line, so that runs side by side do not mix theirs."""
+    """Add a record; one write of one line under a lock, so that runs side by side lose none of theirs."""
     content = (json.dumps(line, allow_nan=False) + "\n").encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _mend(path)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
+            if fcntl is not None:
+                fcntl.flock(handle, fcntl.LOCK_EX)  # until it is closed: mending cuts what others write
+            _mend(path, handle)
             written = os.write(handle, content)
         finally:
             os.close(handle)
@@ -57,26 +64,29 @@ def read(path: Path) -> list[dict[str, Any]]:
     found = []
     for number, line in enumerate(lines, start=1):
         try:
-            found.append(json.loads(line))
-        except json.JSONDecodeError as error:
+            value = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
             if number == len(lines) and not line.endswith("\n"):
                 break
             raise FileError(f"{path}, line {number}: must be a JSON object, got {error}") from error
+        if not isinstance(value, dict):
+            raise FileError(f"{path}, line {number}: must be a JSON object, got {value!r}")
+        found.append(value)
     return found
 
 
-def _mend(path: Path) -> None:
+def _mend(path: Path, handle: int) -> None:
     """Drop a last line cut short by a kill, or else the next one would run on from it and be lost too."""
-    content = path.read_bytes() if path.exists() else b""
+    content = path.read_bytes()
     end = content.rfind(b"\n") + 1
     if end == len(content):
         return
     try:
         json.loads(content[end:])
     except ValueError:
-        os.truncate(path, end)
+        os.ftruncate(handle, end)
     else:
-        path.write_bytes(content + b"\n")
+        os.write(handle, b"\n")
 
 
 @functools.cache

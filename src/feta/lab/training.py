@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,8 +41,8 @@ class Training:
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "decay", "batch_size", "max_epochs", "patience"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"Training.{name} must be > 0, got {getattr(self, name)}")
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"Training.{name} must be > 0 and finite, got {getattr(self, name)}")
         if not 0 <= self.momentum < 1:
             raise ConfigError(f"Training.momentum must be in [0, 1), got {self.momentum}")
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from feta.errors import ModelError
 from feta.lab.data import DataSet
 from feta.lab.extrapolation import Points
 from feta.lab.judge import accuracy
@@ -61,6 +62,7 @@ class Trials:
         self.device = torch.device(device)
         self.model = copy.deepcopy(network.model).to(self.device)
         self.order = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(seed))
+        self.failed: dict[str, str] = {}  # method, stage -> why it cannot be done
         self.sample = functools.lru_cache(maxsize=1)(self._sample)
         self.validation, look_seconds = self._validation(look)
         dense = accuracy(self.model, *self.validation)
@@ -76,7 +78,8 @@ class Trials:
     ) -> Measured:
         """What is known of a method after one more trial.
 
-        seconds: how much each stage may take; a stage that is stopped by it adds nothing.
+        seconds: how much each stage may take; a stage that is stopped by it adds nothing. One that diverges is
+            dropped, whatever is known of it, and `failed` says why.
         callback: called by `feta.prune`; may raise.
         """
         x, y = self.sample(rows)
@@ -96,12 +99,20 @@ class Trials:
             prune_seconds=_with(known.prune_seconds, at, result.report.seconds),
             prune=_with(known.prune, at, accuracy(result.model, *self.validation)),
         )
-        if "refine" in stages:
-            if not known.refine:  # two points to begin with
-                known = self._refine(known, result, x[: len(x) // FIRST_PART], seconds())
-            known = self._refine(known, result, x, seconds())
-        if "retrain" in stages:
-            known = self._retrain(known, result, x, y, seconds())
+        try:
+            if "refine" in stages:
+                if not known.refine:  # two points to begin with
+                    known = self._refine(known, result, x[: len(x) // FIRST_PART], seconds())
+                known = self._refine(known, result, x, seconds())
+        except ModelError as error:
+            known = replace(known, refine=())
+            self.failed[f"{known.method}, refine"] = str(error)
+        try:
+            if "retrain" in stages:
+                known = self._retrain(known, result, x, y, seconds())
+        except ModelError as error:
+            known = replace(known, retrain=())
+            self.failed[f"{known.method}, retrain"] = str(error)
         return known
 
     def _refine(self, known: Measured, result: PruneResult, x: Tensor, seconds: float) -> Measured:

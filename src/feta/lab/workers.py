@@ -12,6 +12,7 @@ import json
 import math
 import multiprocessing
 import os
+import shutil
 import signal
 import tempfile
 import threading
@@ -24,7 +25,7 @@ from typing import Any, Literal
 
 import torch
 
-from feta.errors import FetaError
+from feta.errors import FetaError, FileError
 
 Cell = dict[str, Any]
 Prepare = Callable[[Cell], Mapping[str, Any]]  # what every record of the cell says, even where it fails
@@ -53,6 +54,8 @@ def attempt(run_one: RunOne, cell: Cell) -> Outcome:
         json.dumps(
             fields, allow_nan=False
         )  # what cannot be recorded is a failure of the cell, not of the file
+    except FileError as error:  # the place said no, not the method: it may be put right
+        return Outcome({}, "error", str(error))
     except FetaError as error:
         return Outcome({}, "refused", str(error))
     except Exception as error:
@@ -161,13 +164,14 @@ class _Worker:
 def _serve(pipe: Connection, run_one: RunOne, prepare: Prepare, threads: int, scratch: str) -> None:
     """The process: take a cell, prepare it, run it, answer."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(scratch,), daemon=True).start()
     tempfile.tempdir = scratch
     torch.set_num_threads(threads)
     while True:
         try:
             cell = pipe.recv()
-        except EOFError:
+        except EOFError:  # only a parent that was killed lets go of a worker that waits
+            shutil.rmtree(scratch, ignore_errors=True)
             return
         try:
             pipe.send(("ready", dict(prepare(cell))))
@@ -180,9 +184,10 @@ def _serve(pipe: Connection, run_one: RunOne, prepare: Prepare, threads: int, sc
         pipe.send(("done", attempt(run_one, cell)))
 
 
-def _end_with_parent() -> None:
-    """A run that was killed leaves no process behind to disturb the times of the next."""
+def _end_with_parent(scratch: str) -> None:
+    """A run that was killed leaves no process behind to disturb the times of the next, and no files."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
+        shutil.rmtree(scratch, ignore_errors=True)
         os._exit(1)

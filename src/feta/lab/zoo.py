@@ -17,6 +17,7 @@ import torch
 
 from feta.lab import data as datasets
 from feta.lab import networks, store
+from feta.lab.devices import default_device
 from feta.lab.training import Training, train
 
 
@@ -85,7 +86,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--presets", nargs="+", default=list(networks.PRESETS))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--device", default=default_device())
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--jobs", type=int, default=1)
     given = parser.parse_args()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jinja2
 from markupsafe import Markup
@@ -38,7 +40,7 @@ class View:
     """A block ready for the template: `kind` names its macro, `data` is what that macro writes."""
 
     kind: str
-    data: object
+    data: Any
 
 
 def render(
@@ -54,7 +56,9 @@ def render(
     With `contents` a line of links to the sections stands below the title.
     """
     blocks = tuple(blocks)
+    taken: set[str] = set()
     looks = palette.assign([*order, *palette.series_names(blocks)])
+    views = [_view(block, looks, taken) for block in blocks]
     script = _asset("script.js")
     engine = jinja2.Environment(
         loader=jinja2.PackageLoader("feta.lab.page", "templates"),
@@ -66,9 +70,9 @@ def render(
     return engine.get_template("page.html.j2").render(
         title=title,
         subtitle=subtitle,
-        views=[_view(block, looks) for block in blocks],
+        views=views,
         environment=environment,
-        contents=[block.heading for block in blocks if isinstance(block, Section)] if contents else [],
+        contents=[view.data[:2] for view in views if view.kind == "section"] if contents else [],
         light=palette.LIGHT,
         dark=palette.DARK,
         shapes=list(SHAPES.values()),
@@ -89,7 +93,16 @@ def _asset(name: str) -> str:
     return (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")
 
 
-def _view(block: Block, looks: Mapping[str, Look]) -> View:
+def _anchor(heading: str, taken: set[str]) -> str:
+    """An id of its own for a section: headings may be alike, ids may not."""
+    name = "-".join(heading.lower().split())
+    names = itertools.chain([name], (f"{name}-{n}" for n in itertools.count(2)))
+    free = next(one for one in names if one not in taken)
+    taken.add(free)
+    return free
+
+
+def _view(block: Block, looks: Mapping[str, Look], taken: set[str]) -> View:
     match block:
         case LineChart() | BarChart():
             return View("charts", _charts((block,), looks, charts.WIDE))
@@ -104,9 +117,12 @@ def _view(block: Block, looks: Mapping[str, Look]) -> View:
         case Section():
             if block.own_colours:
                 looks = palette.assign(palette.series_names(block.blocks))
-            return View("section", (block.heading, [_view(inner, looks) for inner in block.blocks]))
+            anchor = _anchor(block.heading, taken)
+            return View(
+                "section", (block.heading, anchor, [_view(inner, looks, taken) for inner in block.blocks])
+            )
         case Fold():
-            return View("fold", (block.summary, [_view(inner, looks) for inner in block.blocks]))
+            return View("fold", (block.summary, [_view(inner, looks, taken) for inner in block.blocks]))
         case Verdicts():
             return View("verdicts", [_verdict(item) for item in block.items])
 

@@ -7,6 +7,7 @@ Everything is a function of the records alone: no clock, no network, the same re
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from feta.lab import page
 from feta.lab.claims import Finding, judge_claims
 from feta.lab.report import benchmarks, environments, figure2, figure3, losses, table1
 from feta.lab.report.files import Exhibit, write_tables
-from feta.lab.results import Results, gather
+from feta.lab.results import PassedOver, Results, gather
 
 TITLE = "The paper's claims, measured again"
 
@@ -29,6 +30,7 @@ class Report:
     tables: tuple[Path, ...]
     findings: tuple[Finding, ...]
     sources: dict[str, int]  # folder -> how many records
+    passed_over: tuple[PassedOver, ...] = ()
     note: str = ""  # why there are no figures
 
 
@@ -42,8 +44,12 @@ def build(results: Path, out: Path | None = None) -> Report:
     page.write(target, report_page(found, findings))
     tables = write_tables(exhibits, target.parent / "tables")
     figures, note = _figures(found, target.parent / "figures")
-    sources = {source.name: len(source.records) for source in found.sources}
-    return Report(target, tuple(figures), tuple(tables), findings, sources, note)
+    sources: Counter[str] = Counter()
+    for source in found.sources:
+        sources[source.name] += len(source.records)
+    return Report(
+        target, tuple(figures), tuple(tables), findings, dict(sources), found.passed_over, note=note
+    )
 
 
 def report_page(results: Results, findings: tuple[Finding, ...]) -> str:
@@ -56,6 +62,7 @@ def report_page(results: Results, findings: tuple[Finding, ...]) -> str:
         *figure3.sections(results),
         *benchmarks.sections(results),
         environments.section(results),
+        *_passed_over(results),
     ]
     return page.render(TITLE, _subtitle(results), sections, {}, figure2.order(results), contents=True)
 
@@ -75,6 +82,18 @@ def _counts(findings: tuple[Finding, ...]) -> str:
     words = ("hold", "depend on the case", "do not hold", "are not measured")
     counts = [f"{said.count(name)} {word}" for name, word in zip(names, words, strict=True) if name in said]
     return f"Of {len(said)} claims, {', '.join(counts)}."
+
+
+def _passed_over(results: Results) -> list[page.Section]:
+    """What is in the folder and not on the page."""
+    if not results.passed_over:
+        return []
+    said = "A cell counts once, in the settings that most cells of its network share."
+    rows: tuple[tuple[page.Cell, ...], ...] = tuple(
+        (one.folder, one.records, one.why) for one in results.passed_over
+    )
+    table = page.Table("", ("folder", "records", "passed over because"), rows)
+    return [page.Section("Passed over", (page.Text(None, (said,)), table))]
 
 
 def _verdicts(findings: tuple[Finding, ...]) -> tuple[page.Verdict, ...]:

@@ -27,6 +27,8 @@ def main() -> int:
         return 1
     for finding in report.findings:
         sys.stdout.write(f"{finding.verdict}: {finding.claim}. {finding.answer}\n")
+    for one in report.passed_over:
+        sys.stderr.write(f"{one}\n")
     if report.note:
         sys.stderr.write(f"{report.note}\n")
     sys.stdout.write(f"written: {report.page}\n")

@@ -6,6 +6,7 @@ from feta.lab import page
 from feta.lab.bench import table
 from feta.lab.bench_report import bench_table, sparsity_charts
 from feta.lab.results import Results
+from feta.lab.summaries import by_setting
 
 
 def sections(results: Results) -> list[page.Block]:
@@ -14,7 +15,8 @@ def sections(results: Results) -> list[page.Block]:
     for source in results.sources:
         if source.kind != "bench":
             continue
-        rows = table(source.records)
+        # A network that was run on two devices or data sets is two networks here.
+        rows = [row | {"net": net} for net, mine in by_setting(source.records).items() for row in table(mine)]
         blocks: list[page.Block] = []
         for on in (False, True):
             if any(row["compensate"] == on for row in rows):

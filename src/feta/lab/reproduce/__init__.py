@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from feta.errors import unknown_name
+from feta.errors import ConfigError, unknown_name
 from feta.export.atomic import check_writable
 from feta.lab import data as datasets
+from feta.lab.devices import resolve_device
 from feta.lab.experiments import Record, run_cells
 from feta.lab.reproduce import fig2, fig3_layers, fig3c, table1
 from feta.lab.reproduce.experiment import Experiment, Table, Tell
-from feta.lab.reproduce.plan import check_device, load_plan
+from feta.lab.reproduce.plan import load_plan
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
@@ -49,16 +50,22 @@ def reproduce(
 ) -> Reproduction:
     """Run an experiment; `options` are fields of its plan, None where not given.
 
-    quick: the same path on data that comes with feta, in a minute or two.
+    quick: the same path on data that comes with feta, in a minute or two; not with a config.
     """
     if name not in EXPERIMENTS:
         raise unknown_name("experiment", name, EXPERIMENTS)
+    if quick and config is not None:
+        raise ConfigError(
+            f"quick must go without a config, for both say what to run, got {config}; change a quick run by options"
+        )
     experiment = EXPERIMENTS[name]
     given = {key: value for key, value in options.items() if value is not None}
     plan: Any = load_plan(experiment.plan, name, config, {**(experiment.quick if quick else {}), **given})
     path = plan.out / "records.jsonl"
     check_writable(path)
-    check_device(plan.where)
+    if getattr(plan, "keep", None) is not None:
+        check_writable(plan.keep / "network.safetensors")
+    resolve_device(plan.where)
     for source in dict.fromkeys(plan.data_of(net) for net in plan.nets):
         if datasets.find(source, plan.data_dir) is None:
             tell(f"fetching {source}")

@@ -22,6 +22,7 @@ from feta.lab.reproduce.plan import PruningPlan
 from feta.lab.reproduce.subject import prepare, pruned, subject_of
 from feta.lab.reproduce.summary import accuracy, failed, groups, seconds
 from feta.lab.workers import Cell
+from feta.tuning.refine_run import Refinement
 from feta.tuning.refining import refine
 
 
@@ -32,6 +33,10 @@ class Fig2(PruningPlan):
     refine: tuple[bool, ...] = (False, True)
     passes: int = 3  # of the refinement
     out: Path = Path("results/fig2")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Refinement(passes=self.passes)  # looked at now, not in every cell
 
 
 def cells(plan: Fig2) -> list[Cell]:

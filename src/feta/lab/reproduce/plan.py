@@ -1,4 +1,4 @@
-"""Plans: what an experiment runs and where, from its defaults, a TOML file and options, in this order.
+"""Plans: what an experiment runs and where, from its defaults, a TOML file or the quick run's, and options.
 
 experiment = "table1"
 nets = ["dense-mnist", "conv-mnist"]
@@ -7,6 +7,7 @@ seeds = 3
 
 from __future__ import annotations
 
+import math
 import tomllib
 import types
 import typing
@@ -15,11 +16,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
-
 from feta.errors import ConfigError, FileError, unknown_name
 from feta.lab import networks
 from feta.lab.bench import parse_method
+from feta.lab.devices import default_device
 from feta.lab.workers import Cell
 from feta.pruners import make
 from feta.sparsity import check_share
@@ -55,8 +55,8 @@ class Plan:
             check_share(share, "sparsity")
         for name in ("seeds", "jobs", "samples", "epochs", "cell_budget"):
             value = getattr(self, name, None)
-            if value is not None and not value > 0:
-                raise ConfigError(f"{name} must be > 0, got {value}")
+            if value is not None and not 0 < value < math.inf:
+                raise ConfigError(f"{name} must be > 0 and finite, got {value}")
 
     def data_of(self, net: str) -> str:
         return self.data or networks.preset(net).data
@@ -64,7 +64,7 @@ class Plan:
     @property
     def where(self) -> str:
         """The device."""
-        return self.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        return self.device or default_device()
 
 
 @dataclass(frozen=True)
@@ -109,14 +109,6 @@ def load_plan(kind: type[P], experiment: str, config: Path | None, given: Mappin
                 raise unknown_name(f"setting of {experiment}", name, known)
             chosen[name] = convert(value, hints[name], f"{source}{name}")
     return kind(**chosen)
-
-
-def check_device(name: str) -> None:
-    try:
-        torch.empty(1, device=name)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"device must be one that torch can use here, got '{name}' ({reason})") from None
 
 
 def _read(path: Path, experiment: str) -> dict[str, Any]:

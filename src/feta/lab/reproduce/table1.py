@@ -22,6 +22,7 @@ from feta.lab.reproduce.plan import PruningPlan
 from feta.lab.reproduce.subject import prepare, pruned, subject_of
 from feta.lab.reproduce.summary import accuracy, failed, groups, seconds
 from feta.lab.workers import Cell
+from feta.tuning.retrain_run import Retraining
 from feta.tuning.retraining import retrain
 
 
@@ -37,17 +38,24 @@ class Table1(PruningPlan):
     batch_size: int = 32
     out: Path = Path("results/table1")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Retraining(**self.retraining())  # looked at now, not in every cell
+
+    def retraining(self) -> dict[str, Any]:
+        """The numbers of feta.retrain that a plan sets."""
+        return {
+            "max_epochs": self.epochs,
+            "patience": self.patience,
+            "tolerance": self.tolerance,
+            "learning_rate": self.learning_rate,
+            "decay": self.decay,
+            "batch_size": self.batch_size,
+        }
+
 
 def cells(plan: Table1) -> list[Cell]:
-    retraining = {
-        "max_epochs": plan.epochs,
-        "patience": plan.patience,
-        "tolerance": plan.tolerance,
-        "learning_rate": plan.learning_rate,
-        "decay": plan.decay,
-        "batch_size": plan.batch_size,
-    }
-    return [cell | retraining for cell in plan.grid()]
+    return [cell | plan.retraining() for cell in plan.grid()]
 
 
 def run_one(plan: Table1, cell: Cell) -> Mapping[str, Any]:
@@ -61,12 +69,7 @@ def run_one(plan: Table1, cell: Cell) -> Mapping[str, Any]:
         masks=result.masks,
         validation=subject.validation,
         goal=subject.dense["validation"],
-        tolerance=plan.tolerance,
-        max_epochs=plan.epochs,
-        patience=plan.patience,
-        learning_rate=plan.learning_rate,
-        decay=plan.decay,
-        batch_size=plan.batch_size,
+        **plan.retraining(),
         seed=cell["seed"],
         device=plan.where,
     )
