@@ -70,3 +70,18 @@ def test_refusals(run, trained, pruned):
     )
     run("certify", trained, "missing.safetensors").refused("missing.safetensors")
     assert not Path("certificate/certificate.json").exists()
+
+
+def test_a_refuted_certificate_fails(run, trained, pruned, monkeypatch):
+    import torch
+
+    from feta.bounds import geometry
+
+    def wrong(chain, inputs, classes, rounding, norm):
+        return torch.full((len(inputs),), 1e3, dtype=torch.float64)
+
+    monkeypatch.setattr(geometry, "global_radius", wrong)
+    answer = run("certify", trained, pruned, "--samples", "3", "-o", "c")
+    assert answer.code == 1
+    assert "no certified ball may hold another class, got {'global': 3" in " ".join(answer.err.split())
+    assert json.loads(Path("c/certificate.json").read_text())["forms"]["global"]["certified_any"] == 0

@@ -117,7 +117,17 @@ def test_refinement(run, trained, pruned):
             ("--output must differ from the input",),
         ),
         (("retrain", "nothing.safetensors"), ("nothing.safetensors",)),
-        (("retrain", "pruned.safetensors", "--learning-rate", "nan"), ("learning_rate must be > 0",)),
+        (
+            ("retrain", "pruned.safetensors", "--learning-rate", "nan"),
+            ("learning_rate must be > 0 and finite",),
+        ),
+        (("retrain", "pruned.safetensors", "--goal", "nan"), ("goal must be finite, got nan",)),
+        (("retrain", "pruned.safetensors", "--seconds", "inf"), ("seconds must be > 0 and finite, got inf",)),
+        (
+            ("retrain", "pruned.safetensors", "--patience", "inf"),
+            ("patience must be > 0 and finite, got inf",),
+        ),
+        (("retrain", "pruned.safetensors", "--tolerance", "inf"), ("tolerance must be >= 0 and finite",)),
         (("prune", "pruned.safetensors", "--refine-passes", "2"), ("--refine-passes must go with --refine",)),
         (
             ("prune", "pruned.safetensors", "--refine", "--refine-passes", "0"),

@@ -303,6 +303,11 @@ def test_two_networks_that_disagree():
     assert "conv-mnist: mean rank correlation −1.00" in finding.answer
 
 
+def test_a_fall_that_chance_explains_decides_nothing():
+    """Four layers, the wrong way round: their interval holds every order."""
+    assert accuracy_falls_with_depth(layered("conv-mnist", (3, 4, 5, 4))).verdict == "depends"
+
+
 @pytest.mark.parametrize(
     ("losses", "verdict"),
     [

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from feta.cli.console import out, print_json, print_table, progress_bar, resolve_device
 from feta.cli.options import DataDir, DataName, Device, Json, Whole, data_of
-from feta.errors import ConfigError
+from feta.errors import ConfigError, ModelError
 
 
 def certify(
@@ -81,10 +81,16 @@ def certify(
     paths = write_certificate(output, found)
     if json:
         print_json(found)
-        return
-    _show(found)
-    for path in paths:
-        out().print(f"written: {path}")
+    else:
+        _show(found)
+        for path in paths:
+            out().print(f"written: {path}")
+    refuted = {name: form["certified_but_changed"] for name, form in found["forms"].items()}
+    if any(refuted.values()):
+        raise ModelError(
+            f"no certified ball may hold another class, got {refuted} found by the attack; these samples count as "
+            "not certified, and the others are in doubt: please report the network"
+        )
 
 
 def _radii(text: str) -> tuple[float, ...]:

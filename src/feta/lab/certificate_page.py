@@ -84,8 +84,9 @@ def _agreement_table(found: Mapping[str, Any]) -> page.Table:
 
 def _agreement_text(found: Mapping[str, Any]) -> page.Text:
     said = [
-        "The samples are the test half of the data set: no row of it was used to train, to calibrate, or to choose "
-        "anything. The limits are exact binomial ones (Clopper–Pearson), one-sided; each line holds with the "
+        "The samples are the test half of the data set: feta used no row of it to train, to calibrate, or to choose "
+        "an epoch. Who chose among pruned networks by their accuracy on it must certify on other data. The limits "
+        "are exact binomial ones (Clopper–Pearson), one-sided; each line holds with the "
         "confidence given, by itself. They speak of inputs that come as the samples came."
     ]
     if found["accuracy_lost"] is not None:
@@ -178,11 +179,16 @@ def share(row: Mapping[str, Any]) -> str:
 def _coverage(found: Mapping[str, Any]) -> tuple[str, ...]:
     lines = [
         "Rounding is covered: the bounds hold for the networks as run in float32 by sums of products in any order, "
-        "and for the float64 arithmetic of the certificate itself. TF32, half precision and Winograd or FFT "
-        "convolutions are not.",
+        "and for the float64 arithmetic of the certificate itself. TF32 and Winograd or FFT convolutions are not.",
         "A radius says that the class stays the same, not that it is right. Nothing is said of inputs outside the "
         "balls, but for the share above.",
     ]
+    exact = found["forms"].get("global", {}).get("certified_any_in_exact_arithmetic")
+    if exact:
+        lines.append(
+            f"In the global form {found['forms']['global']['certified_any']} of the samples have a radius. In exact "
+            f"arithmetic it would be {exact}: the difference is what the worst case of rounding takes."
+        )
     attack = found["attack"]
     if attack is not None:
         lines.append(

@@ -102,7 +102,9 @@ def loss_is_exponential(records: Sequence[Record]) -> Finding:
         won = [b > 1 and curve > line and curve >= EXPLAINED for _, b, curve, line in fits]
         share = sum(won) / len(won)
         answers.append("yes" if share >= MOST else "no" if share <= 1 - MOST else "mixed")
-        parts.append(f"{net}: the exponential fits better than a line at {sum(won)} of {len(won)} sparsities")
+        parts.append(
+            f"{net}: a rising exponential fits, and better than a line, at {sum(won)} of {len(won)} sparsities"
+        )
         bases += [b for _, b, _, _ in fits]
         rows += [
             (net, round(100 * s, 1), round(b, 2), round(curve, 2), round(line, 2))

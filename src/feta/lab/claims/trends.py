@@ -71,10 +71,10 @@ def shared_sparsities(layers: Sequence[Layer]) -> list[float]:
 
 
 def agreement(trends: Sequence[Trend]) -> Answer:
-    """Yes: the interval lies above zero at most sparsities and below at none. No: no rise on average."""
+    """Yes: the interval lies above zero at most sparsities and below at none. No: it falls, not by chance alone."""
     values = [trend.correlation.value for trend in trends]
     positive = sum(trend.correlation.positive for trend in trends)
     negative = sum(trend.correlation.negative for trend in trends)
-    if statistics.fmean(values) <= 0:
+    if statistics.fmean(values) <= 0 and negative:
         return "no"
     return "yes" if positive >= MOST * len(trends) and not negative else "mixed"
