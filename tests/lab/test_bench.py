@@ -114,6 +114,14 @@ def test_allocations_are_cells_of_their_own_and_old_records_are_uniform(folder, 
         plan(folder, allocation="erc")
 
 
+def test_records_of_other_experiments_are_left_alone(folder, tmp_path):
+    path = tmp_path / "records.jsonl"
+    path.write_text('{"net": "dense-mnist", "seed": 0, "layer": "fc1", "accuracy": 90.0}\n')
+    small = plan(folder, methods=("threshold",), sparsities=(0.9,), seeds=1, compensate=(False,))
+    assert len(run_bench(small, path)) == 1
+    assert len(path.read_text().splitlines()) == 2
+
+
 def test_floor_is_a_time_and_leaves_no_hook(folder):
     network = store.load(network_path(folder, "dense-mnist", 0, "mnist-mini"))
     data = datasets.load("mnist-mini")

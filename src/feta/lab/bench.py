@@ -193,7 +193,7 @@ def parse_method(label: str) -> tuple[str, dict[str, str]]:
 
 def _key(cell: Mapping[str, Any]) -> tuple[Any, ...]:
     known = {"allocation": "uniform", **cell}  # records from before there was a choice
-    return tuple(known[name] for name in KEY)
+    return tuple(known.get(name) for name in KEY)  # what is not there is of another experiment
 
 
 def table(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
