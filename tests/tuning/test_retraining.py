@@ -331,6 +331,7 @@ def test_validation_is_percent_of_right_answers(pruned):
 # Several processes
 
 SCRIPT = """
+import os
 import sys
 import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -366,7 +367,8 @@ except feta.DataError as error:
     uneven = str(error)
 seen = [[(e, a) for _, e, a in report.history] for report in (result.report, stopped, pair, late)]
 torch.save([seen, result.model.module.state_dict(), uneven], f"{where}/rank{rank}.pt")
-dist.destroy_process_group()
+dist.barrier()
+os._exit(0)  # all is done: gloo's threads, torn down with the interpreter, may end it by an abort
 """
 
 
