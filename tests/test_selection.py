@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from torch import nn
+from torch.nn.utils import parametrizations
 
 from feta.errors import ConfigError, ModelError
 from feta.selection import check_untied, prunable_names, select, targets
@@ -90,6 +91,12 @@ def test_layers_with_one_weight(model):
     with pytest.raises(ModelError, match=r"got 'fc1' and 'block.2' with one weight; name one of them alone"):
         check_untied(model, NAMES)
     check_untied(model, ["fc1", "block.0"])
+
+
+def test_weights_that_are_computed_are_not_taken_for_one(model):
+    for name in ("fc1", "block.0", "out"):
+        parametrizations.weight_norm(model.get_submodule(name))
+    check_untied(model, NAMES)
 
 
 def test_one_share_for_all(model):

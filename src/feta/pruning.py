@@ -64,7 +64,7 @@ def prune(
     activation: str | Mapping[str, str] | None = None,
     compensate: bool = False,
     batchnorm: bool = False,
-    refine: bool | Refinement = False,
+    refine: bool | Refinement | None = False,
     n_samples: int | None = None,
     batch_size: int = 1000,
     cache: Cache = "auto",
@@ -95,7 +95,7 @@ def prune(
     ):
         if value not in known:
             raise unknown_name(label, value, known)
-    if not isinstance(refine, bool | Refinement):
+    if not isinstance(refine, bool | Refinement | None):
         raise ConfigError(f"refine must be True, False or a feta.Refinement, got {refine!r}")
     pruner = _with_seed(make(method, options), method, options, seed)
     if data is None and (pruner.passes != "none" or compensate or batchnorm or refine):

@@ -52,7 +52,8 @@ def check_untied(model: nn.Module, chosen: Sequence[str]) -> None:
     """The second of two layers with one weight would undo what the first was fitted to."""
     owner: dict[int, str] = {}
     for name in chosen:
-        first = owner.setdefault(id(model.get_submodule(name).weight), name)
+        weight = model.get_submodule(name)._parameters.get("weight")  # None: computed, and refused elsewhere
+        first = name if weight is None else owner.setdefault(id(weight), name)
         if first != name:
             raise ModelError(
                 f"layers to prune must have weights of their own, got '{first}' and '{name}' with one weight; "

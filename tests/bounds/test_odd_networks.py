@@ -138,6 +138,32 @@ def test_values_beyond_float32_are_not_certified():
             assert bool(torch.isfinite(model(centre + radius * ball)).all())
 
 
+def test_the_ball_as_well_as_the_sample_must_be_in_range():
+    model = net(nn.Linear(1, 2, bias=False))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[2e37], [1e37]]))
+    radius = both(model, torch.tensor([[8.0], [1.0]]), attack=None, forms=("global",)).forms["global"].radius
+    assert radius[0] == 0  # its ball reaches sums of 3e38
+    assert radius[1] > 0.9
+
+
+def test_the_local_radius_of_a_deep_network():
+    """Thousands of times the global one: the search must not begin at what the other form says."""
+    torch.manual_seed(0)
+    hidden = [layer for _ in range(16) for layer in (nn.Linear(24, 24), nn.ReLU())]
+    model = nn.Sequential(nn.Linear(4, 24), nn.ReLU(), *hidden, nn.Linear(24, 3)).double().eval()
+    for layer in model[::2]:
+        nn.init.kaiming_normal_(layer.weight)
+        nn.init.zeros_(layer.bias)
+    x = X[:5].double()
+    found = certify(model, copy.deepcopy(model), x, samples=5, attack=None, refined=64)
+    x.requires_grad_()
+    top = model(x).topk(2, dim=1).values
+    (slope,) = torch.autograd.grad((top[:, 0] - top[:, 1]).sum(), x)
+    linear = ((top[:, 0] - top[:, 1]) / slope.norm(dim=1)).tolist()
+    assert all(local > 0.02 * scale for local, scale in zip(found.forms["local"].radius, linear, strict=True))
+
+
 def test_what_the_attack_refutes_is_not_certified(monkeypatch):
     from feta.bounds import geometry
 

@@ -59,13 +59,14 @@ def test_a_model_that_changes_its_input(kind):
 def test_right_answers():
     scores = torch.tensor([[2.0, 1.0], [0.0, 1.0], [3.0, 0.0]])
     assert right_answers(scores, torch.tensor([0, 1, 1])).tolist() == [True, True, False]
+    assert right_answers(scores, torch.tensor([0.0, 1.0, 1.0])).tolist() == [True, True, False]
     shares = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.4, 0.6]])
     assert right_answers(scores, shares).tolist() == [True, True, False]
     maps = torch.randn(4, 3, 5, 6)  # classes in dimension 1, as cross-entropy has them
     assert bool(right_answers(maps, maps.argmax(1)).all())
     for outputs, labels in (
         (scores, torch.tensor([[0], [1], [1]])),  # would be compared with everything
-        (scores, torch.tensor([0.0, 1.0, 1.0])),
+        (scores, torch.tensor([0.0, 1.0, 0.5])),
         (scores[:, 0], torch.tensor([0, 1, 1])),
         (torch.randn(4, 5, 3), torch.zeros(4, 5, dtype=torch.long)),
         (scores, [0, 1, 1]),
@@ -116,6 +117,47 @@ def test_narrow_weights_are_trained_in_float32(dtype):
     narrow = feta.retrain(start, (X, Y), max_epochs=2, learning_rate=1e-4)
     for ours, theirs in zip(narrow.model.parameters(), wide.model.parameters(), strict=True):
         assert torch.equal(ours, theirs.to(dtype))
+
+
+class Own(nn.Module):
+    """Casts its input by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(*layers()).bfloat16()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(x.bfloat16()).float()
+
+
+def test_narrow_weights_are_judged_as_they_are_handed_back():
+    model = pruned(nn.Sequential(*layers())).bfloat16()
+
+    def score(model: nn.Module) -> float:
+        with torch.no_grad():
+            return 100 * float((model(X.bfloat16()).argmax(1) == Y).double().mean())
+
+    for validation in (score, (X, Y)):
+        result = feta.retrain(model, (X, Y), validation=validation, max_epochs=4, learning_rate=0.05)
+        assert result.report.accuracy == pytest.approx(score(result.model))
+        assert result.report.accuracy > result.report.start
+    assert {p.dtype for p in feta.retrain(Own(), (X, Y), max_epochs=1).model.parameters()} == {torch.bfloat16}
+
+
+def test_a_model_in_eval_mode_is_trained_all_the_same():
+    """In whatever it is wrapped: only layers beside others in training mode are frozen."""
+    inner = pruned(nn.Sequential(*layers(), nn.BatchNorm1d(3))).eval()
+    for model in (
+        inner,
+        nn.Sequential(nn.Identity(), inner).train(mode=False),
+        nn.Sequential(nn.Identity(), inner),
+    ):
+        norm = [
+            m
+            for m in feta.retrain(model, (X, Y), max_epochs=1).model.modules()
+            if isinstance(m, nn.BatchNorm1d)
+        ]
+        assert not torch.equal(norm[0].running_mean, inner[5].running_mean)
 
 
 def test_a_frozen_batch_norm_stays_frozen():

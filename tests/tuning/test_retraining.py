@@ -361,6 +361,8 @@ pair = feta.retrain(model, TRAIN, validation=half, max_epochs=1, batch_size=80).
 limit = 1e-9 if rank else 1e9  # the clock of one process stops both
 late = feta.retrain(model, [b for b in batches(16) for _ in range(4)], seconds=limit, max_epochs=2).report
 assert late.stopped == "seconds", late
+short = feta.retrain(model, mine, seconds=limit, max_epochs=500).report
+assert short.stopped == "seconds" and short.epochs < 20, short  # also where an epoch is but a few steps
 try:
     feta.retrain(model, mine[: len(mine) - rank])
 except feta.DataError as error:

@@ -29,6 +29,7 @@ from feta.tuning.stepping import float_dtype
 
 RADII = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 FORMS = ("global", "local")
+CHECKED = 16  # samples on which a network is compared with the chain that is certified for it
 Tell = Callable[[str, int, int], None]  # what is being done, samples done, samples in all
 
 
@@ -139,7 +140,8 @@ def certify(
         for model in (dense, pruned):
             Rounding.of(model)
             check_precision(model, inputs[:2])
-        pair = Pair(dense, pruned, chain_of(dense, inputs), chain_of(pruned, inputs), norm, refined)
+        first, second = (chain_of(model, inputs[:CHECKED]) for model in (dense, pruned))
+        pair = Pair(dense, pruned, first, second, norm, refined)
         if pair.chains[0].out_shape != pair.chains[1].out_shape:
             shapes = " and ".join(str(chain.out_shape) for chain in pair.chains)
             raise ModelError(f"both networks must give the same number of scores, got {shapes}")

@@ -19,7 +19,7 @@ from feta.bounds.search import largest_radius
 
 # Values per stage that a batch of samples may have: rows of many units are held for each sample.
 BATCH_VALUES = 2**17
-FARTHEST = 1e4  # times the global radius: no local one is known to be so much larger
+FARTHEST = 1e4  # times the global radius: a scale beyond it may be one of a slope that is nearly zero
 FIRST_GUESS = 0.3  # of the distance at which the linearised network changes its class
 
 
@@ -95,9 +95,13 @@ class Pair:
                 return ok
 
             scale = torch.minimum(*(linear_distance(model, x, c, self.norm) for model in self.models))
-            # A sample at which the slope is nearly zero has no scale; the slopes of all others bound it.
-            scale = torch.minimum(scale, FARTHEST * self._global(x, c, (None, None)))
             radii.append(largest_radius(test, share * scale))
+            # Where the slope is nearly zero the search begins too far out to come back: once more, from inside.
+            inside = self._global(x, c, (None, None))
+            lost = ((radii[-1] == 0) & (scale > FARTHEST * inside)).nonzero().squeeze(1)
+            if len(lost):
+                again = lambda rows, radius, test=test, lost=lost: test(lost[rows], radius)  # noqa: E731
+                radii[-1][lost] = largest_radius(again, inside[lost])
             ratio = radii[-1][scale > 0] / scale[scale > 0]
             if bool((ratio > 0).any()):  # the next batch starts where this one ended
                 share = float(ratio[ratio > 0].median())

@@ -150,7 +150,8 @@ def right_answers(scores: Tensor, labels: Any) -> Tensor:
         if labels.is_floating_point() and labels.shape == scores.shape:
             labels = labels.argmax(1)
         answers = scores.argmax(1)
-        if not labels.is_floating_point() and answers.shape == labels.shape:
+        whole = not labels.is_floating_point() or bool((labels == labels.round()).all())
+        if whole and answers.shape == labels.shape:
             return answers.eq(labels)
     got = f"{tuple(labels.shape)} {labels.dtype}" if isinstance(labels, Tensor) else type(labels).__name__
     raise ConfigError(

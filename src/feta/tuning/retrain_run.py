@@ -22,6 +22,7 @@ from feta.tuning.stepping import (
     Loss,
     Update,
     clock,
+    copy_state,
     output_tensor,
     recordable,
     set_rate,
@@ -89,9 +90,11 @@ class RetrainRun:
         started: float,
         callback: Callable[[RetrainPoint], None] | None,
         frozen: Sequence[nn.Module] = (),  # modules that stay in eval mode
+        shown: nn.Module | None = None,  # what is judged, where it is not the model that is trained
     ) -> None:
         self.model, self.settings, self.ranks, self.device = model, settings, ranks, ranks.device
         self.frozen = frozen
+        self.shown, self.steps = plain(model) if shown is None else shown, 0
         self.judge, self.callback = judge, callback
         learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if not learning:
@@ -144,7 +147,8 @@ class RetrainRun:
         for done, (x, y, size) in enumerate(batches.epoch(epoch), start=1):
             self.total.add_(step(x, y), alpha=size)
             self.rows += size
-            late = self._late(done)
+            self.steps += 1
+            late = self._late()
             if late or (count is not None and self._due(done, count)):
                 stopped = self._look(epoch + (min(done / count, 1.0) if count else 0.0))
                 if stopped is not None or late:
@@ -163,9 +167,9 @@ class RetrainRun:
         looks = (math.floor(round(batch / count / every, 9)) for batch in (done - 1, done))
         return done == count or next(looks) < next(looks)
 
-    def _late(self, done: int) -> bool:
+    def _late(self) -> bool:
         limit = self.settings.seconds
-        if limit is None or (self.ranks.many and done % TALK_EVERY):
+        if limit is None or (self.ranks.many and self.steps % TALK_EVERY):
             return False
         return self.ranks.any(time.perf_counter() - self.started >= limit)
 
@@ -180,7 +184,11 @@ class RetrainRun:
         self.total.zero_()
         self.rows = 0
         before = clock(self.device)
-        accuracy = None if self.judge is None else self.judge(plain(self.model))
+        accuracy = None
+        if self.judge is not None:
+            if self.shown is not plain(self.model):
+                copy_state(self.model, self.shown)
+            accuracy = self.judge(self.shown)
         if accuracy is not None and not math.isfinite(accuracy):
             raise ConfigError(f"validation must give a finite number, got {accuracy}")
         now = clock(self.device)

@@ -22,12 +22,12 @@ from torch.nn.parallel import DistributedDataParallel
 from feta.calibration.capture import evaluating
 from feta.engine import device_of
 from feta.errors import ConfigError, DataError
-from feta.masks import hold_zeros
+from feta.masks import hold_zeros, plain
 from feta.report import RetrainPoint, RetrainReport
-from feta.tuning.labelled import Validation, batches_of
+from feta.tuning.labelled import Batches, Validation, batches_of
 from feta.tuning.ranks import Ranks
 from feta.tuning.retrain_run import Optimiser, Retraining, RetrainRun, cross_entropy
-from feta.tuning.stepping import NARROW, Loss, clock, float_dtype, threads_for, wake_up
+from feta.tuning.stepping import NARROW, Loss, clock, copy_state, float_dtype, run_on, threads_for, wake_up
 
 
 @dataclass(frozen=True)
@@ -108,19 +108,24 @@ def retrain(
     started = clock(where)
     ranks = Ranks.of(model, where)
     work = _copy(model, where)
-    narrow = float_dtype(work) in NARROW and not ranks.many
-    if narrow:  # too coarse for small steps: trained in float32, cast back
-        work = work.float()
     dtype = float_dtype(work)
     batches = batches_of(data, ranks, dtype, batch_size=batch_size, seed=seed)
+    shown = None
+    if dtype in NARROW and not ranks.many:
+        # Too coarse for small steps: trained in float32 where that can be, and cast to be judged and handed back.
+        wide = copy.deepcopy(work).float()
+        batches = batches_of(data, ranks, torch.float32, batch_size=batch_size, seed=seed)
+        if _runs(wide, batches):
+            work, shown = wide, work
+        else:
+            batches = batches_of(data, ranks, dtype, batch_size=batch_size, seed=seed)
     if ranks.many and not ranks.same(batches.count or 0):
         raise DataError(
             f"data must give as many batches in every process, got {batches.count} in process {ranks.rank} "
             "and another number elsewhere; use a DistributedSampler"
         )
     judge = None if validation is None else Validation(validation, ranks, dtype)
-    # What is in eval mode inside of a model that is not is meant to stay so, such as a frozen batch-norm.
-    frozen = [module for module in work.modules() if not module.training] if work.training else []
+    frozen = _frozen(plain(work))
     with (
         hold_zeros(work, masks),
         threads_for(work),
@@ -128,22 +133,44 @@ def retrain(
         _own_random_numbers(where, seed + ranks.rank),
     ):
         run = RetrainRun(
-            work, settings, loss or cross_entropy, optimiser, ranks, judge, started, callback, frozen
+            work, settings, loss or cross_entropy, optimiser, ranks, judge, started, callback, frozen, shown
         )
         report = run.over(batches)
     work.zero_grad(set_to_none=True)
-    if narrow:
-        state, work = work.state_dict(), copy.deepcopy(model)
-        work.load_state_dict(state)
+    if shown is not None:
+        copy_state(work, shown)
+        work = shown
     return RetrainResult(work if ranks.many else work.to(home), report)
 
 
 @contextmanager
 def _own_random_numbers(device: torch.device, seed: int) -> Iterator[None]:
     """Dropout and a loader's order follow from the seed, and the caller's random numbers go on as if nothing was."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+    on_gpu = device.type == "cuda"
+    with torch.random.fork_rng([device] if on_gpu else []):
+        torch.default_generator.manual_seed(seed)
+        if on_gpu:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
         yield
+
+
+def _frozen(model: nn.Module) -> list[nn.Module]:
+    """Layers in eval mode beside others that are not, such as a frozen batch-norm: they are meant to stay so."""
+    leaves = [module for module in model.modules() if not any(module.children())]
+    learning = any(leaf.training and any(True for _ in leaf.parameters()) for leaf in leaves)
+    return [leaf for leaf in leaves if not leaf.training] if learning else []
+
+
+@torch.no_grad()
+def _runs(model: nn.Module, batches: Batches) -> bool:
+    """Whether a model takes a batch of another precision than it was made for; one that casts by itself does not."""
+    x = next((x for x, _, _ in batches.epoch(0)), None)
+    try:
+        with evaluating(model):
+            return x is None or run_on(model, x) is not None
+    except RuntimeError:
+        return False
 
 
 def _copy(model: nn.Module, device: torch.device) -> nn.Module:

@@ -133,6 +133,14 @@ def snapshot(model: nn.Module) -> dict[str, Any]:
     }
 
 
+def copy_state(source: nn.Module, target: nn.Module) -> None:
+    """Another model of the same kind gets the state, in its own types; buffers that are never saved too."""
+    target.load_state_dict(source.state_dict())
+    with torch.no_grad():
+        for name, buffer in source.named_buffers():
+            target.get_buffer(name).copy_(buffer)
+
+
 @functools.cache
 def wake_up() -> None:
     """Torch loads its compiler with a process's first optimiser, for a second: that is no part of a budget."""
