@@ -268,6 +268,22 @@ def test_local_is_never_less_than_global():
     assert min(found.forms["local"].radius) > 0
 
 
+def test_a_sample_without_a_slope_does_not_mislead_the_next(monkeypatch):
+    from feta.bounds import geometry
+
+    monkeypatch.setattr(geometry, "BATCH_VALUES", 1)  # a batch for each sample
+    model = net()
+    with torch.no_grad():
+        model[0].bias.fill_(-2.0)
+    dead = torch.full((1, 4), 1e-3)
+    with torch.no_grad():
+        assert not bool((model[0](dead) > 0).any())
+    alone = both(model, X[:3]).forms["local"].radius
+    after = both(model, torch.cat([dead, X[:3]])).forms["local"].radius
+    assert after[0] > 0
+    assert after[1:] == pytest.approx(alone, rel=0.1)
+
+
 def test_what_rounding_costs_is_said():
     form = both(net(), forms=("global",)).to_dict()["forms"]["global"]
     assert form["certified_any_in_exact_arithmetic"] >= form["certified_any"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from feta.bounds.chain import Chain
 from feta.bounds.radius import global_radius
 from feta.bounds.relaxation import Relaxation
 from feta.bounds.rounding import Rounding
-from feta.bounds.search import largest_radius
+from feta.bounds.search import Test, largest_radius
 
 # Values per stage that a batch of samples may have: rows of many units are held for each sample.
 BATCH_VALUES = 2**17
@@ -96,15 +97,14 @@ class Pair:
 
             scale = torch.minimum(*(linear_distance(model, x, c, self.norm) for model in self.models))
             radii.append(largest_radius(test, share * scale))
+            ratio = radii[-1][scale > 0] / scale[scale > 0]
+            if bool((ratio > 0).any()):  # the next batch starts where this one ended
+                share = float(ratio[ratio > 0].median())
             # Where the slope is nearly zero the search begins too far out to come back: once more, from inside.
             inside = self._global(x, c, (None, None))
             lost = ((radii[-1] == 0) & (scale > FARTHEST * inside)).nonzero().squeeze(1)
             if len(lost):
-                again = lambda rows, radius, test=test, lost=lost: test(lost[rows], radius)  # noqa: E731
-                radii[-1][lost] = largest_radius(again, inside[lost])
-            ratio = radii[-1][scale > 0] / scale[scale > 0]
-            if bool((ratio > 0).any()):  # the next batch starts where this one ended
-                share = float(ratio[ratio > 0].median())
+                radii[-1][lost] = largest_radius(partial(_within, test, lost), inside[lost])
             tell(start + len(x))
         return torch.cat(radii)
 
@@ -115,6 +115,11 @@ class Pair:
         for part in (radius > 0).nonzero().squeeze(1).split(500):
             found[part] = attack.changed(self.models, inputs[part], classes[part], radius[part], self.norm)
         return found
+
+
+def _within(test: Test, chosen: Tensor, rows: Tensor, radius: Tensor) -> Tensor:
+    """A test of some of the samples alone."""
+    return test(chosen[rows], radius)
 
 
 def linear_distance(model: nn.Module, inputs: Tensor, classes: Tensor, norm: Norm) -> Tensor:
