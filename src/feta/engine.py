@@ -62,7 +62,7 @@ class Run:
     def start(cls, model: nn.Module, inputs: Inputs | None, device: str | torch.device | None) -> Run:
         home = device_of(model)
         where = torch.device(device) if device is not None else home
-        dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+        dtype = float_dtype(model)
         original = model if where == home else _copy(model).to(where)
         return cls(original, _copy(original), inputs, where, dtype)
 
@@ -229,6 +229,10 @@ def _checked(solution: LayerSolution, problem: LayerProblem, pruner: Pruner) -> 
 
 def device_of(model: nn.Module) -> torch.device:
     return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
+def float_dtype(model: nn.Module) -> torch.dtype:
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
 
 
 def _group_counts(view: LayerView, target: Sparsity) -> list[int]:

@@ -307,3 +307,8 @@ def test_rows_that_nearly_coincide():
     twins = intrinsic_dimension(torch.cat([cloud, cloud[:1] + 1e-9]))
     assert twins.maximum_likelihood == pytest.approx(plain.maximum_likelihood, rel=0.05)
     assert twins.two_nn == pytest.approx(plain.two_nn, rel=0.05)
+
+
+def test_batches_without_labels_as_a_loader_gives_them():
+    loader = [[part] for part in X.split(10)]
+    assert certify(net(), net(), loader, forms=("global",), attack=None).agreement.samples == len(X)

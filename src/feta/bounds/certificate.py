@@ -24,8 +24,8 @@ from feta.bounds.precision import check_precision
 from feta.bounds.radius import check_norm
 from feta.bounds.rounding import Rounding
 from feta.calibration.capture import evaluating
+from feta.engine import device_of, float_dtype
 from feta.errors import ConfigError, DataError, ModelError
-from feta.tuning.stepping import float_dtype
 
 RADII = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 FORMS = ("global", "local")
@@ -125,7 +125,7 @@ def certify(
     """
     _check(confidence, radii, samples, norm, forms, refined)
     tell = callback or (lambda text, done, total: None)
-    place = _device(dense) if device is None else torch.empty(0, device=device).device
+    place = device_of(dense) if device is None else torch.empty(0, device=device).device
     dense, pruned = _on(dense, place), _on(pruned, place)
     if float_dtype(dense) != float_dtype(pruned):
         raise ModelError(
@@ -138,7 +138,7 @@ def certify(
         counted = agreement(dense, pruned, _keeping(_batches(data, labels, dense), kept, samples), confidence)
         inputs = torch.cat(kept)
         for model in (dense, pruned):
-            Rounding.of(model)
+            Rounding.of(model)  # names a parameter of another type
             check_precision(model, inputs[:2])
         first, second = (chain_of(model, inputs[:CHECKED]) for model in (dense, pruned))
         pair = Pair(dense, pruned, first, second, norm, refined)
@@ -180,13 +180,9 @@ def _check(
         raise ConfigError(f"certify.forms must be some of {', '.join(FORMS)}, got {tuple(forms)}")
 
 
-def _device(model: nn.Module) -> torch.device:
-    return next((p.device for p in model.parameters()), torch.device("cpu"))
-
-
 def _on(model: nn.Module, device: torch.device) -> nn.Module:
     """The model where it is wanted; the caller's own stays where it is."""
-    return model if _device(model) == device else copy.deepcopy(model).to(device)
+    return model if device_of(model) == device else copy.deepcopy(model).to(device)
 
 
 def _batches(
@@ -203,7 +199,7 @@ def _batches(
     if labels is not None:
         raise ConfigError("labels must come with the batches, got them beside an iterable")
     for batch in data:
-        inputs, truth = batch if isinstance(batch, tuple | list) and len(batch) == 2 else (batch, None)
+        inputs, truth, *_ = (*batch, None, None) if isinstance(batch, tuple | list) else (batch, None)
         if not isinstance(inputs, Tensor):
             raise ConfigError(
                 f"data must be batches of inputs or of (inputs, labels), got {type(batch).__name__}"

@@ -122,9 +122,8 @@ def _stages(model: nn.Module, example: Tensor) -> list[Stage]:
     shapes = recorder.watch(example)
     last: fx.Node | None = None
     stages: list[Stage] = []
-    normed: set[int] = (
-        set()
-    )  # stages that a batch-norm is in: what rounding adds between two would be in no box
+    # Stages that a batch-norm is in: what rounding adds between two of them would be in no box.
+    normed: set[int] = set()
     for node, shape in shapes.items():
         if shape is None or node.op == "output":
             continue

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from feta.errors import ConfigError, ModelError
 from feta.lab import networks
+from feta.tuning.stepping import order_of
 
 WARM_STEPS = 3  # taken one by one before a graph is recorded: buffers are made, algorithms are chosen
 
@@ -154,7 +155,7 @@ class _Crew:
         """One pass over the images, each member in its own order; rows that fill no batch wait for the next."""
         started = time.perf_counter()
         steps = len(self.labels) // self.batch_size
-        orders = torch.stack([_order(seed, epoch, len(self.labels)) for seed in self.seeds])
+        orders = torch.stack([order_of(len(self.labels), seed, epoch) for seed in self.seeds])
         batches = orders[:, : steps * self.batch_size].to(self.images.device).split(self.batch_size, dim=1)
         for member in self.members:
             member.total.zero_()
@@ -218,10 +219,6 @@ class _Crew:
     def _step_of(self, member: _Member, rows: Tensor) -> None:
         x = self.images.index_select(0, rows).permute(0, 3, 1, 2)  # channels last
         member.step(x, self.labels.index_select(0, rows))
-
-
-def _order(seed: int, epoch: int, count: int) -> Tensor:
-    return torch.randperm(count, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
 
 
 @contextmanager

@@ -6,20 +6,16 @@ never averaged.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from feta.errors import FileError
+from feta.lab.page.blocks import is_number
 
 Record = Mapping[str, Any]
 Kind = Literal["table1", "fig2", "fig3a", "fig3b", "fig3c", "bench"]
 Fields = tuple[str, ...]
-
-
-def is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _errors(value: object) -> bool:

@@ -24,7 +24,7 @@ from feta.lab import networks
 from feta.lab.data import DataSet
 from feta.lab.judge import accuracy
 from feta.lab.store import Network, NetworkInfo
-from feta.tuning.stepping import GraphedStep, Update, threads_for
+from feta.tuning.stepping import GraphedStep, Update, order_of, threads_for
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,7 @@ class _Run:
         settings = self.settings
         for group in self.optimiser.param_groups:
             group["lr"] = settings.learning_rate * settings.decay**self.epoch
-        generator = torch.Generator().manual_seed(settings.seed * 1_000_003 + self.epoch)
-        order = torch.randperm(len(images), generator=generator).to(images.device)
+        order = order_of(len(images), settings.seed, self.epoch).to(images.device)
         total = torch.zeros((), device=images.device)
         self.model.train()
         step = self.graphed if images.is_cuda else self.update

@@ -16,7 +16,7 @@ from feta.calibration.capture import evaluating
 from feta.calibration.inputs import LABEL_KEYS, size_of
 from feta.errors import ConfigError, DataError
 from feta.tuning.ranks import Ranks
-from feta.tuning.stepping import output_tensor, place, run_on
+from feta.tuning.stepping import order_of, output_tensor, place, run_on
 
 Labelled = tuple[Any, Any, int]  # inputs, labels, how many
 
@@ -61,8 +61,7 @@ class TensorBatches:
         self.count: int | None = -(-self.rows // batch_size)
 
     def epoch(self, number: int) -> Iterator[Labelled]:
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
-        order = torch.randperm(len(self.x), generator=generator)
+        order = order_of(len(self.x), self.seed, number)
         mine = order[self.ranks.rank :: self.ranks.count][: self.rows].to(self.x.device)
         for rows in mine.split(self.batch_size):
             yield self.x[rows], self.y[rows], len(rows)

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from feta.calibration.inputs import Batch, Inputs, per_sample, size_of
+from feta.engine import float_dtype
 from feta.errors import ConfigError
-from feta.tuning.stepping import float_dtype, output_tensor, place, run_on
+from feta.tuning.stepping import generator_of, order_of, output_tensor, place, run_on
 
 HELD_OUT_ROWS = 2000
 HELD_OUT_VALUES = 2**26  # entries of inputs among them
@@ -78,8 +79,7 @@ class TensorRows:
             self.targets = torch.cat([original.outputs(part) for part in self.x.split(1000)])
 
     def batches(self, number: int, batch_size: int) -> Iterator[Matched]:
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
-        order = self.fit[torch.randperm(self.count, generator=generator).to(self.fit.device)]
+        order = self.fit[order_of(self.count, self.seed, number).to(self.fit.device)]
         yield from self._at(order, batch_size)
 
     def held_out(self) -> Iterator[Matched]:
@@ -106,7 +106,7 @@ class StreamRows:
         self.judge: list[Matched] = []
 
     def batches(self, number: int, batch_size: int) -> Iterator[Matched]:
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
+        generator = generator_of(self.seed, number)
         for batch, held in self._split():
             rows = (~held).nonzero().squeeze(1)
             rows = rows[torch.randperm(len(rows), generator=generator)]

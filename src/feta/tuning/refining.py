@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from feta.calibration.capture import differentiable, evaluating
-from feta.engine import device_of
+from feta.engine import device_of, float_dtype
 from feta.masks import hold_zeros
 from feta.report import RefinePoint, RefineReport
 from feta.tuning.matching import Original, rows_of
 from feta.tuning.refine_run import LossName, Refinement, RefineRun
-from feta.tuning.stepping import NARROW, clock, float_dtype, threads_for, wake_up
+from feta.tuning.stepping import NARROW, clock, threads_for, wake_up
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,14 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from feta.calibration.capture import evaluating
-from feta.engine import device_of
+from feta.engine import device_of, float_dtype
 from feta.errors import ConfigError, DataError
 from feta.masks import hold_zeros, plain
 from feta.report import RetrainPoint, RetrainReport
 from feta.tuning.labelled import Batches, Validation, batches_of
 from feta.tuning.ranks import Ranks
 from feta.tuning.retrain_run import Optimiser, Retraining, RetrainRun, cross_entropy
-from feta.tuning.stepping import NARROW, Loss, clock, copy_state, float_dtype, run_on, threads_for, wake_up
+from feta.tuning.stepping import NARROW, Loss, clock, copy_state, run_on, threads_for, wake_up
 
 
 @dataclass(frozen=True)

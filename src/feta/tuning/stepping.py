@@ -117,12 +117,17 @@ def place(value: Any, device: torch.device, dtype: torch.dtype, *, copy: bool = 
     return value.to(device, kind, non_blocking=True, copy=copy)
 
 
+def order_of(count: int, seed: int, number: int) -> Tensor:
+    """The order of the rows in a pass, drawn from (seed, number of the pass)."""
+    return torch.randperm(count, generator=generator_of(seed, number))
+
+
+def generator_of(seed: int, number: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed * 1_000_003 + number)
+
+
 def run_on(model: nn.Module, x: Any) -> Any:
     return model(**x) if isinstance(x, Mapping) else model(x)
-
-
-def float_dtype(model: nn.Module) -> torch.dtype:
-    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
 
 
 def snapshot(model: nn.Module) -> dict[str, Any]:
