@@ -3,7 +3,7 @@
     python benchmarks/allocation.py NETWORKS --nets dense-mnist conv-cifar --seeds 3 --device cuda --jobs 4
     python benchmarks/allocation.py NETWORKS --table
 
-NETWORKS is a folder of trained networks (feta.lab.zoo). A record per cell goes to results/allocation/records.jsonl
+NETWORKS is a folder of trained networks (feta_lab.zoo). A record per cell goes to results/allocation/records.jsonl
 as soon as it is done; what is recorded is not run again. Compensation is on. Runs with torch, numpy, scipy and
 safetensors alone (PYTHONPATH=src), so that a bare GPU machine can do it.
 """
@@ -21,13 +21,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from feta.allocation import ALLOCATIONS
-from feta.lab import data as datasets
-from feta.lab.experiments import latest, run_cells
-from feta.lab.judge import judge
-from feta.lab.networks import PRESETS, preset
-from feta.lab.records import read
-from feta.lab.zoo import trained
-from feta.pruning import prune
+from feta.engine.prune import prune
+from feta_lab import data as datasets
+from feta_lab.experiments import latest, run_cells
+from feta_lab.judge import judge
+from feta_lab.networks import PRESETS, preset
+from feta_lab.records import read
+from feta_lab.zoo import trained
 
 KEY = ("net", "seed", "method", "sparsity", "allocation", "layers", "samples", "device")
 Record = Mapping[str, Any]

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import torch
 
-from feta.lab.bench import Bench, run_bench
-from feta.lab.networks import PRESETS
 from feta.pruners import METHODS
+from feta_lab.bench import Bench, run_bench
+from feta_lab.networks import PRESETS
 
 
 def one_network(bench: Bench, records: Path) -> int:

@@ -11,11 +11,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from feta.lab.bench import KEY, table
-from feta.lab.bench_report import method_order, sparsity_charts
-from feta.lab.experiments import latest
-from feta.lab.plots import save_figure
-from feta.lab.records import read
+from feta_lab.bench import KEY, table
+from feta_lab.bench_report import method_order, sparsity_charts
+from feta_lab.experiments import latest
+from feta_lab.plots import save_figure
+from feta_lab.records import read
 
 SHARES = (0.9, 0.95, 0.98)
 METHODS = ("threshold", "lobs", "sparsegpt", "alps", "feta")

@@ -2,7 +2,7 @@
 
     python benchmarks/timing.py NETWORKS OUT.jsonl --device cuda
 
-NETWORKS holds trained networks (python -m feta.lab.zoo NETWORKS). The first round warms the device up; the
+NETWORKS holds trained networks (python -m feta_lab.zoo NETWORKS). The first round warms the device up; the
 second is the one to read. Phases are the times between the steps a solver reports.
 """
 
@@ -15,13 +15,13 @@ from pathlib import Path
 
 import torch
 
-from feta.engine import PruneEvent
-from feta.lab import data as datasets
-from feta.lab import store
-from feta.lab.bench import floor_seconds
-from feta.lab.networks import PRESETS
-from feta.lab.zoo import network_path
-from feta.pruning import prune
+from feta.engine.prune import prune
+from feta.engine.run import PruneEvent
+from feta_lab import data as datasets
+from feta_lab import store
+from feta_lab.bench import floor_seconds
+from feta_lab.networks import PRESETS
+from feta_lab.zoo import network_path
 
 
 class Phases:

@@ -5,8 +5,8 @@ import time
 import torch
 
 import feta
-from feta.lab.data import load
-from feta.lab.training import Training, train
+from feta_lab.data import load
+from feta_lab.training import Training, train
 
 digits = load("mnist-mini")
 network = train("60FC-60FC-10SM", digits, Training(max_epochs=2))

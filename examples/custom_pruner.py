@@ -6,9 +6,9 @@ from typing import ClassVar
 import torch
 
 import feta
-from feta.lab.data import load
-from feta.lab.judge import judge
-from feta.lab.training import Training, train
+from feta_lab.data import load
+from feta_lab.judge import judge
+from feta_lab.training import Training, train
 
 
 @dataclass(frozen=True)

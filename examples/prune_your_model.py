@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import feta
-from feta.lab.data import load
+from feta_lab.data import load
 
 
 class Net(nn.Module):

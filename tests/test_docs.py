@@ -15,10 +15,10 @@ import pytest
 
 import feta
 from feta.cli import app
-from feta.lab.bench import Bench
-from feta.lab.data import NAMES
-from feta.lab.networks import PRESETS
 from feta.pruners import METHODS, make
+from feta_lab.bench import Bench
+from feta_lab.data import NAMES
+from feta_lab.networks import PRESETS
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))

@@ -93,10 +93,10 @@ def test_the_core_needs_little(name):
 
 def test_the_rule_sees_what_is_there():
     """Guards the tests above: they must look at real files and real imports."""
-    assert {"feta.errors", "feta.pruning", "feta.lab.store", "feta.cli.prune"} <= set(INNER)
-    assert {"feta.lab.store", "feta.lab.jobs"} <= ours("feta.cli.prune")  # inside a function
+    assert {"feta.errors", "feta.engine.prune", "feta.cli.prune"} <= set(INNER)
+    assert {"feta_lab.jobs"} <= ours("feta.cli.prune")  # inside a function
     assert "rich.console" in set(imports_of("feta.cli.console"))
-    assert row_of("feta.sparsity") < row_of("feta.pruners.threshold") < row_of("feta.pruning")
+    assert row_of("feta.sparsity") < row_of("feta.pruners.threshold") < row_of("feta.engine.prune")
 
 
 # The front

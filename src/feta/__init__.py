@@ -12,15 +12,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from feta.bounds.attack import Attack
-    from feta.bounds.certificate import Certificate, certify
-    from feta.bounds.dimension import Dimension, intrinsic_dimension
-    from feta.bounds.report import BoundsReport, generalisation_bounds
-    from feta.bounds.robustness import Manifold
-    from feta.engine import PruneEvent
+    from feta.certificates.attack import Attack
+    from feta.certificates.certificate import Certificate, certify
+    from feta.engine.prune import PruneResult, prune, smart_prune
+    from feta.engine.run import PruneEvent
     from feta.errors import ConfigError, DataError, FetaError, FileError, ModelError
-    from feta.export.low_rank import low_rank
-    from feta.lab.store import Network, load, load_into, save
+    from feta.files.low_rank import low_rank
     from feta.masks import hold_zeros, masks_of
     from feta.problem import Activation, LayerProblem, LayerSolution, Pruner, Status
     from feta.pruners.alps import Alps
@@ -32,25 +29,28 @@ if TYPE_CHECKING:
     from feta.pruners.sparsegpt import SparseGpt
     from feta.pruners.threshold import Threshold
     from feta.pruners.wanda import Wanda
-    from feta.pruning import PruneResult, prune, smart_prune
     from feta.report import LayerReport, PruneReport, RefineReport, RetrainReport
     from feta.sparsity import Sparsity
+    from feta.theory.dimension import Dimension, intrinsic_dimension
+    from feta.theory.report import BoundsReport, generalisation_bounds
+    from feta.theory.robustness import Manifold
+    from feta.tuning.refine import RefineResult, refine
     from feta.tuning.refine_run import Refinement
-    from feta.tuning.refining import RefineResult, refine
-    from feta.tuning.retraining import RetrainResult, retrain
+    from feta.tuning.retrain import RetrainResult, retrain
+    from feta_lab.store import Network, load, load_into, save
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "feta.bounds.attack": ("Attack",),
-    "feta.bounds.certificate": ("Certificate", "certify"),
-    "feta.bounds.dimension": ("Dimension", "intrinsic_dimension"),
-    "feta.bounds.report": ("BoundsReport", "generalisation_bounds"),
-    "feta.bounds.robustness": ("Manifold",),
+    "feta.certificates.attack": ("Attack",),
+    "feta.certificates.certificate": ("Certificate", "certify"),
+    "feta.theory.dimension": ("Dimension", "intrinsic_dimension"),
+    "feta.theory.report": ("BoundsReport", "generalisation_bounds"),
+    "feta.theory.robustness": ("Manifold",),
     "feta.errors": ("ConfigError", "DataError", "FetaError", "FileError", "ModelError"),
-    "feta.lab.store": ("Network", "load", "load_into", "save"),
+    "feta_lab.store": ("Network", "load", "load_into", "save"),
     "feta.problem": ("Activation", "LayerProblem", "LayerSolution", "Pruner", "Status"),
-    "feta.export.low_rank": ("low_rank",),
+    "feta.files.low_rank": ("low_rank",),
     "feta.pruners.alps": ("Alps",),
     "feta.pruners.corenet": ("Corenet",),
     "feta.pruners.exact_obs": ("ExactObs",),
@@ -60,13 +60,13 @@ _HOMES = {
     "feta.pruners.sparsegpt": ("SparseGpt",),
     "feta.pruners.threshold": ("Threshold",),
     "feta.pruners.wanda": ("Wanda",),
-    "feta.engine": ("PruneEvent",),
-    "feta.pruning": ("PruneResult", "prune", "smart_prune"),
+    "feta.engine.run": ("PruneEvent",),
+    "feta.engine.prune": ("PruneResult", "prune", "smart_prune"),
     "feta.masks": ("hold_zeros", "masks_of"),
     "feta.tuning.refine_run": ("Refinement",),
-    "feta.tuning.refining": ("RefineResult", "refine"),
+    "feta.tuning.refine": ("RefineResult", "refine"),
     "feta.report": ("LayerReport", "PruneReport", "RefineReport", "RetrainReport"),
-    "feta.tuning.retraining": ("RetrainResult", "retrain"),
+    "feta.tuning.retrain": ("RetrainResult", "retrain"),
     "feta.sparsity": ("Sparsity",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from feta.engine.select import prunable_names, select
 from feta.errors import ConfigError, ModelError
 from feta.layers import LayerView
-from feta.selection import prunable_names, select
 
 
 def masks_of(model: nn.Module, layers: Sequence[str] | str | None = None) -> dict[str, Tensor]:

@@ -14,12 +14,13 @@ from torch import nn
 from feta.allocation import measure
 from feta.allocation.haste import HastyLayer
 from feta.allocation.measure import GRID, Probe
-from feta.calibration.capture import evaluating, trace_layers
+from feta.calibration.capture import trace_layers
 from feta.calibration.inputs import Inputs, size_of
+from feta.calibration.model import evaluating
 from feta.calibration.stream import TensorStream
+from feta.engine.select import prunable_names
 from feta.errors import ModelError
 from feta.layers import LayerView
-from feta.selection import prunable_names
 
 CPU, F64 = torch.device("cpu"), torch.float64
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from feta.calibration.batchnorm import reestimate
-from feta.calibration.capture import evaluating
 from feta.calibration.inputs import Inputs
+from feta.calibration.model import evaluating
 
 CPU = torch.device("cpu")
 

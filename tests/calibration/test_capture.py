@@ -7,9 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from feta.calibration.capture import LayerTap, LayerTrace, evaluating, trace_layers
+from feta.calibration.capture import LayerTap, LayerTrace, trace_layers
+from feta.calibration.model import evaluating
+from feta.engine.select import prunable_names
 from feta.problem import Activation
-from feta.selection import prunable_names
 
 CPU = torch.device("cpu")
 

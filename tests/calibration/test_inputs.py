@@ -19,7 +19,8 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from feta.calibration.inputs import Inputs, Merged, call
+from feta.calibration.inputs import Inputs, Merged
+from feta.calibration.model import call
 from feta.errors import ConfigError
 
 CPU = torch.device("cpu")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from feta.cli import main
-from feta.lab import data as datasets
+from feta_lab import data as datasets
 
 
 class Answer(NamedTuple):
@@ -60,8 +60,8 @@ def mini() -> datasets.DataSet:
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory, mini) -> Path:
     """dense-mnist after one epoch on the embedded digits."""
-    from feta.lab import store
-    from feta.lab.training import Training, train
+    from feta_lab import store
+    from feta_lab.training import Training, train
 
     path = tmp_path_factory.mktemp("trained") / "net.safetensors"
     store.save(train("60FC-60FC-10SM", mini, Training(max_epochs=1), preset="dense-mnist"), path)

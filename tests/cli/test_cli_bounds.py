@@ -83,8 +83,8 @@ def test_what_is_refused(run, trained, options, words):
 
 
 def test_networks_that_do_not_match(run, trained, tmp_path, mini):
-    from feta.lab import store
-    from feta.lab.training import Training, train
+    from feta_lab import store
+    from feta_lab.training import Training, train
 
     other = tmp_path / "other.safetensors"
     store.save(train("8FC-10SM", mini, Training(max_epochs=1)), other)

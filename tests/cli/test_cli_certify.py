@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from feta.bounds.agreement import lower_limit
+from feta.certificates.agreement import lower_limit
 
 KEYS = {"samples", "agree", "agreement_lower_bound", "confidence", "accuracy_lost_upper_bound", "forms"}
 
@@ -75,7 +75,7 @@ def test_refusals(run, trained, pruned):
 def test_a_refuted_certificate_fails(run, trained, pruned, monkeypatch):
     import torch
 
-    from feta.bounds import geometry
+    from feta.theory import geometry
 
     def wrong(chain, inputs, classes, rounding, norm):
         return torch.full((len(inputs),), 1e3, dtype=torch.float64)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import feta
-from feta.lab.records import read
+from feta_lab.records import read
 
 COMMANDS = (
     (),

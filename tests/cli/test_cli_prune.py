@@ -17,12 +17,12 @@ from safetensors.torch import save_file
 import feta
 from feta.cli.method_options import MethodOptions
 from feta.cli.prune import JSON_KEYS, parse_sparsity
+from feta.engine.prune import DEFAULT_METHOD
 from feta.errors import ConfigError
-from feta.lab import store
-from feta.lab.judge import judge
-from feta.lab.records import read
 from feta.pruners import METHODS
-from feta.pruning import DEFAULT_METHOD
+from feta_lab import store
+from feta_lab.judge import judge
+from feta_lab.records import read
 
 KEYS = {
     "method",
@@ -276,7 +276,7 @@ def fail(code: int):
 
 def test_no_permission_is_said_before_the_work(run, trained, monkeypatch):
     monkeypatch.setattr(tempfile, "TemporaryFile", fail(errno.EACCES))
-    monkeypatch.setattr("feta.lab.jobs.prune", lambda *a, **k: pytest.fail("it must not get so far"))
+    monkeypatch.setattr("feta_lab.jobs.prune", lambda *a, **k: pytest.fail("it must not get so far"))
     run("prune", trained, "-o", "out.safetensors").refused("cannot write out.safetensors: Permission denied")
     run("prune", trained).refused("cannot write feta-records.jsonl: Permission denied")
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import feta
-from feta.lab.judge import judge
-from feta.lab.records import read
+from feta_lab.judge import judge
+from feta_lab.records import read
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import feta
-from feta.lab.judge import judge
-from feta.lab.records import read
-from feta.lab.training import _Run
+from feta_lab.judge import judge
+from feta_lab.records import read
+from feta_lab.training import _Run
 
 
 def train(run, *arguments, output="net.safetensors", epochs=1):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from feta.lab.data import DataSet, Normalisation, Split
+from feta_lab.data import DataSet, Normalisation, Split
 
 FLAGS = (
     "--headless=new",

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from feta.errors import ConfigError
-from feta.lab import bench as benching
-from feta.lab import data as datasets
-from feta.lab import networks, store
-from feta.lab.bench import Bench, floor_seconds, parse_method, run_bench, table
-from feta.lab.bench_report import bench_page, method_order, sparsity_charts, time_charts, verdicts
-from feta.lab.page import write
-from feta.lab.records import read
-from feta.lab.zoo import network_path
+from feta_lab import bench as benching
+from feta_lab import data as datasets
+from feta_lab import networks, store
+from feta_lab.bench import Bench, floor_seconds, parse_method, run_bench, table
+from feta_lab.bench_report import bench_page, method_order, sparsity_charts, time_charts, verdicts
+from feta_lab.page import write
+from feta_lab.records import read
+from feta_lab.zoo import network_path
 
 ROOT = Path(__file__).parents[2]
 

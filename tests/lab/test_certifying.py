@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from feta.bounds.attack import Attack
+from feta.certificates.attack import Attack
 from feta.errors import ConfigError, DataError
-from feta.lab import networks, page
-from feta.lab.certificate_page import at_least, at_most, certificate_page, verdict
-from feta.lab.certifying import certify_networks, write_certificate
-from feta.lab.data import Normalisation
-from feta.lab.jobs import prune_network
-from feta.lab.store import Network, NetworkInfo
-from feta.lab.training import Training, train
+from feta_lab import networks, page
+from feta_lab.certificate_page import at_least, at_most, certificate_page, verdict
+from feta_lab.certifying import certify_networks, write_certificate
+from feta_lab.data import Normalisation
+from feta_lab.jobs import prune_network
+from feta_lab.store import Network, NetworkInfo
+from feta_lab.training import Training, train
 
 
 @pytest.fixture(scope="module")

@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 from handmade import everywhere, fig2, k_cells, layer_cells, table1
 
-from feta.lab import paper
-from feta.lab.claims import judge_claims
-from feta.lab.claims.accuracy import (
+from feta_lab import paper
+from feta_lab.claims import judge_claims
+from feta_lab.claims.accuracy import (
     feta_is_most_accurate,
     gains_are_larger_in_dense,
     published_feta,
     rivals_are_inconsistent,
 )
-from feta.lab.claims.depth import accuracy_falls_with_depth, fit_exponential, fit_line, loss_is_exponential
-from feta.lab.claims.dimension import dimension_predicts_better, larger_k_is_less_robust, safe_sparsity
-from feta.lab.claims.finding import overall
-from feta.lab.claims.retraining import threshold_is_cheapest
-from feta.lab.claims.speed import feta_is_faster_than_lobs
-from feta.lab.results import Results, Source
+from feta_lab.claims.depth import accuracy_falls_with_depth, fit_exponential, fit_line, loss_is_exponential
+from feta_lab.claims.dimension import dimension_predicts_better, larger_k_is_less_robust, safe_sparsity
+from feta_lab.claims.finding import overall
+from feta_lab.claims.retraining import threshold_is_cheapest
+from feta_lab.claims.speed import feta_is_faster_than_lobs
+from feta_lab.results import Results, Source
 
 SHARES = (0.5, 0.7, 0.9)
 

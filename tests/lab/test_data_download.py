@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 
 from feta.errors import DataError
-from feta.lab import data
-from feta.lab.data import catalog, download, fetching
-from feta.lab.data.catalog import CIFAR_ROW, Archive, DataFile, Entry
-from feta.lab.data.fetching import fetch_entry
+from feta_lab import data
+from feta_lab.data import catalog, download, fetching
+from feta_lab.data.catalog import CIFAR_ROW, Archive, DataFile, Entry
+from feta_lab.data.fetching import fetch_entry
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (40, 28, 28), dtype=np.uint8)
 LABELS = np.arange(40, dtype=np.uint8) % 10

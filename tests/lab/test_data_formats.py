@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feta.errors import DataError
-from feta.lab.data.catalog import CIFAR_ROW, DataFile, entry
-from feta.lab.data.files import read_file, spelled
-from feta.lab.data.formats import Raw, parse_idx, read_raw
-from feta.lab.data.locate import EMBEDDED
+from feta_lab.data.catalog import CIFAR_ROW, DataFile, entry
+from feta_lab.data.files import read_file, spelled
+from feta_lab.data.formats import Raw, parse_idx, read_raw
+from feta_lab.data.locate import EMBEDDED
 
 IMAGES = DataFile("train-images-idx3-ubyte", "idx", (5, 4, 3), sha256="")
 LABELS = DataFile("train-labels-idx1-ubyte", "idx", (5,), sha256="")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from feta.errors import ConfigError, DataError
-from feta.lab import data
-from feta.lab.data import catalog, locate
+from feta_lab import data
+from feta_lab.data import catalog, locate
 
 
 @pytest.fixture(autouse=True)

@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from feta.errors import DataError
-from feta.lab import data
-from feta.lab.data.catalog import CATALOG, CIFAR_ROW, entry
-from feta.lab.data.checking import DIFFERS, OFFICIAL
-from feta.lab.data.dataset import Normalisation, halves
-from feta.lab.data.loading import read_set
-from feta.lab.data.locate import EMBEDDED
+from feta_lab import data
+from feta_lab.data.catalog import CATALOG, CIFAR_ROW, entry
+from feta_lab.data.checking import DIFFERS, OFFICIAL
+from feta_lab.data.dataset import Normalisation, halves
+from feta_lab.data.loading import read_set
+from feta_lab.data.locate import EMBEDDED
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def test_altered_bytes_are_said_in_the_label(copy):
 
 
 def test_check_reports_every_fault(copy, monkeypatch):
-    monkeypatch.setattr("feta.lab.data.locate.EMBEDDED", copy)
+    monkeypatch.setattr("feta_lab.data.locate.EMBEDDED", copy)
     (copy / "train-labels-idx1-ubyte.gz").write_bytes(b"\0\0\x08\x01")
     images = copy / "t10k-images-idx3-ubyte.gz"
     images.write_bytes(images.read_bytes()[:1000])

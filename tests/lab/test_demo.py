@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import feta
-from feta.lab import demo
-from feta.lab.records import read
+from feta_lab import demo
+from feta_lab.records import read
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from feta.errors import ConfigError, ModelError
-from feta.lab import ensemble, networks
-from feta.lab.ensemble import Sprint, train_together
-from feta.lab.judge import accuracy
+from feta_lab import ensemble, networks
+from feta_lab.ensemble import Sprint, train_together
+from feta_lab.judge import accuracy
 
 SPEC = "4C3-MP2-8FC-3SM"
 SHORT = Sprint(epochs=3, batch_size=32, learning_rate=0.05)

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from feta.errors import ConfigError, DataError, FileError
-from feta.lab.experiments import latest, run_cells
-from feta.lab.records import append, read
+from feta_lab.experiments import latest, run_cells
+from feta_lab.records import append, read
 
 FIELDS = ("name", "seed")
 CELLS = [{"name": name, "seed": seed} for seed in (0, 1) for name in ("a", "b")]
@@ -107,7 +107,7 @@ def test_two_commands_that_share_a_file_lose_nothing(path):
     script = """
 import sys
 from pathlib import Path
-from feta.lab.experiments import run_cells
+from feta_lab.experiments import run_cells
 path, name = Path(sys.argv[1]), sys.argv[2]
 cells = [{"name": name, "seed": seed} for seed in range(60)]
 path.with_name(name).touch()
@@ -126,7 +126,7 @@ def test_a_run_that_is_killed_loses_nothing_that_was_done(path, tmp_path):
     script = f"""
 import time
 from pathlib import Path
-from feta.lab.experiments import run_cells
+from feta_lab.experiments import run_cells
 def one(cell):
     if cell["seed"]:
         Path({str(tmp_path / "reached")!r}).touch()
@@ -202,7 +202,7 @@ def test_a_run_that_is_killed_leaves_no_files_behind(path, tmp_path, how):
         f"""
 import tempfile, time
 from pathlib import Path
-from feta.lab.experiments import run_cells
+from feta_lab.experiments import run_cells
 def one(cell):
     if cell["seed"]:
         Path(tempfile.mkdtemp(), "rows.bin").write_bytes(b"0")

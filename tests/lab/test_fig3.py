@@ -11,17 +11,17 @@ import torch
 import torch.nn.functional as F
 
 from feta.errors import ConfigError, ModelError
-from feta.lab import data as datasets
-from feta.lab import networks, store
-from feta.lab.ensemble import train_together
-from feta.lab.judge import accuracy
-from feta.lab.projection import fit_basis
-from feta.lab.records import read
-from feta.lab.reproduce import EXPERIMENTS, fig3_layers, fig3c, reproduce
-from feta.lab.reproduce.dimensions import dimension_of, layer_inputs
-from feta.lab.reproduce.fig3c import Fig3c
-from feta.lab.reproduce.plan import load_plan
-from feta.lab.zoo import network_path
+from feta_lab import data as datasets
+from feta_lab import networks, store
+from feta_lab.ensemble import train_together
+from feta_lab.judge import accuracy
+from feta_lab.projection import fit_basis
+from feta_lab.records import read
+from feta_lab.reproduce import EXPERIMENTS, fig3_layers, fig3c, reproduce
+from feta_lab.reproduce.dimensions import dimension_of, layer_inputs
+from feta_lab.reproduce.fig3c import Fig3c
+from feta_lab.reproduce.plan import load_plan
+from feta_lab.zoo import network_path
 
 ROOT = Path(__file__).parents[2]
 TINY = networks.Preset("tiny", "2C3-MP4-3C3-MP2-6FC-10SM", "mnist-mini")

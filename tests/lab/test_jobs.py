@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from feta.errors import ConfigError
-from feta.lab import store
-from feta.lab.jobs import dense_validation, prune_network, retrain_network
-from feta.lab.judge import judge
-from feta.lab.training import Training, train
 from feta.masks import masks_of
+from feta_lab import store
+from feta_lab.jobs import dense_validation, prune_network, retrain_network
+from feta_lab.judge import judge
+from feta_lab.training import Training, train
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from feta.lab.judge import accuracy, judge
-from feta.lab.networks import build
+from feta_lab.judge import accuracy, judge
+from feta_lab.networks import build
 
 
 class Echo(nn.Module):

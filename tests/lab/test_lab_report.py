@@ -12,12 +12,12 @@ import handmade
 import pytest
 
 from feta.errors import ConfigError, FileError
-from feta.lab import report
-from feta.lab.durations import duration
-from feta.lab.page import Fold, Shown, Table, Text, Verdict, Verdicts, render
-from feta.lab.report.environments import machines
-from feta.lab.report.files import comma_separated, latex, markdown
-from feta.lab.results import gather, unretrained
+from feta_lab import report
+from feta_lab.durations import duration
+from feta_lab.page import Fold, Shown, Table, Text, Verdict, Verdicts, render
+from feta_lab.report.environments import machines
+from feta_lab.report.files import comma_separated, latex, markdown
+from feta_lab.results import gather, unretrained
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from feta.errors import ConfigError
-from feta.lab.data.catalog import CATALOG
-from feta.lab.networks import PRESETS, build, preset
+from feta_lab.data.catalog import CATALOG
+from feta_lab.networks import PRESETS, build, preset
 
 SHAPES = {"mnist": (1, 28, 28), "fashion-mnist": (1, 28, 28), "cifar-10": (3, 32, 32)}
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from feta.errors import ConfigError, FileError
-from feta.lab.page import (
+from feta_lab.page import (
     BarChart,
     Facts,
     LineChart,
@@ -27,8 +27,8 @@ from feta.lab.page import (
     render,
     write,
 )
-from feta.lab.page.axes import linear_axis, log_axis
-from feta.lab.page.numbers import show, show_column, tick_labels
+from feta_lab.page.axes import linear_axis, log_axis
+from feta_lab.page.numbers import show, show_column, tick_labels
 
 METHODS = ("feta", "net_trim", "lobs", "corenet", "threshold", "wanda", "refit", "random")
 VOID = {"meta", "link", "br"}

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from feta.errors import ConfigError
-from feta.lab.page import BarChart, LineChart, Point, Series, palette
-from feta.lab.plots import save_figure
+from feta_lab.page import BarChart, LineChart, Point, Series, palette
+from feta_lab.plots import save_figure
 
 SVG = "{http://www.w3.org/2000/svg}svg"
 

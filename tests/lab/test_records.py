@@ -13,8 +13,8 @@ import pytest
 
 import feta
 from feta.errors import FileError
-from feta.lab import records
-from feta.lab.records import append, read, record
+from feta_lab import records
+from feta_lab.records import append, read, record
 
 
 def line(number: int) -> dict[str, object]:

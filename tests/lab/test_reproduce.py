@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from feta.errors import ConfigError, FileError
-from feta.lab import data as datasets
-from feta.lab import networks, store
-from feta.lab.records import read
-from feta.lab.reproduce import EXPERIMENTS, fig2, kept, reproduce, subject, table1
-from feta.lab.reproduce.plan import METHODS, PAPER_NETS, load_plan
-from feta.lab.reproduce.table1 import Table1
-from feta.lab.zoo import network_path
+from feta_lab import data as datasets
+from feta_lab import networks, store
+from feta_lab.records import read
+from feta_lab.reproduce import EXPERIMENTS, fig2, kept, reproduce, subject, table1
+from feta_lab.reproduce.plan import METHODS, PAPER_NETS, load_plan
+from feta_lab.reproduce.table1 import Table1
+from feta_lab.zoo import network_path
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
@@ -150,7 +150,7 @@ def test_without_the_command_line_libraries(tmp_path, folder):
         "import sys, runpy\n"
         "sys.modules['cyclopts'] = sys.modules['rich'] = sys.modules['jinja2'] = None\n"
         "if __name__ == '__main__':\n"
-        "    runpy.run_module('feta.lab.reproduce', run_name='__main__')\n"
+        "    runpy.run_module('feta_lab.reproduce', run_name='__main__')\n"
     )
     (tmp_path / "bare.py").write_text(script)
     command = [sys.executable, "bare.py", "fig2", "--quick", "--methods", "threshold", "--samples", "200"]

@@ -11,10 +11,10 @@ from torch import nn
 
 import feta
 from feta.errors import FetaError, FileError
-from feta.export import sparse_file
-from feta.lab import networks, store
-from feta.lab.data import Normalisation
-from feta.lab.store import Network, NetworkInfo
+from feta.files import sparse_file
+from feta_lab import networks, store
+from feta_lab.data import Normalisation
+from feta_lab.store import Network, NetworkInfo
 
 INFO = NetworkInfo(
     "4C3-MP2-8FC-3SM",

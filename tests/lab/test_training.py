@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 
 from feta.errors import ConfigError, FileError, ModelError
-from feta.lab import networks
-from feta.lab.judge import judge
-from feta.lab.training import EpochEvent, Training, train
+from feta_lab import networks
+from feta_lab.judge import judge
+from feta_lab.training import EpochEvent, Training, train
 
 SPEC = "8FC-3SM"
 SHORT = Training(max_epochs=4, batch_size=16)
@@ -91,7 +91,7 @@ def test_saturation_is_counted_over_a_kill(tiny_data, tmp_path):
 
 SCRIPT = """
 import os, pickle, signal, sys
-from feta.lab.training import Training, train
+from feta_lab.training import Training, train
 
 moment, checkpoint, data = sys.argv[1], sys.argv[2], pickle.load(open(sys.argv[3], "rb"))
 epoch, fsync = 0, os.fsync

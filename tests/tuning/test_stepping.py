@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import feta
+from feta.calibration.model import outputs_of, place
 from feta.errors import ModelError
-from feta.tuning.stepping import GraphedStep, Update, output_tensor, place, recordable, set_rate, threads_for
+from feta.tuning.stepping import GraphedStep, Update, recordable, set_rate, threads_for
 
 
 def build() -> nn.Module:
@@ -88,13 +89,13 @@ def test_place_touches_only_the_dtype_of_floats():
     ids=lambda o: type(o).__name__,
 )
 def test_scores_among_what_a_model_returns(output):
-    assert output_tensor(output) is X
+    assert outputs_of(output) is X
 
 
 @pytest.mark.parametrize("output", [None, 3, {}, (), {"scores": X}, ("x", X)])
 def test_no_scores(output):
     with pytest.raises(ModelError, match="model must return a tensor, or one as 'logits' or first, got"):
-        output_tensor(output)
+        outputs_of(output)
 
 
 def test_small_dense_networks_get_one_thread():

@@ -30,10 +30,10 @@ from torch import Tensor, nn
 from feta.allocation.budget import Curve
 from feta.allocation.haste import HastyLayer
 from feta.calibration.capture import LayerTap, LayerTrace
-from feta.calibration.importance import logits_of
-from feta.calibration.inputs import Batch, Inputs, Merged, call, size_of
+from feta.calibration.inputs import Batch, Inputs, Merged, size_of
+from feta.calibration.model import call, outputs_of
 from feta.calibration.stream import LayerStream, ReplaySource
-from feta.errors import DataError, ModelError
+from feta.errors import DataError
 from feta.layers import LayerView
 from feta.solvers.norms import operator_upper
 
@@ -129,10 +129,7 @@ class Probe:
     @torch.no_grad()
     def _outputs(self, model: nn.Module) -> Iterator[Tensor]:
         for batch in self.held:
-            outputs = logits_of(call(model, batch, self.device, self.dtype))
-            if outputs is None:
-                raise ModelError("a model must give a float tensor for allocation 'sensitivity', got none")
-            yield outputs
+            yield outputs_of(call(model, batch, self.device, self.dtype))
 
     def _response_moved(self, trace: LayerTrace) -> float:
         """The mean squared change of the layer's own response: its inputs are those of the original."""

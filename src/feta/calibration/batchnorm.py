@@ -6,7 +6,8 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from feta.calibration.inputs import Inputs, call, size_of
+from feta.calibration.inputs import Inputs, size_of
+from feta.calibration.model import call
 
 
 @torch.no_grad()

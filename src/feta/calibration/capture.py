@@ -6,7 +6,6 @@ Hooks are put on when a context is entered and are always taken off when it is l
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from feta.calibration.inputs import Batch, call
+from feta.calibration.inputs import Batch
+from feta.calibration.model import call, evaluating
 from feta.errors import ModelError
 from feta.problem import Activation
 
@@ -105,35 +105,6 @@ def trace_layers(
         for handle in handles:
             handle.remove()
     return order
-
-
-@contextmanager
-def evaluating(*models: nn.Module) -> Iterator[None]:
-    """Models in eval mode inside, each module's own mode restored after."""
-    modes = [(module, module.training) for model in models for module in model.modules()]
-    try:
-        for model in models:
-            model.eval()
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-
-
-@contextmanager
-def differentiable(model: nn.Module) -> Iterator[None]:
-    """Inside, a model in eval mode can be run backwards, which cuDNN refuses for recurrent layers.
-
-    They are put into training mode without their dropout: the function is the same.
-    """
-    recurrent = [(m, m.training, m.dropout) for m in model.modules() if isinstance(m, nn.RNNBase)]
-    try:
-        for module, _, _ in recurrent:
-            module.training, module.dropout = True, 0.0
-        yield
-    finally:
-        for module, training, dropout in recurrent:
-            module.training, module.dropout = training, dropout
 
 
 @dataclass

@@ -8,14 +8,14 @@ batch. It tells a layer's solver which outputs deserve its weights.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from feta.calibration.capture import differentiable
-from feta.calibration.inputs import Batch, call
+from feta.calibration.inputs import Batch
+from feta.calibration.model import call, differentiable, outputs_of
 
 
 def output_importance(
@@ -43,10 +43,10 @@ def output_importance(
     generator = torch.Generator().manual_seed(seed)
     try:
         with torch.enable_grad(), differentiable(model):
-            logits = logits_of(call(model, batch, device, dtype))
+            logits = outputs_of(call(model, batch, device, dtype))
             kept = list(outputs.values())
             totals = [torch.zeros_like(z) for z in kept]
-            if logits is None or not logits.requires_grad:
+            if not logits.requires_grad:
                 return {}
             for _ in range(probes):
                 signs = torch.randint(0, 2, logits.shape, generator=generator).to(logits) * 2 - 1
@@ -62,14 +62,6 @@ def output_importance(
         for (name, z), t in zip(outputs.items(), totals, strict=True)
     }
     return {name: s for name, s in found.items() if bool((s > 0).any())}
-
-
-def logits_of(result: Any) -> Tensor | None:
-    """A model's outputs: the first float tensor of what it returns."""
-    if isinstance(result, Tensor):
-        return result
-    values = result.values() if isinstance(result, Mapping) else result
-    return next((v for v in values if isinstance(v, Tensor) and v.is_floating_point()), None)
 
 
 def _per_output(layer: nn.Module, z: Tensor, squares: Tensor) -> Tensor:

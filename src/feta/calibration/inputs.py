@@ -14,7 +14,7 @@ from types import NoneType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from feta.calibration.spill import Spill
@@ -99,20 +99,6 @@ class Merged:
                 yield batch
         if held:
             yield torch.cat(held)
-
-
-def call(model: nn.Module, batch: Batch, device: torch.device, dtype: torch.dtype) -> Any:
-    """Run the model on a copy of a batch, on its device and, for float inputs, of its dtype."""
-
-    def place(value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
-        # Always a copy: a model that normalises its input in place must not change the caller's data.
-        return value.to(device, dtype if value.is_floating_point() else value.dtype, copy=True)
-
-    if isinstance(batch, Mapping):
-        return model(**{key: place(value) for key, value in batch.items()})
-    return model(place(batch))
 
 
 def _tensor_batches(data: Tensor, batch_size: int, n_samples: int | None, seed: int) -> list[Tensor]:

@@ -12,21 +12,9 @@ from cyclopts import App
 from cyclopts.config import Env, Toml
 
 from feta import __version__
-from feta.cli import (
-    bench,
-    bounds,
-    certify,
-    data,
-    demo,
-    methods,
-    networks,
-    plan,
-    prune,
-    report,
-    reproduce,
-    retrain,
-)
+from feta.cli import bounds, certify, methods, networks, prune, retrain
 from feta.errors import FetaError
+from feta_lab.cli import bench, data, demo, report, reproduce
 
 app = App(
     name="feta",
@@ -43,7 +31,6 @@ app.command(demo.demo)
 app.command(networks.train)
 app.command(prune.prune)
 app.command(retrain.retrain)
-app.command(plan.plan)
 app.command(networks.evaluate, name="eval")
 app.command(networks.info)
 app.command(bounds.bounds)

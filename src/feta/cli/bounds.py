@@ -13,8 +13,8 @@ from feta.cli.options import DataDir, DataName, Device, Json, Whole, data_of
 from feta.errors import ConfigError
 
 if TYPE_CHECKING:
-    from feta.bounds.report import BoundsReport
-    from feta.bounds.theorems import Bound
+    from feta.theory.report import BoundsReport
+    from feta.theory.theorems import Bound
 
 LN10 = math.log(10)
 NETWORK_ROWS = (
@@ -62,9 +62,9 @@ def bounds(
     seed
         For the choice of samples.
     """
-    from feta.bounds.robustness import Manifold
-    from feta.lab import store
-    from feta.lab.bounding import bound_network
+    from feta.theory.robustness import Manifold
+    from feta_lab import store
+    from feta_lab.bounding import bound_network
 
     for name, value, least in (("samples", samples, 100), ("starts", starts, 0)):
         if value < least:

@@ -50,10 +50,10 @@ def certify(
     norm
         How distance is measured: l2, the Euclidean norm, or linf, the largest change of a pixel.
     """
-    from feta.bounds.attack import Attack
-    from feta.export.atomic import check_writable
-    from feta.lab import store
-    from feta.lab.certifying import JSON_NAME, certify_networks, write_certificate
+    from feta.certificates.attack import Attack
+    from feta.files.atomic import check_writable
+    from feta_lab import store
+    from feta_lab.certifying import JSON_NAME, certify_networks, write_certificate
 
     wanted = _radii(radii)
     where = resolve_device(device)
@@ -101,7 +101,7 @@ def _radii(text: str) -> tuple[float, ...]:
 
 
 def _show(found: Mapping[str, Any]) -> None:
-    from feta.lab.certificate_page import at_least, at_most, share, verdict
+    from feta_lab.certificate_page import at_least, at_most, share, verdict
 
     sure = f"{100 * found['confidence']:g} % sure"
     n = found["samples"]

@@ -76,7 +76,7 @@ def _progress(*columns: ProgressColumn) -> Progress:
 
 def resolve_device(name: str | None) -> str:
     """The device to use: the one asked for, if it is there, else the GPU if there is one, else the CPU."""
-    from feta.lab import devices
+    from feta_lab import devices
 
     return devices.resolve_device(name, "--device")
 

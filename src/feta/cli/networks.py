@@ -48,12 +48,12 @@ def train(
     learning_rate
         Decays by 5 % per epoch.
     """
-    from feta.export.atomic import check_writable
-    from feta.lab import data as datasets
-    from feta.lab import networks, store
-    from feta.lab.records import append, record
-    from feta.lab.training import Training
-    from feta.lab.training import train as run_training
+    from feta.files.atomic import check_writable
+    from feta_lab import data as datasets
+    from feta_lab import networks, store
+    from feta_lab.records import append, record
+    from feta_lab.training import Training
+    from feta_lab.training import train as run_training
 
     # Tokens of the notation start with a digit or with MP; anything else is meant as a name.
     is_notation = data is not None and not preset[:1].islower()
@@ -112,8 +112,8 @@ def evaluate(
     network
         A file made by `feta train` or `feta prune`.
     """
-    from feta.lab import store
-    from feta.lab.judge import judge
+    from feta_lab import store
+    from feta_lab.judge import judge
 
     net = store.load(network)
     loaded = data_of(net, data_dir)
@@ -134,7 +134,7 @@ def info(file: Path, /, *, json: Json = False) -> None:
     file
         A safetensors file, dense or pruned.
     """
-    from feta.export import sparse_file
+    from feta.files import sparse_file
     from feta.sparsity import measured
 
     tensors, metadata = sparse_file.read(file)

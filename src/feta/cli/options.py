@@ -12,8 +12,8 @@ from feta.cli.console import download_bar
 from feta.errors import ConfigError
 
 if TYPE_CHECKING:
-    from feta.lab.data import DataSet
-    from feta.lab.store import Network
+    from feta_lab.data import DataSet
+    from feta_lab.store import Network
 
 
 def _whole(kind: object, tokens: Sequence[Token]) -> int:
@@ -55,7 +55,7 @@ def data_of(network: Network, data_dir: Path | None, name: str | None = None) ->
     """The data a network names, or the set of that name, normalised as the network was trained."""
     from dataclasses import replace
 
-    from feta.lab import data
+    from feta_lab import data
 
     with download_bar() as advance:
         loaded = data.load(name or network.info.data, data_dir, progress=advance)

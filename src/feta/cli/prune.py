@@ -92,11 +92,11 @@ def prune(
     seed
         For the choice of samples and methods that draw at random.
     """
-    from feta.export.atomic import check_writable
-    from feta.lab import store
-    from feta.lab.jobs import prune_network
-    from feta.lab.records import append, record
+    from feta.files.atomic import check_writable
     from feta.pruners import make
+    from feta_lab import store
+    from feta_lab.jobs import prune_network
+    from feta_lab.records import append, record
 
     check_output(output, network)
     given = method_options(method, options)

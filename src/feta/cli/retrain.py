@@ -58,12 +58,12 @@ def retrain(
     seed
         For the order of the samples.
     """
-    from feta.export.atomic import check_writable
-    from feta.lab import store
-    from feta.lab.jobs import retrain_network
-    from feta.lab.records import append, record
+    from feta.files.atomic import check_writable
     from feta.masks import masks_of
     from feta.tuning.retrain_run import Retraining
+    from feta_lab import store
+    from feta_lab.jobs import retrain_network
+    from feta_lab.records import append, record
 
     check_output(output, network)
     numbers: dict[str, Any] = {

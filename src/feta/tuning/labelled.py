@@ -12,11 +12,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from feta.calibration.capture import evaluating
 from feta.calibration.inputs import LABEL_KEYS, size_of
+from feta.calibration.model import evaluating, outputs_of, place, run_on
 from feta.errors import ConfigError, DataError
 from feta.tuning.ranks import Ranks
-from feta.tuning.stepping import order_of, output_tensor, place, run_on
+from feta.tuning.stepping import order_of
 
 Labelled = tuple[Any, Any, int]  # inputs, labels, how many
 
@@ -134,7 +134,7 @@ class Validation:
                 return score / ranks
             right, rows = torch.zeros((), dtype=torch.int64, device=self.ranks.device), 0
             for x, y, _ in self.batches.in_order():
-                answers = right_answers(output_tensor(run_on(model, x)), y)
+                answers = right_answers(outputs_of(run_on(model, x)), y)
                 right += answers.sum()
                 rows += answers.numel()
             total = self.ranks.sum([float(right), float(rows)])

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from feta.calibration.inputs import Batch, Inputs, per_sample, size_of
-from feta.engine import float_dtype
+from feta.calibration.model import float_dtype, outputs_of, place, run_on
 from feta.errors import ConfigError
-from feta.tuning.stepping import generator_of, order_of, output_tensor, place, run_on
+from feta.tuning.stepping import generator_of, order_of
 
 HELD_OUT_ROWS = 2000
 HELD_OUT_VALUES = 2**26  # entries of inputs among them
@@ -36,7 +36,7 @@ class Original:
     @torch.no_grad()
     def outputs(self, x: Any) -> Tensor:
         x = place(x, self.device, float_dtype(self.model))
-        return output_tensor(run_on(self.model, x)).to(self.dtype)
+        return outputs_of(run_on(self.model, x)).to(self.dtype)
 
 
 class Rows(Protocol):

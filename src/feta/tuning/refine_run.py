@@ -12,19 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from feta.calibration.model import clock, outputs_of, run_on
 from feta.errors import ConfigError, ModelError, unknown_name
 from feta.report import RefinePoint
 from feta.tuning.matching import Rows
-from feta.tuning.stepping import (
-    GraphedStep,
-    Update,
-    clock,
-    output_tensor,
-    recordable,
-    run_on,
-    set_rate,
-    snapshot,
-)
+from feta.tuning.stepping import GraphedStep, Update, recordable, set_rate, snapshot
 
 LossName = Literal["mse", "kl"]
 
@@ -129,14 +121,14 @@ class RefineRun:
         return time.perf_counter() - self.started
 
     def _loss(self, output: Any, target: Tensor) -> Tensor:
-        return self.loss(output_tensor(output), target)
+        return self.loss(outputs_of(output), target)
 
     @torch.no_grad()
     def _look(self, passes: float) -> None:
         """The loss on the held-out rows; the weights are kept if it is the lowest."""
         total, rows = torch.zeros((), dtype=torch.float64, device=self.device), 0
         for x, target, size in self.rows.held_out():
-            output = output_tensor(run_on(self.model, x))
+            output = outputs_of(run_on(self.model, x))
             if output.shape != target.shape:
                 shapes = f"{tuple(output.shape[1:])} and {tuple(target.shape[1:])}"
                 raise ModelError(f"model and reference must give outputs of one shape, got {shapes}")

@@ -12,22 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from feta.calibration.model import clock, outputs_of
 from feta.errors import ConfigError, DataError, ModelError
 from feta.masks import plain
 from feta.report import RetrainPoint, RetrainReport
 from feta.tuning.labelled import Batches, Validation
 from feta.tuning.ranks import Ranks
-from feta.tuning.stepping import (
-    GraphedStep,
-    Loss,
-    Update,
-    clock,
-    copy_state,
-    output_tensor,
-    recordable,
-    set_rate,
-    snapshot,
-)
+from feta.tuning.stepping import GraphedStep, Loss, Update, copy_state, recordable, set_rate, snapshot
 
 Optimiser = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
 Stopped = Literal["recovered", "saturated", "epochs", "seconds"]
@@ -220,4 +211,4 @@ class RetrainRun:
 
 
 def cross_entropy(output: Any, labels: Tensor) -> Tensor:
-    return F.cross_entropy(output_tensor(output), labels)
+    return F.cross_entropy(outputs_of(output), labels)

@@ -7,8 +7,7 @@ GraphedStep   the same recorded once as a CUDA graph: small networks wait for la
 from __future__ import annotations
 
 import functools
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from feta.calibration.model import run_on
 from feta.errors import ModelError
 
 Loss = Callable[[Any, Any], Tensor]
@@ -103,20 +103,6 @@ def set_rate(optimiser: torch.optim.Optimizer, rates: list[float]) -> None:
             group["lr"] = rate
 
 
-def place(value: Any, device: torch.device, dtype: torch.dtype, *, copy: bool = True) -> Any:
-    """A batch on the device and, for float tensors, of the dtype.
-
-    Always a copy, unless it is said that none is needed: a model that normalises its input in place must not
-    change the caller's data, nor what another model is to see.
-    """
-    if isinstance(value, Mapping):
-        return {key: place(part, device, dtype, copy=copy) for key, part in value.items()}
-    if not isinstance(value, Tensor):
-        return value
-    kind = dtype if value.is_floating_point() else value.dtype
-    return value.to(device, kind, non_blocking=True, copy=copy)
-
-
 def order_of(count: int, seed: int, number: int) -> Tensor:
     """The order of the rows in a pass, drawn from (seed, number of the pass)."""
     return torch.randperm(count, generator=generator_of(seed, number))
@@ -124,10 +110,6 @@ def order_of(count: int, seed: int, number: int) -> Tensor:
 
 def generator_of(seed: int, number: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed * 1_000_003 + number)
-
-
-def run_on(model: nn.Module, x: Any) -> Any:
-    return model(**x) if isinstance(x, Mapping) else model(x)
 
 
 def snapshot(model: nn.Module) -> dict[str, Any]:
@@ -150,27 +132,6 @@ def copy_state(source: nn.Module, target: nn.Module) -> None:
 def wake_up() -> None:
     """Torch loads its compiler with a process's first optimiser, for a second: that is no part of a budget."""
     torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.1)
-
-
-def output_tensor(output: Any) -> Tensor:
-    """The scores among what a model returns: the tensor itself, its `logits`, or the first of several."""
-    if isinstance(output, Tensor):
-        return output
-    found = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
-    if found is None and isinstance(output, tuple | list) and output:
-        found = output[0]
-    if not isinstance(found, Tensor):
-        raise ModelError(
-            f"model must return a tensor, or one as 'logits' or first, got {type(output).__name__}"
-        )
-    return found
-
-
-def clock(device: torch.device) -> float:
-    """Seconds, once the device has done what it was asked."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
 
 
 @contextmanager

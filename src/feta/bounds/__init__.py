@@ -1,1 +1,0 @@
-"""Bounds: how far a pruned network can be from the one it was made of."""

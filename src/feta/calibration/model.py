@@ -1,0 +1,99 @@
+"""The one door to a user's model: where it lives, how it is called, and which tensor is its output."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from feta.errors import ModelError
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """The device of the model's first parameter."""
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
+def float_dtype(model: nn.Module) -> torch.dtype:
+    """The type of the model's first float parameter."""
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+
+
+def clock(device: torch.device) -> float:
+    """Seconds, read after the device has finished its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def place(value: Any, device: torch.device, dtype: torch.dtype, *, copy: bool = True) -> Any:
+    """A batch on the device and, for float tensors, in the dtype; mappings entry by entry.
+
+    By default always a copy: a model that normalises its input in place must not change the caller's data.
+    """
+    if isinstance(value, Mapping):
+        return {key: place(part, device, dtype, copy=copy) for key, part in value.items()}
+    if not isinstance(value, Tensor):
+        return value
+    kind = dtype if value.is_floating_point() else value.dtype
+    return value.to(device, kind, non_blocking=True, copy=copy)
+
+
+def run_on(model: nn.Module, batch: Any) -> Any:
+    """Call the model: a mapping becomes its keyword arguments."""
+    return model(**batch) if isinstance(batch, Mapping) else model(batch)
+
+
+def call(model: nn.Module, batch: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    """Run the model on a copy of a batch, on its device and in its dtype."""
+    return run_on(model, place(batch, device, dtype))
+
+
+def outputs_of(result: Any) -> Tensor:
+    """The output among what a model returns: the tensor itself, its `logits`, or else the first float tensor."""
+    if isinstance(result, Tensor):
+        return result
+    logits = result.get("logits") if isinstance(result, Mapping) else getattr(result, "logits", None)
+    if isinstance(logits, Tensor):
+        return logits
+    values = result.values() if isinstance(result, Mapping) else result
+    if isinstance(result, Mapping | tuple | list):
+        for value in values:
+            if isinstance(value, Tensor) and value.is_floating_point():
+                return value
+    raise ModelError(
+        f"model must return a float tensor, or a tuple, list or mapping that holds one, got {type(result).__name__}"
+    )
+
+
+@contextmanager
+def evaluating(*models: nn.Module) -> Iterator[None]:
+    """Models in eval mode inside, each module's own mode restored after."""
+    modes = [(module, module.training) for model in models for module in model.modules()]
+    try:
+        for model in models:
+            model.eval()
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@contextmanager
+def differentiable(model: nn.Module) -> Iterator[None]:
+    """Inside, a model in eval mode can be run backwards, which cuDNN refuses for recurrent layers.
+
+    They are put into training mode without their dropout, which leaves the function the same.
+    """
+    recurrent = [(m, m.training, m.dropout) for m in model.modules() if isinstance(m, nn.RNNBase)]
+    try:
+        for module, _, _ in recurrent:
+            module.training, module.dropout = True, 0.0
+        yield
+    finally:
+        for module, training, dropout in recurrent:
+            module.training, module.dropout = training, dropout

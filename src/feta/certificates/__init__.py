@@ -1,0 +1,1 @@
+"""What two networks provably have in common, on samples and around them."""

@@ -1,0 +1,115 @@
+"""How often two networks agree on inputs nobody has tried, from a sample of inputs, with exact confidence.
+
+    k of n samples agree:   P(agree) >= the p at which k or more out of n has probability delta  (Clopper-Pearson)
+    accuracy lost         = P(only the first is right) - P(only the second is right)
+                         <= upper(n10, n; delta / 2) - lower(n01, n; delta / 2)                  (union bound)
+
+Exact binomial limits hold for every n and every p; they ask one thing of the samples: that they were drawn
+independently of both networks (no calibration, training or selection row) from the inputs spoken about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from scipy.stats import beta
+from torch import Tensor, nn
+
+from feta.calibration.model import evaluating
+from feta.errors import ConfigError, DataError, ModelError
+
+
+def lower_limit(successes: int, trials: int, delta: float) -> float:
+    """At most the probability of success, with confidence 1 - delta; exact, one-sided."""
+    _check(successes, trials, delta)
+    return 0.0 if successes == 0 else float(beta.ppf(delta, successes, trials - successes + 1))
+
+
+def upper_limit(successes: int, trials: int, delta: float) -> float:
+    """At least the probability of success, with confidence 1 - delta; exact, one-sided."""
+    return 1.0 - lower_limit(trials - successes, trials, delta)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Counts over held-out samples, and what they say of all inputs; each bound holds with `confidence`."""
+
+    samples: int
+    agree: int
+    confidence: float
+    only_dense_right: int | None = None  # None without labels
+    only_pruned_right: int | None = None
+    both_right: int | None = None
+
+    @property
+    def lower_bound(self) -> float:
+        """The share of all inputs on which the networks agree is at least this."""
+        return lower_limit(self.agree, self.samples, 1 - self.confidence)
+
+    @property
+    def accuracy_lost(self) -> float | None:
+        """On the samples, as a share; negative where the pruned network is the better one."""
+        if self.only_dense_right is None or self.only_pruned_right is None:
+            return None
+        return (self.only_dense_right - self.only_pruned_right) / self.samples
+
+    @property
+    def accuracy_lost_upper_bound(self) -> float | None:
+        """On all inputs the accuracy lost is at most this: half of delta on each of the two counts."""
+        if self.only_dense_right is None or self.only_pruned_right is None:
+            return None
+        half = (1 - self.confidence) / 2
+        worse = upper_limit(self.only_dense_right, self.samples, half)
+        return worse - lower_limit(self.only_pruned_right, self.samples, half)
+
+
+@torch.no_grad()
+def agreement(
+    dense: nn.Module,
+    pruned: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor | None]],
+    confidence: float = 0.99,
+) -> Agreement:
+    """Run both networks over held-out (inputs, labels or None) batches and count."""
+    if not 0 < confidence < 1:
+        raise ConfigError(f"certify.confidence must be in (0, 1), got {confidence}")
+    samples = agree = 0
+    right = torch.zeros(2, 2, dtype=torch.int64)  # [dense right, pruned right]
+    labelled = True
+    with evaluating(dense, pruned):
+        for inputs, labels in batches:
+            first, second = (answers_of(model, inputs) for model in (dense, pruned))
+            samples += len(inputs)
+            agree += int((first == second).sum())
+            labelled = labelled and labels is not None
+            if labels is not None:
+                truth = labels.to(first.device)
+                pairs = 2 * (first == truth).long() + (second == truth).long()
+                right += torch.bincount(pairs, minlength=4).view(2, 2).cpu()
+    if samples == 0:
+        raise DataError("certify must get at least one held-out sample, got none")
+    if not labelled:
+        return Agreement(samples, agree, confidence)
+    return Agreement(samples, agree, confidence, int(right[1, 0]), int(right[0, 1]), int(right[1, 1]))
+
+
+def answers_of(model: nn.Module, inputs: Tensor) -> Tensor:
+    """The class of each input; scores that are no numbers have none."""
+    scores = model(inputs.clone())  # a model may change its input in place
+    if not isinstance(scores, Tensor) or scores.ndim != 2 or scores.shape[1] < 2:
+        got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+        raise ModelError(f"certify must get networks with two or more scores for each sample, got {got}")
+    if not bool(torch.isfinite(scores).all()):
+        row = int((~torch.isfinite(scores)).any(1).nonzero()[0])
+        kind = "inputs" if not bool(torch.isfinite(inputs[row]).all()) else "scores"
+        raise DataError(f"certify must get finite {kind}, got inf or NaN in a held-out sample")
+    return scores.argmax(1)
+
+
+def _check(successes: int, trials: int, delta: float) -> None:
+    if not (trials >= 1 and 0 <= successes <= trials):
+        raise ConfigError(f"successes must be in [0, trials >= 1], got {successes} of {trials}")
+    if not 0 < delta < 1:
+        raise ConfigError(f"delta must be in (0, 1), got {delta}")

@@ -1,0 +1,1 @@
+"""The paper's theorems, as printed and in a form that is sound, and intrinsic dimension."""

@@ -1,0 +1,210 @@
+"""The page of a certificate: a function of its JSON alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from feta_lab import page
+
+NORMS = {"l2": "Euclidean (L2)", "linf": "largest change of a pixel (L∞)"}
+CURVE = 60  # points of a curve
+
+
+def certificate_page(found: Mapping[str, Any]) -> str:
+    pruning = found["pruning"] or {}
+    how = "compared"  # a network of other origin does not say what was done to it
+    if {"method", "sparsity"} <= pruning.keys():
+        how = f"pruned by {pruning['method']} to {100 * pruning['sparsity']:.4g} % zeros"
+    blocks: list[page.Block] = [
+        page.Facts(tuple(_headlines(found))),
+        page.Section("Inputs nobody has tried", (_agreement_table(found), _agreement_text(found))),
+        page.Section(
+            "Around each sample", (_radius_text(found), page.Panels(_charts(found)), _radius_table(found))
+        ),
+        page.Text("What is covered, and what is not", _coverage(found)),
+    ]
+    subtitle = f"{found['network']} on {found['data']}, {how}, against the original"
+    return page.render("feta certificate", subtitle, blocks, found["environment"], ("local", "global"))
+
+
+def verdict(form: Mapping[str, Any]) -> str:
+    """One line on a form."""
+    if form["vacuous"]:
+        return "vacuous: no sample is certified at any of the radii asked for"
+    grey = form["one_grey_level"] / form["samples"]
+    return f"median radius {form['median_radius']:.3g}; {100 * grey:.0f} % of the samples have a grey level or more"
+
+
+def _headlines(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    sure = f"with {100 * found['confidence']:g} % confidence"
+    items = [
+        (
+            f"of all inputs, at least, get the same class from both, {sure}",
+            f"{at_least(100 * found['agreement_lower_bound'])} %",
+        )
+    ]
+    if found["accuracy_lost_upper_bound"] is not None:
+        items.append(
+            (
+                f"points of accuracy lost at most, {sure}",
+                f"{at_most(100 * found['accuracy_lost_upper_bound'])}",
+            )
+        )
+    best = found["forms"].get("local") or next(iter(found["forms"].values()))
+    items.append(("median certified radius, in grey levels of 255", f"{best['median_grey_levels']:.3g}"))
+    attacked = [form["certified_but_changed"] for form in found["forms"].values()]
+    if None not in attacked:
+        items.append(("certified balls in which the attack changed a class", str(sum(attacked))))
+    return items
+
+
+def _agreement_table(found: Mapping[str, Any]) -> page.Table:
+    n = found["samples"]
+    rows: list[tuple[page.Cell, ...]] = [
+        (
+            "same class from both networks",
+            f"{100 * found['agree'] / n:.2f} %",
+            f"at least {at_least(100 * found['agreement_lower_bound'])} %",
+        )
+    ]
+    if found["accuracy_lost"] is not None:
+        rows.append(
+            (
+                "accuracy lost (points)",
+                f"{100 * found['accuracy_lost']:.2f}",
+                f"at most {at_most(100 * found['accuracy_lost_upper_bound'])}",
+            )
+        )
+    title = f"{n:,} held-out samples"
+    return page.Table(
+        title, ("", "on the samples", f"on all inputs, {100 * found['confidence']:g} % sure"), tuple(rows)
+    )
+
+
+def _agreement_text(found: Mapping[str, Any]) -> page.Text:
+    said = [
+        "The samples are the test half of the data set: feta used no row of it to train, to calibrate, or to choose "
+        "an epoch. Who chose among pruned networks by their accuracy on it must certify on other data. The limits "
+        "are exact binomial ones (Clopper–Pearson), one-sided; each line holds with the "
+        "confidence given, by itself. They speak of inputs that come as the samples came."
+    ]
+    if found["accuracy_lost"] is not None:
+        said.append(
+            f"Only the original was right on {found['only_dense_right']:,} samples, only the pruned network on "
+            f"{found['only_pruned_right']:,}. The accuracy lost is the difference of these two shares; it is "
+            "bounded by the upper limit of the first minus the lower limit of the second, each at half the risk."
+        )
+    return page.Text(None, tuple(said))
+
+
+def _radius_text(found: Mapping[str, Any]) -> page.Text:
+    per_unit = found["grey_levels_per_unit"]
+    lines = [
+        "Within its radius, a sample's class is the same for every input, from both networks: proven, not sampled. "
+        f"Distances are {NORMS[found['norm']]}, in the networks' normalised inputs; 1 there is {per_unit:.1f} grey "
+        "levels of 255. A sample on which the networks disagree has radius 0 and is counted.",
+        "global: margins divided by Lipschitz constants, which hold everywhere. local: bounds propagated layer by "
+        "layer that hold in the ball alone (linear relaxation).",
+    ]
+    lines += [f"{name}: {verdict(form)}." for name, form in found["forms"].items()]
+    return page.Text(None, tuple(lines))
+
+
+def _charts(found: Mapping[str, Any]) -> tuple[page.LineChart, ...]:
+    norm = "L2" if found["norm"] == "l2" else "L∞"
+    charts = [
+        page.LineChart(
+            "Samples certified",
+            f"radius ({norm}, normalised inputs)",
+            "share of samples",
+            tuple(_curve(name, form) for name, form in found["forms"].items()),
+            log_x=True,
+            y_percent=True,
+            caption=f"{next(iter(found['forms'].values()))['samples']} samples",
+        )
+    ]
+    attacked = [(n, f) for n, f in found["forms"].items() if f["changed_beyond"] and f["certified_any"]]
+    if attacked:
+        charts.append(
+            page.LineChart(
+                "Samples the attack changes",
+                "times the certified radius",
+                "share of certified samples",
+                tuple(page.Series(name, tuple(_beyond(form))) for name, form in attacked),
+                log_x=True,
+                y_percent=True,
+                caption="at 1, inside the certified ball, it must find none",
+            )
+        )
+    return tuple(charts)
+
+
+def _curve(name: str, form: Mapping[str, Any]) -> page.Series:
+    """The share of samples with at least a radius, over the range of radii found."""
+    radii = sorted(radius for radius in form["radius"] if radius > 0)
+    if not radii:
+        return page.Series(name, ())
+    low, high = radii[0] / 1.5, radii[-1] * 1.05
+    grid = [low * (high / low) ** (step / (CURVE - 1)) for step in range(CURVE)]
+    shares = [sum(radius >= at for radius in radii) / form["samples"] for at in grid]
+    return page.Series(name, tuple(page.Point(at, share) for at, share in zip(grid, shares, strict=True)))
+
+
+def _beyond(form: Mapping[str, Any]) -> list[page.Point]:
+    tried = [(1.0, form["certified_but_changed"])]
+    tried += [(row["times"], row["samples"]) for row in form["changed_beyond"]]
+    return [page.Point(times, count / form["certified_any"]) for times, count in tried]
+
+
+def _radius_table(found: Mapping[str, Any]) -> page.Table:
+    forms = found["forms"]
+    rows: list[tuple[page.Cell, ...]] = [
+        (f"{cells[0]['radius']:g}", f"{cells[0]['grey_levels']:.3g}", *map(share, cells))
+        for cells in zip(*(form["certified"] for form in forms.values()), strict=True)
+    ]
+    changed = [form["certified_but_changed"] for form in forms.values()]
+    tried = ["not attacked" if count is None else str(count) for count in changed]
+    rows.append(("changed by the attack", "", *tried))
+    title = "Share of samples certified, and certified samples whose class the attack changed"
+    columns = ("radius", "in grey levels", *forms)
+    return page.Table(title, columns, tuple(rows), tuple("right" for _ in columns))
+
+
+def share(row: Mapping[str, Any]) -> str:
+    """The share certified at a radius, or plainly that there is none."""
+    return f"{100 * row['share']:.1f} %" if row["samples"] else "vacuous"
+
+
+def _coverage(found: Mapping[str, Any]) -> tuple[str, ...]:
+    lines = [
+        "Rounding is covered: the bounds hold for the networks as run in float32 by sums of products in any order, "
+        "and for the float64 arithmetic of the certificate itself. TF32 and Winograd or FFT convolutions are not.",
+        "A radius says that the class stays the same, not that it is right. Nothing is said of inputs outside the "
+        "balls, but for the share above.",
+    ]
+    everywhere = found["forms"].get("global", {})
+    exact, run = everywhere.get("certified_any_in_exact_arithmetic"), everywhere.get("certified_any")
+    if exact is not None and exact > run:
+        lines.append(
+            f"In the global form {run} of the samples have a radius. In exact arithmetic it would be {exact}: the "
+            "difference is what the worst case of rounding takes."
+        )
+    attack = found["attack"]
+    if attack is not None:
+        lines.append(
+            f"The attack: {attack['points']} random points per ball, and {attack['restarts']} runs of "
+            f"{attack['steps']} gradient steps on each network, every point on the way looked at. It tests the "
+            "certificate; the proof does not rest on it."
+        )
+    return tuple(lines)
+
+
+def at_least(percent: float) -> str:
+    """Two decimals, never more than the value: a lower bound must not be rounded up."""
+    return f"{int(percent * 100) / 100:.2f}"
+
+
+def at_most(percent: float) -> str:
+    """Two decimals, never less than the value."""
+    return f"{-(-percent * 100 // 1) / 100:.2f}"

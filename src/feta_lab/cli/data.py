@@ -1,0 +1,66 @@
+"""feta data: which data sets are where, whether they are whole, and how to get them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cyclopts import App
+
+from feta.cli.console import download_bar, err, out, print_json, print_table
+from feta.cli.options import DataDir, Json
+
+app = App(name="data", help="List, check and fetch the data sets.")
+
+
+@app.command(name="list")
+def list_(*, data_dir: DataDir = None, json: Json = False) -> None:
+    """Show every data set and where it was found."""
+    from feta_lab import data
+
+    places = {name: data.looked_in(name, data_dir) for name in data.NAMES}
+    found = {name: next((place for place in looked if place.found), None) for name, looked in places.items()}
+    if json:
+        print_json(
+            {
+                name: {
+                    "found": place is not None,
+                    "folder": str(place.folder) if place else None,
+                    "looked_in": [str(p) for p in places[name]],
+                }
+                for name, place in found.items()
+            }
+        )
+        return
+    rows = [
+        (name, place.origin if place else "not found", place.folder if place else "–")
+        for name, place in found.items()
+    ]
+    print_table("Data sets", ("name", "found through", "folder"), rows)
+    if None in found.values():
+        err().print("Get a missing one with: feta data fetch NAME")
+
+
+@app.command
+def check(name: str, /, *, data_dir: DataDir = None, json: Json = False) -> None:
+    """Read every file of a data set and compare it with the official bytes."""
+    from feta.errors import DataError
+    from feta_lab import data
+
+    report = data.check(name, data_dir)
+    if json:
+        print_json(report.to_json())
+    else:
+        rows = [(Path(file.path).name, file.size, file.problem or file.checksum) for file in report.files]
+        print_table(f"{report.label} in {report.folder}", ("file", "bytes", "verdict"), rows)
+    if not report.ok:
+        raise DataError(f"data set '{name}' in {report.folder} is not whole; see the table above")
+
+
+@app.command
+def fetch(name: str, /, *, data_dir: DataDir = None) -> None:
+    """Download a data set from its own site, with checksums; a broken download goes on where it stopped."""
+    from feta_lab import data
+
+    with download_bar() as advance:
+        folder = data.fetch(name, data_dir, progress=advance)
+    out().print(f"{name}: {folder}")

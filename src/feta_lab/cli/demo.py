@@ -1,0 +1,51 @@
+"""feta demo: the main job on embedded data, with a page to look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from feta.cli.console import err, out, print_table, size
+from feta.cli.options import Whole
+
+
+def demo(
+    *,
+    output: Annotated[Path, Parameter(name=("--output", "-o"), help="Folder for the results.")] = Path(
+        "demo"
+    ),
+    seed: Whole = 0,
+) -> None:
+    """Train the paper's dense MNIST network on embedded digits, prune it, write a page; no network needed."""
+    from feta.errors import ConfigError
+    from feta_lab.demo import accuracy_chart, run_demo
+    from feta_lab.plots import save_figure
+
+    with err().status("starting") as status:
+        runs = run_demo(output, seed=seed, tell=status.update)
+        try:
+            pictures = save_figure(accuracy_chart(runs), output / "accuracy", ("png",))
+        except ConfigError as missing:
+            pictures = []
+            err().print(f"no picture: {missing}")
+    rows = []
+    for run in runs:
+        metrics = run["metrics"]
+        files, accuracy = metrics["file_bytes"], metrics["accuracy"]
+        rows.append(
+            (
+                run["config"]["method"],
+                f"{100 * metrics['sparsity']:.2f} %",
+                sum(layer["nonzeros"] for layer in metrics["layers"]),
+                f"{accuracy['pruned']['test']:.2f} %",
+                f"{size(files['pruned'])} ({files['dense'] / files['pruned']:.1f}×)",
+                f"{metrics['seconds']:.2f}",
+            )
+        )
+    dense = runs[0]["metrics"]["accuracy"]["dense"]["test"]
+    title = f"{runs[0]['config']['network']}, {dense:.2f} % test accuracy before pruning"
+    print_table(title, ("method", "sparsity", "non-zeros", "test accuracy", "file", "seconds"), rows)
+    for path in (output / "report.html", *pictures):
+        out().print(f"written: {path}")

@@ -1,0 +1,240 @@
+"""Many networks of one architecture trained together, fast: for figures that average over networks.
+
+The recipe is shorter than the paper's (feta_lab.training): larger batches, SGD with Nesterov momentum, weight
+decay, gradients clipped, and a learning rate that rises to its peak and falls to nothing in a few epochs.
+Members share the images and nothing else: each has its own first weights and its own order, both from its
+seed, so that a member trained alone is the same network.
+
+On a GPU a step of all members is one CUDA graph in which each member has its own stream: small networks leave
+most of a GPU idle, ten side by side do not. Activations are bfloat16 there, weights stay float32.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from feta.errors import ConfigError, ModelError
+from feta.tuning.stepping import order_of
+from feta_lab import networks
+
+WARM_STEPS = 3  # taken one by one before a graph is recorded: buffers are made, algorithms are chosen
+
+
+@dataclass(frozen=True)
+class Sprint:
+    """Hyper-parameters of a short training run."""
+
+    epochs: int = 12
+    batch_size: int = 256
+    learning_rate: float = 0.08  # at its peak
+    rise: float = 0.1  # share of the steps in which the learning rate grows
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    clip: float = 1.0  # the largest norm of a gradient
+    precision: str = "auto"  # of activations: float32, bfloat16, or auto: bfloat16 on a GPU
+    graph: bool = True  # record steps as a CUDA graph
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "learning_rate", "clip"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"Sprint.{name} must be > 0 and finite, got {getattr(self, name)}")
+        for name in ("rise", "momentum"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"Sprint.{name} must be in [0, 1), got {getattr(self, name)}")
+        if not 0 <= self.weight_decay < math.inf:
+            raise ConfigError(f"Sprint.weight_decay must be >= 0 and finite, got {self.weight_decay}")
+        if self.precision not in ("auto", "float32", "bfloat16"):
+            raise ConfigError(f"Sprint.precision must be auto, float32 or bfloat16, got '{self.precision}'")
+
+    def rate(self, share: float) -> float:
+        """The learning rate once `share` of all steps are done: up and down in two straight lines."""
+        if share < self.rise:
+            return self.learning_rate * share / self.rise
+        return self.learning_rate * (1 - share) / (1 - self.rise)
+
+
+@dataclass(frozen=True)
+class SprintEvent:
+    """One epoch of all members, for callbacks."""
+
+    epoch: int
+    epochs: int
+    losses: tuple[float, ...]  # mean training loss of each member
+    seconds: float
+    images_per_second: float  # over all members
+    graph: bool  # whether steps ran as a CUDA graph
+    note: str = ""  # what could not be done, and why
+
+
+def train_together(
+    specification: str,
+    images: Tensor,
+    labels: Tensor,
+    seeds: Sequence[int],
+    settings: Sprint,
+    *,
+    callback: Callable[[SprintEvent], None] | None = None,
+) -> list[nn.Sequential]:
+    """A trained network per seed, in eval mode, on the device of the images (n, c, h, w), already normalised."""
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise ConfigError(f"seeds must be one or more different numbers, got {list(seeds)}")
+    if images.ndim != 4 or len(images) != len(labels):
+        raise ConfigError(
+            f"images must be (n, c, h, w) with a label each, got {tuple(images.shape)} and {len(labels)} labels"
+        )
+    with _fastest_kernels():
+        crew = _Crew(specification, images, labels.to(images.device), seeds, settings)
+        for epoch in range(settings.epochs):
+            event = crew.one_epoch(epoch)
+            if callback is not None:
+                callback(event)
+    return [_laid_out(member.model, torch.contiguous_format).eval() for member in crew.members]
+
+
+class _Member:
+    """One network, its optimiser, and the sum of its losses since the epoch began."""
+
+    def __init__(self, model: nn.Sequential, rate: Tensor, settings: Sprint, half: bool) -> None:
+        self.model, self.settings, self.half = model, settings, half
+        self.parameters = list(model.parameters())
+        self.optimiser = torch.optim.SGD(
+            self.parameters,
+            rate,  # a tensor: a recorded step reads its value anew each time
+            settings.momentum,
+            weight_decay=settings.weight_decay,
+            nesterov=settings.momentum > 0,
+            fused=True,
+        )
+        self.total = torch.zeros((), device=rate.device)
+
+    def step(self, x: Tensor, y: Tensor) -> None:
+        self.optimiser.zero_grad(set_to_none=True)
+        # No cache of cast weights: a recorded graph would read a cast from before it was recorded.
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.half, cache_enabled=False):
+            scores = self.model(x)
+        loss = F.cross_entropy(scores.float(), y)
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.parameters, self.settings.clip, foreach=True)
+        self.optimiser.step()
+        self.total += loss.detach()
+
+
+class _Crew:
+    """All members, the shared images, and how a step of all of them is run."""
+
+    def __init__(
+        self, specification: str, images: Tensor, labels: Tensor, seeds: Sequence[int], settings: Sprint
+    ) -> None:
+        self.settings, self.seeds = settings, seeds
+        half = settings.precision == "bfloat16" or (settings.precision == "auto" and images.is_cuda)
+        # Channels last, by a plain layout of the rows: tensor cores want it, and a batch is one gather.
+        self.images = images.permute(0, 2, 3, 1).contiguous().to(torch.bfloat16 if half else torch.float32)
+        self.labels = labels
+        self.rate = torch.zeros((), device=images.device)
+        channels, height, width = images.shape[1:]
+        self.members = []
+        for seed in seeds:
+            model = networks.build(specification, (channels, height, width), seed=seed).to(images.device)
+            self.members.append(_Member(_laid_out(model, torch.channels_last), self.rate, settings, half))
+        self.batch_size = min(settings.batch_size, len(images))
+        self.rows = torch.zeros(len(seeds), self.batch_size, dtype=torch.int64, device=images.device)
+        self.streams = [torch.cuda.Stream(images.device) for _ in seeds] if images.is_cuda else []
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.graph_wanted = settings.graph and images.is_cuda
+        self.taken, self.note = 0, ""
+
+    def one_epoch(self, epoch: int) -> SprintEvent:
+        """One pass over the images, each member in its own order; rows that fill no batch wait for the next."""
+        started = time.perf_counter()
+        steps = len(self.labels) // self.batch_size
+        orders = torch.stack([order_of(len(self.labels), seed, epoch) for seed in self.seeds])
+        batches = orders[:, : steps * self.batch_size].to(self.images.device).split(self.batch_size, dim=1)
+        for member in self.members:
+            member.total.zero_()
+        for index, rows in enumerate(batches):
+            self.rate.fill_(self.settings.rate((epoch + (index + 0.5) / steps) / self.settings.epochs))
+            self._take(rows)
+        losses = tuple((torch.stack([member.total for member in self.members]) / steps).tolist())
+        seconds = time.perf_counter() - started
+        for seed, loss in zip(self.seeds, losses, strict=True):
+            if not loss < float("inf"):
+                raise ModelError(
+                    f"training must keep a finite loss, got {loss} for seed {seed} in epoch {epoch + 1}; "
+                    "lower the learning rate"
+                )
+        speed = len(self.seeds) * steps * self.batch_size / seconds
+        return SprintEvent(
+            epoch + 1, self.settings.epochs, losses, seconds, speed, self.graph is not None, self.note
+        )
+
+    def _take(self, rows: Tensor) -> None:
+        self.rows.copy_(rows)
+        if self.graph is None and self.graph_wanted and self.taken >= WARM_STEPS:
+            self._record()
+        if self.graph is not None:
+            self.graph.replay()
+        else:
+            self._step()
+        self.taken += 1
+
+    def _record(self) -> None:
+        """Record a step, which computes nothing.
+
+        Where that fails it is tried again on one stream; then steps are taken as they come. The event says so.
+        """
+        try:
+            graph = torch.cuda.CUDAGraph()
+            torch.cuda.synchronize()
+            with torch.cuda.graph(graph):
+                self._step()
+        except RuntimeError as error:
+            self.note = f"{'one stream' if self.streams else 'no CUDA graph'}: {str(error).splitlines()[0]}"
+            self.graph_wanted, self.streams = bool(self.streams), []
+            torch.cuda.synchronize()
+        else:
+            self.graph = graph
+
+    def _step(self) -> None:
+        """A step of every member, on a GPU each on its own stream between a fork and a join."""
+        if not self.streams:
+            for member, rows in zip(self.members, self.rows, strict=True):
+                self._step_of(member, rows)
+            return
+        main = torch.cuda.current_stream()
+        for member, rows, stream in zip(self.members, self.rows, self.streams, strict=True):
+            stream.wait_stream(main)
+            with torch.cuda.stream(stream):
+                self._step_of(member, rows)
+        for stream in self.streams:
+            main.wait_stream(stream)
+
+    def _step_of(self, member: _Member, rows: Tensor) -> None:
+        x = self.images.index_select(0, rows).permute(0, 3, 1, 2)  # channels last
+        member.step(x, self.labels.index_select(0, rows))
+
+
+@contextmanager
+def _fastest_kernels() -> Iterator[None]:
+    """cuDNN measures its kernels on first use and keeps the fastest; the switch is global, and put back."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+def _laid_out(model: nn.Sequential, layout: torch.memory_format) -> nn.Sequential:
+    """The model with its kernels in a memory layout."""
+    for parameter in model.parameters():
+        if parameter.ndim == 4:
+            parameter.data = parameter.data.contiguous(memory_format=layout)
+    return model

@@ -1,0 +1,97 @@
+"""Agreement from samples: exact limits against binomial sums, coverage by enumeration, counts, refusals."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from feta.certificates.agreement import Agreement, agreement, lower_limit, upper_limit
+from feta.errors import ConfigError, DataError
+
+
+def tail(successes: int, trials: int, p: float) -> float:
+    """P(X >= successes), X binomial, as its definition says."""
+    return sum(math.comb(trials, k) * p**k * (1 - p) ** (trials - k) for k in range(successes, trials + 1))
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(1, 1), (3, 7), (19, 20), (20, 20), (55, 60)])
+@pytest.mark.parametrize("delta", [0.2, 0.01])
+def test_the_limit_is_where_the_tail_is_delta(successes, trials, delta):
+    assert tail(successes, trials, lower_limit(successes, trials, delta)) == pytest.approx(delta, rel=1e-9)
+    assert upper_limit(trials - successes, trials, delta) == 1 - lower_limit(successes, trials, delta)
+
+
+def test_ends():
+    assert lower_limit(0, 9, 0.05) == 0
+    assert upper_limit(9, 9, 0.05) == 1
+    assert lower_limit(100, 100, 0.01) == pytest.approx(0.01 ** (1 / 100))
+
+
+@pytest.mark.parametrize("p", [0.5, 0.8, 0.92])
+def test_the_limit_is_right_at_least_as_often_as_it_says(p):
+    n, delta = 40, 0.05
+    wrong = sum(
+        math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1) if lower_limit(k, n, delta) > p
+    )
+    assert 0 < wrong <= delta
+
+
+@pytest.mark.parametrize(("p10", "p01"), [(0.3, 0.0), (0.2, 0.1), (0.1, 0.1), (0.1, 0.3)])
+def test_the_bound_on_accuracy_lost_is_right_at_least_as_often_as_it_says(p10, p01):
+    n, confidence = 25, 0.9
+    wrong = total = 0.0
+    for n10 in range(n + 1):
+        for n01 in range(n + 1 - n10):
+            ways = math.comb(n, n10) * math.comb(n - n10, n01)
+            chance = ways * p10**n10 * p01**n01 * (1 - p10 - p01) ** (n - n10 - n01)
+            found = Agreement(n, 0, confidence, n10, n01, 0).accuracy_lost_upper_bound
+            total += chance
+            wrong += chance * (found < p10 - p01)
+    assert total == pytest.approx(1)
+    assert 0 < wrong <= 1 - confidence
+
+
+class Table(nn.Module):
+    """Answers by rows of a table; inputs are row numbers."""
+
+    def __init__(self, classes: list[int]) -> None:
+        super().__init__()
+        self.scores = nn.functional.one_hot(torch.tensor(classes), 3).float()
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.scores[rows]
+
+
+DENSE, PRUNED, TRUTH = [0, 1, 2, 0, 1, 2], [0, 1, 1, 1, 1, 0], [0, 1, 2, 1, 0, 1]
+
+
+@pytest.mark.parametrize("size", [1, 4, 6])
+def test_counts(size):
+    rows, labels = torch.arange(6), torch.tensor(TRUTH)
+    batches = zip(rows.split(size), labels.split(size), strict=True)
+    found = agreement(Table(DENSE), Table(PRUNED), batches, 0.9)
+    # Rows 0 and 1: both right; 2: only the dense one; 3: only the pruned one; 4: both wrong alike; 5: apart.
+    assert found == Agreement(6, 3, 0.9, 1, 1, 2)
+    assert found.accuracy_lost == 0
+    assert found.lower_bound == lower_limit(3, 6, 1 - 0.9)
+
+
+def test_without_labels_nothing_is_said_of_accuracy():
+    found = agreement(Table(DENSE), Table(PRUNED), [(torch.arange(6), None)])
+    assert (found.samples, found.agree, found.confidence) == (6, 3, 0.99)
+    assert found.accuracy_lost is None
+    assert found.accuracy_lost_upper_bound is None
+
+
+def test_refusals():
+    with pytest.raises(DataError, match="at least one held-out sample"):
+        agreement(Table(DENSE), Table(PRUNED), [])
+    with pytest.raises(ConfigError, match=r"certify.confidence must be in \(0, 1\), got 1"):
+        agreement(Table(DENSE), Table(PRUNED), [], 1)
+    with pytest.raises(ConfigError, match=r"successes must be in .* got 3 of 2"):
+        lower_limit(3, 2, 0.1)
+    with pytest.raises(ConfigError, match=r"delta must be in \(0, 1\), got 0"):
+        lower_limit(1, 2, 0)

@@ -1,0 +1,235 @@
+"""A network as a chain: the same outputs, folded batch-norm, adjoints, Lipschitz constants, refusals."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from feta.certificates.chain import chain_of
+from feta.certificates.stages import Affine, AvgPool, Flatten, MaxPool, ReLU
+from feta.errors import ConfigError, ModelError
+
+IMAGES = torch.randn(3, 2, 9, 8, generator=torch.Generator().manual_seed(1))
+
+
+def with_statistics(model: nn.Module) -> nn.Module:
+    """Batch-norms that do something: statistics and factors unlike the ones they start with."""
+    generator = torch.Generator().manual_seed(2)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+            module.running_mean.normal_(generator=generator)
+            module.running_var.uniform_(0.5, 2, generator=generator)
+            nn.init.normal_(module.weight, 1, 0.3, generator=generator)
+            nn.init.normal_(module.bias, generator=generator)
+    return model
+
+
+def network(*layers: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    return with_statistics(nn.Sequential(*layers))
+
+
+class Functional(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 4, 3, padding=1)
+        self.dense = nn.Linear(4 * 2 * 2, 3)
+
+    def forward(self, x):
+        x = F.max_pool2d(F.relu(self.conv(x)), 2, stride=1)
+        x = F.avg_pool2d(x, 2, 2)
+        x = F.adaptive_avg_pool2d(x, 2)
+        x = F.dropout(x, 0.5, self.training)
+        return self.dense(x.view(x.size(0), -1))
+
+
+NETWORKS = {
+    "dense": lambda: network(nn.Flatten(), nn.Linear(144, 5), nn.ReLU(), nn.Linear(5, 3, bias=False)),
+    "norms": lambda: network(
+        nn.BatchNorm2d(2),
+        nn.Conv2d(2, 4, 3, stride=2, bias=False),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.BatchNorm1d(48),
+        nn.Linear(48, 6),
+        nn.Dropout(),
+        nn.BatchNorm1d(6),
+    ),
+    "pools": lambda: network(
+        nn.Conv2d(2, 4, (2, 3), padding="same", padding_mode="reflect"),
+        nn.MaxPool2d(3, stride=2, padding=1),
+        nn.AvgPool2d(2, stride=1, padding=1, ceil_mode=True),
+        nn.Conv2d(4, 4, 3, padding=1, groups=2),
+        nn.AvgPool2d(3, stride=2, padding=1, count_include_pad=False),
+        nn.AvgPool2d(2, divisor_override=3),
+        nn.Flatten(),
+    ),
+    "adaptive": lambda: network(nn.AdaptiveAvgPool2d((4, 3)), nn.Conv2d(2, 4, 2), nn.Sequential(nn.ReLU())),
+    "functional": Functional,
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_chain_does_what_the_network_does(name):
+    model = NETWORKS[name]()
+    chain = chain_of(model, IMAGES)
+    expected = model.eval().double()(IMAGES.double())
+    torch.testing.assert_close(chain.apply(IMAGES), expected, rtol=1e-9, atol=1e-9)
+    assert chain.in_shape == (2, 9, 8)
+    assert chain.out_shape == tuple(expected.shape[1:])
+    for before, after in zip(chain.stages, chain.stages[1:], strict=False):
+        assert before.out_shape == after.in_shape
+
+
+def test_batch_norm_is_folded_where_it_can_be():
+    chain = chain_of(NETWORKS["norms"](), IMAGES)
+    assert [(type(stage), stage.name) for stage in chain.stages] == [
+        (Affine, "0"),
+        (Affine, "1"),
+        (ReLU, "3"),
+        (Flatten, "4"),
+        (Affine, "5"),
+        (Affine, "6"),
+    ]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_transposes_and_absolute_values(name):
+    x = IMAGES.double()
+    for stage in chain_of(NETWORKS[name](), IMAGES).stages:
+        y = stage.apply(x)
+        if isinstance(stage, Affine | AvgPool | Flatten):
+            straight = stage.linear(x) if isinstance(stage, Affine) else y
+            other = torch.randn(y.shape, dtype=y.dtype, generator=torch.Generator().manual_seed(3))
+            torch.testing.assert_close((straight * other).sum(), (x * stage.transpose(other)).sum())
+        if isinstance(stage, Affine):
+            torch.testing.assert_close(
+                (stage.apply_abs(x) * other).sum(), (x * stage.transpose_abs(other)).sum()
+            )
+            assert (stage.apply_abs(x.abs()) >= stage.linear(x).abs() - 1e-9).all()
+        x = y
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_lipschitz_constants_hold(name):
+    generator = torch.Generator().manual_seed(4)
+    for stage in chain_of(NETWORKS[name](), IMAGES).stages:
+        x = torch.randn(200, *stage.in_shape, dtype=torch.float64, generator=generator)
+        # One pixel alone is where windows that overlap tell.
+        step = torch.zeros_like(x).flatten(1)
+        step[torch.arange(200), torch.randint(step.shape[1], (200,), generator=generator)] = 5
+        moved = stage.apply(x + step.reshape(x.shape)) - stage.apply(x)
+        ratio = moved.flatten(1).norm(dim=1) / step.norm(dim=1)
+        assert float(ratio.max()) <= stage.lipschitz * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("pool", "overlap"),
+    [
+        (nn.MaxPool2d(2), 1),
+        (nn.MaxPool2d(2, stride=3), 1),
+        (nn.MaxPool2d(3, stride=2, padding=1), 4),
+        (nn.MaxPool2d(3, stride=1), 9),
+        (nn.MaxPool2d((1, 2), stride=1), 2),
+        (nn.MaxPool2d(2, stride=2, dilation=2), 4),
+    ],
+)
+def test_overlap_of_max_pooling(pool, overlap):
+    stage = next(
+        s for s in chain_of(network(nn.Conv2d(2, 1, 1), pool), IMAGES).stages if isinstance(s, MaxPool)
+    )
+    assert stage.overlap == overlap
+    assert stage.lipschitz == math.sqrt(overlap)
+
+
+def test_overlap_is_reached():
+    """One bright pixel that is in four windows moves four outputs."""
+    stage = chain_of(network(nn.Conv2d(2, 1, 1), nn.MaxPool2d(3, 2, 1)), IMAGES).stages[1]
+    x = torch.zeros(1, 1, 9, 8, dtype=torch.float64)
+    x[0, 0, 3, 3] = 1
+    assert float(stage.apply(x).norm()) == stage.lipschitz == 2
+
+
+def test_average_pooling_is_exact():
+    stage = chain_of(network(nn.AvgPool2d(2), nn.Conv2d(2, 1, 1)), IMAGES).stages[0]
+    assert stage.lipschitz == pytest.approx(0.5)
+
+
+def test_norm_and_difference_of_layers():
+    first, second = (chain_of(NETWORKS["dense"](), IMAGES).affines[0] for _ in range(2))
+    second.weight[0, 0] += 3
+    second.bias[1] -= 2
+    difference = second.minus(first)
+    assert difference.norm.value == pytest.approx(3)
+    assert difference.bias_norm == pytest.approx(2)
+    conv = chain_of(NETWORKS["adaptive"](), IMAGES).affines[0]
+    assert conv.bias_norm == pytest.approx(float(conv.bias.norm()) * math.sqrt(3 * 2))
+    with pytest.raises(ModelError, match="layer '0' must have the same shape in both networks"):
+        chain_of(NETWORKS["norms"](), IMAGES).affines[0].minus(first)
+
+
+def test_the_model_is_left_alone():
+    model = NETWORKS["norms"]().train()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    chain_of(model, IMAGES)
+    assert model.training
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert model[1].weight.dtype == torch.float32
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 2, 3, padding=1)
+
+    def forward(self, x):
+        return x + self.conv(x)
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.dense(x if x.sum() > 0 else -x)
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.dense(x) * 2
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (Residual(), "must be a chain, got 'add' which reads x and conv"),
+        (Branching(), "cannot be traced"),
+        (Scaled(), r"got 'mul' \(a function\)"),
+        (network(nn.Conv2d(2, 2, 1), nn.Sigmoid()), r"got '1' \(Sigmoid\)"),
+        (
+            nn.Sequential(nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2, track_running_stats=False)),
+            "'1' must have running",
+        ),
+        (network(nn.ReLU()), "at least one Linear or Conv2d"),
+    ],
+)
+def test_what_is_not_a_chain_is_refused(model, words):
+    with pytest.raises(ModelError, match=words):
+        chain_of(model, IMAGES)
+
+
+def test_bad_example():
+    with pytest.raises(ConfigError, match="example must be a batch of float inputs"):
+        chain_of(network(nn.Linear(3, 3)), torch.zeros(3))
+    with pytest.raises(ModelError, match="finite outputs on the example"):
+        chain_of(network(nn.Linear(8, 3)), torch.full((2, 8), float("nan")))

@@ -1,0 +1,314 @@
+"""Networks that would get a wrong certificate if they were taken for what they look like."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils import prune
+
+from feta.certificates.certificate import certify
+from feta.certificates.chain import chain_of
+from feta.errors import ConfigError, DataError, ModelError
+from feta.solvers.norms import operator_norm
+from feta.theory.dimension import intrinsic_dimension
+
+X = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
+
+
+def net(*layers: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(*(layers or (nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)))).eval()
+
+
+def both(model: nn.Module, x: torch.Tensor = X, **options):
+    return certify(model, copy.deepcopy(model), x, samples=len(x), **options)
+
+
+def cancelling(seed: int) -> nn.Module:
+    """Two batch-norms in a row: the first adds 1e5 and takes it away, the second multiplies by a thousand."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(1, 2, bias=False), nn.BatchNorm1d(2), nn.BatchNorm1d(2)).eval()
+    first, second = model[1], model[2]
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[1.0], [-1.0]]))
+        first.running_var.uniform_(0.5, 2)
+        first.running_mean.uniform_(1e5, 2e5)
+        first.weight.uniform_(0.5, 2)
+        shift = (
+            first.running_mean.double()
+            * first.weight.double()
+            / (first.running_var.double() + first.eps).sqrt()
+        )
+        first.bias.copy_(shift)
+        second.running_mean.copy_(first.bias.double() - shift)
+        second.weight.fill_(1e3)
+    return model
+
+
+def test_batch_norm_after_batch_norm():
+    """What the first one rounds the second one multiplies: the constants cancel, their errors do not."""
+    x = torch.tensor([[s * v] for v in (1.0, 0.05, 0.02, 0.01, 0.005) for s in (1, -1)])
+    for seed in range(5):
+        model = cancelling(seed)
+        found = both(model, x, attack=None)
+        for form in found.forms.values():
+            for centre, radius, classes in zip(x, form.radius, found.classes, strict=True):
+                ball = centre + (1 - 1e-6) * radius * torch.linspace(-1, 1, 4001)[:, None]
+                assert radius == 0 or bool((model(ball).argmax(1) == classes[0]).all())
+    assert len(chain_of(model, x).affines) == 2
+
+
+class Cast(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = net()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.body(x).float()
+
+
+def test_half_precision_inside_is_refused_and_outside_is_kept_out():
+    with pytest.raises(ModelError, match=r"compute in float32 or float64, got aten\..* in bfloat16"):
+        both(Cast().eval())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = both(net())
+    assert inside.to_dict() == both(net()).to_dict()
+
+
+@pytest.mark.parametrize("place", ["0", "1", ""])
+def test_hooks_are_refused(place):
+    model = net()
+    model.get_submodule(place).register_forward_hook(lambda module, args, output: output.clamp(max=6.0))
+    with pytest.raises(ModelError, match="must have no forward hooks, got one on"):
+        both(model)
+    model = net()
+    model.get_submodule(place).register_forward_pre_hook(lambda module, args: None)
+    with pytest.raises(ModelError, match="must have no forward hooks, got one on"):
+        both(model)
+
+
+def test_torch_s_own_pruning_is_made_permanent_first():
+    model = net()
+    prune.l1_unstructured(model[0], "weight", amount=0.5)
+    with pytest.raises(ModelError, match=r"torch's own pruning by torch.nn.utils.prune.remove"):
+        certify(net(), model, X)
+    prune.remove(model[0], "weight")
+    assert both(model).forms["local"].any_certified == len(X)
+
+
+@torch.fx.wrap
+def relu(x: torch.Tensor) -> torch.Tensor:
+    return x.clamp(0, 6)
+
+
+class Named(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = net()[0], net()[2]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(relu(self.first(x)))
+
+
+def test_a_function_is_known_by_what_it_is():
+    with pytest.raises(ModelError, match="got 'relu'"):
+        both(Named().eval())
+
+
+def test_a_negative_divisor():
+    layers = nn.AvgPool2d(2, divisor_override=-2), nn.Flatten(), nn.ReLU(), nn.Linear(4, 3)
+    with pytest.raises(ModelError, match="must have a divisor > 0, got -2"):
+        both(net(*layers), torch.randn(6, 1, 4, 4))
+
+
+def test_values_beyond_float32_are_not_certified():
+    model = net(nn.Linear(1, 2, bias=False))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[2e37], [1e37]]))
+    found = both(model, torch.tensor([[10.0], [1.0]]), attack=None)
+    ball = torch.linspace(-1, 1, 2001)[:, None]
+    for form in found.forms.values():
+        for centre, radius in zip((10.0, 1.0), form.radius, strict=True):
+            assert bool((model(centre + radius * ball).argmax(1) == 0).all())
+            assert bool(torch.isfinite(model(centre + radius * ball)).all())
+
+
+def test_the_ball_as_well_as_the_sample_must_be_in_range():
+    model = net(nn.Linear(1, 2, bias=False))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[2e37], [1e37]]))
+    radius = both(model, torch.tensor([[8.0], [1.0]]), attack=None, forms=("global",)).forms["global"].radius
+    assert radius[0] == 0  # its ball reaches sums of 3e38
+    assert radius[1] > 0.9
+
+
+def test_the_local_radius_of_a_deep_network():
+    """Thousands of times the global one: the search must not begin at what the other form says."""
+    torch.manual_seed(0)
+    hidden = [layer for _ in range(16) for layer in (nn.Linear(24, 24), nn.ReLU())]
+    model = nn.Sequential(nn.Linear(4, 24), nn.ReLU(), *hidden, nn.Linear(24, 3)).double().eval()
+    for layer in model[::2]:
+        nn.init.kaiming_normal_(layer.weight)
+        nn.init.zeros_(layer.bias)
+    x = X[:5].double()
+    found = certify(model, copy.deepcopy(model), x, samples=5, attack=None, refined=64)
+    x.requires_grad_()
+    top = model(x).topk(2, dim=1).values
+    (slope,) = torch.autograd.grad((top[:, 0] - top[:, 1]).sum(), x)
+    linear = ((top[:, 0] - top[:, 1]) / slope.norm(dim=1)).tolist()
+    assert all(local > 0.02 * scale for local, scale in zip(found.forms["local"].radius, linear, strict=True))
+
+
+def test_what_the_attack_refutes_is_not_certified(monkeypatch):
+    from feta.theory import geometry
+
+    wrong = lambda chain, inputs, classes, rounding, norm: torch.full((len(inputs),), 1e3).double()  # noqa: E731
+    monkeypatch.setattr(geometry, "global_radius", wrong)
+    form = both(net(), forms=("global",)).forms["global"]
+    assert form.certified_but_changed > 30
+    assert form.any_certified == len(X) - form.certified_but_changed
+
+
+def test_values_that_are_not_finite_agree_with_nothing():
+    bad = X.clone()
+    bad[20:] = torch.nan
+    with pytest.raises(DataError, match="finite inputs, got inf or NaN"):
+        both(net(), bad)
+    model = net()
+    with torch.no_grad():
+        model[2].weight.fill_(3e38)
+    with pytest.raises(DataError, match="finite scores, got inf or NaN"):
+        both(model)
+
+
+@pytest.mark.parametrize(
+    ("data", "labels", "error"),
+    [
+        (X, torch.zeros(40, 1, dtype=torch.long), DataError),
+        (X, torch.zeros(40), DataError),
+        ([{"x": X}], None, ConfigError),
+        ([(X, torch.zeros(40, 3))], None, DataError),
+    ],
+)
+def test_data_of_another_kind(data, labels, error):
+    with pytest.raises(error, match="must be"):
+        certify(net(), net(), data, labels)
+
+
+def test_labels_as_a_list():
+    assert certify(net(), net(), X, [0] * 40, forms=("global",)).agreement.both_right is not None
+
+
+class Pair(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x, x
+
+
+def test_outputs_of_another_kind():
+    for model in (
+        nn.Sequential(net(), Pair()),
+        net(nn.Linear(4, 1)),
+        net(nn.Unflatten(1, (2, 2)), nn.Linear(2, 3)),
+    ):
+        with pytest.raises(ModelError, match="two or more scores for each sample"):
+            both(model)
+    with pytest.raises(ModelError, match="of one type, got"):
+        certify(net(), net().double(), X)
+
+
+class Silent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = net()
+
+    @torch.no_grad()
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(x)
+
+
+def test_a_network_without_gradients():
+    with pytest.raises(ModelError, match="must have gradients in its input"):
+        both(Silent().eval())
+
+
+def test_the_caller_s_data_stay_as_they_are():
+    before = X.clone()
+    both(net(nn.ReLU(inplace=True), nn.Linear(4, 3)))
+    assert torch.equal(X, before)
+
+
+class Pooled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.last = nn.Conv2d(1, 4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.relu(self.conv(x))
+        return self.last(torch.flatten(F.avg_pool2d(x, x.size()[2:]), 1))
+
+
+def test_sizes_read_from_the_values():
+    assert both(Pooled().eval(), torch.randn(5, 1, 6, 6)).forms["local"].any_certified == 5
+
+
+def test_local_is_never_less_than_global():
+    """Where all hidden units are dead the slope is zero, and says nothing of how far to look."""
+    model = net()
+    with torch.no_grad():
+        model[0].bias.fill_(-8.0)
+    found = both(model)
+    pairs = zip(found.forms["local"].radius, found.forms["global"].radius, strict=True)
+    assert all(local >= everywhere for local, everywhere in pairs)
+    assert min(found.forms["local"].radius) > 0
+
+
+def test_a_sample_without_a_slope_does_not_mislead_the_next(monkeypatch):
+    from feta.theory import geometry
+
+    monkeypatch.setattr(geometry, "BATCH_VALUES", 1)  # a batch for each sample
+    model = net()
+    with torch.no_grad():
+        model[0].bias.fill_(-2.0)
+    dead = torch.full((1, 4), 1e-3)
+    with torch.no_grad():
+        assert not bool((model[0](dead) > 0).any())
+    alone = both(model, X[:3]).forms["local"].radius
+    after = both(model, torch.cat([dead, X[:3]])).forms["local"].radius
+    assert after[0] > 0
+    assert after[1:] == pytest.approx(alone, rel=0.1)
+
+
+def test_what_rounding_costs_is_said():
+    form = both(net(), forms=("global",)).to_dict()["forms"]["global"]
+    assert form["certified_any_in_exact_arithmetic"] >= form["certified_any"]
+
+
+@pytest.mark.parametrize("scale", [1e-170, 1e160])
+def test_norms_of_extreme_weights(scale):
+    conv = nn.Conv2d(2, 3, 3, padding=1).double()
+    plain = operator_norm(conv, (2, 6, 6))
+    with torch.no_grad():
+        conv.weight.mul_(scale)
+    found = operator_norm(conv, (2, 6, 6))
+    assert found.converged
+    assert found.value == pytest.approx(scale * plain.value)
+    assert found.upper == pytest.approx(scale * plain.upper)
+
+
+def test_rows_that_nearly_coincide():
+    cloud = torch.rand(400, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 100
+    plain = intrinsic_dimension(cloud)
+    twins = intrinsic_dimension(torch.cat([cloud, cloud[:1] + 1e-9]))
+    assert twins.maximum_likelihood == pytest.approx(plain.maximum_likelihood, rel=0.05)
+    assert twins.two_nn == pytest.approx(plain.two_nn, rel=0.05)
+
+
+def test_batches_without_labels_as_a_loader_gives_them():
+    loader = [[part] for part in X.split(10)]
+    assert certify(net(), net(), loader, forms=("global",), attack=None).agreement.samples == len(X)

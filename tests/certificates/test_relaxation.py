@@ -1,0 +1,212 @@
+"""The local bounds: sound on every architecture, at least as tight as plain CROWN, exact where they can be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from feta.certificates.chain import chain_of
+from feta.certificates.radius import global_radius
+from feta.certificates.relaxation import Relaxation
+from feta.certificates.rounding import Rounding
+
+INPUT = (2, 6, 6)
+
+
+def networks() -> dict[str, nn.Module]:
+    torch.manual_seed(0)
+    dense = nn.Sequential(
+        nn.Flatten(), nn.Linear(72, 20), nn.ReLU(), nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 5)
+    )
+    conv = nn.Sequential(
+        nn.Conv2d(2, 6, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 8, 3, padding="same"),
+        nn.ReLU(),
+        nn.MaxPool2d(3, stride=2, padding=1),
+        nn.Flatten(),
+        nn.Linear(32, 10),
+        nn.ReLU(),
+        nn.Linear(10, 5),
+    )
+    norm = nn.Sequential(
+        nn.Conv2d(2, 6, 3, stride=2, groups=2, bias=False),
+        nn.BatchNorm2d(6),
+        nn.ReLU(),
+        nn.AvgPool2d(2, stride=1, padding=1),
+        nn.Conv2d(6, 5, 1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+    )
+    norm(torch.randn(50, *INPUT))  # running statistics that differ from 0 and 1
+    pool_first = nn.Sequential(nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(18, 5))
+    return {"dense": dense, "conv": conv, "norm": norm, "pool first": pool_first}
+
+
+NETWORKS = {name: model.eval() for name, model in networks().items()}
+
+
+def samples(count: int) -> torch.Tensor:
+    return torch.randn(count, *INPUT, generator=torch.Generator().manual_seed(1))
+
+
+def relaxation(name: str, **options) -> Relaxation:
+    model = NETWORKS[name]
+    return Relaxation(chain_of(model, samples(2)), Rounding.of(model), **options)
+
+
+def smallest_seen(
+    model: nn.Module, x: torch.Tensor, classes: torch.Tensor, radius: float, norm: str
+) -> torch.Tensor:
+    """The smallest f_c - f_j over random points, corners and gradient steps in the ball, for each j."""
+    generator = torch.Generator().manual_seed(2)
+    seen = torch.full((len(x), 5), float("inf"))
+    for target in range(5):
+        for start in range(3):
+            away = torch.randn(x.shape, generator=generator)
+            for _ in range(6):
+                point = (x + _scaled(away, radius * 0.999999, norm)).requires_grad_()
+                scores = model(point)
+                lead = scores.gather(1, classes[:, None]) - scores
+                seen = torch.minimum(seen, lead.detach())
+                (gradient,) = torch.autograd.grad(lead[:, target].sum(), point)
+                away = -gradient if start else torch.randn(x.shape, generator=generator)
+    return seen
+
+
+def _scaled(away: torch.Tensor, radius: float, norm: str) -> torch.Tensor:
+    if norm == "linf":
+        return radius * away.sign()
+    return radius * away / away.flatten(1).norm(dim=1).clamp_min(1e-30).view(-1, 1, 1, 1)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("norm", ["l2", "linf"])
+def test_no_point_of_the_ball_lies_below_the_bound(name, norm):
+    model, x = NETWORKS[name], samples(6)
+    classes = model(x).argmax(1)
+    others = torch.nn.functional.one_hot(classes, 5) == 0
+    relaxed = [relaxation(name, norm=norm, refined=refined) for refined in (0, 7, 1000)]
+    for radius in (0.003, 0.1, 1.0) if norm == "l2" else (0.0005, 0.02, 0.2):
+        seen = smallest_seen(model, x, classes, radius, norm)
+        for one in relaxed:
+            bound = one.margins(x, classes, torch.full((6,), radius))
+            assert (bound[others] <= seen[others]).all()
+            assert (bound[~others] == float("inf")).all()
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_tiny_ball_loses_next_to_nothing(name):
+    """So the bounds above hold not because they are far away."""
+    model, x = NETWORKS[name], samples(6)
+    classes = model(x).argmax(1)
+    bound = relaxation(name).margins(x, classes, torch.full((6,), 1e-9))
+    scores = chain_of(model, x).apply(x)
+    exact = scores.gather(1, classes[:, None]) - scores
+    own = torch.nn.functional.one_hot(classes, 5).bool()
+    torch.testing.assert_close(bound.masked_fill(own, 0), exact, atol=2e-4, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["dense", "conv"])
+def test_more_work_gives_more(name):
+    """On the whole: a smaller box may choose another line below a ReLU, which need not suit every margin."""
+    model, x = NETWORKS[name], samples(6)
+    classes = model(x).argmax(1)
+    others = torch.nn.functional.one_hot(classes, 5) == 0
+    ball = torch.full((6,), 0.3)
+    none, some, every = (
+        relaxation(name, refined=r).margins(x, classes, ball)[others].mean() for r in (0, 3, 999)
+    )
+    assert none < some < every
+    # Memory is how much is done at once, not what is found.
+    split = relaxation(name, refined=999, memory=1).margins(x, classes, ball)
+    torch.testing.assert_close(split[others].mean(), every)
+
+
+def test_samples_do_not_touch_each_other():
+    model, x = NETWORKS["conv"], samples(6)
+    classes = model(x).argmax(1)
+    radius = torch.tensor([0.01, 0.05, 0.1, 0.2, 0.4, 0.8])
+    whole = relaxation("conv", refined=1000).margins(x, classes, radius)
+    for row in range(6):
+        one = slice(row, row + 1)
+        alone = relaxation("conv", refined=1000).margins(x[one], classes[one], radius[one])
+        torch.testing.assert_close(alone, whole[one])
+
+
+def crown(weights, biases, x, radius, c, j):
+    """Plain CROWN in float64, one margin, loops over layers and units: Zhang et al. 2018 with adaptive slopes."""
+
+    def substitute(row, constant, layer, boxes):
+        """A lower bound of row @ z_layer + constant, z the values before the ReLU of `layer`."""
+        while layer > 0:
+            constant += row @ biases[layer]
+            row = row @ weights[layer]
+            layer -= 1
+            low, high = boxes[layer]
+            for unit in range(len(row)):
+                least, most = low[unit], high[unit]
+                if most <= 0:
+                    row[unit] = 0.0
+                elif least < 0:
+                    if row[unit] >= 0:
+                        row[unit] *= 1.0 if most > -least else 0.0
+                    else:
+                        constant += row[unit] * -least * most / (most - least)
+                        row[unit] *= most / (most - least)
+        constant += row @ biases[0]
+        row = row @ weights[0]
+        return row @ x + constant - radius * np.sqrt(row @ row)
+
+    boxes: list[tuple[np.ndarray, np.ndarray]] = []
+    for layer in range(len(weights) - 1):
+        eye = np.eye(len(biases[layer]))
+        low = np.array([substitute(row.copy(), 0.0, layer, boxes) for row in eye])
+        high = np.array([-substitute(-row, 0.0, layer, boxes) for row in eye])
+        boxes.append((low, high))
+    last = np.zeros(len(biases[-1]))
+    last[c], last[j] = 1.0, -1.0
+    return substitute(last, 0.0, len(weights) - 1, boxes)
+
+
+@pytest.mark.parametrize("radius", [0.05, 0.4, 1.5])
+def test_it_is_plain_crown_or_tighter(radius):
+    model, x = NETWORKS["dense"], samples(3)
+    classes = model(x).argmax(1)
+    layers = [layer for layer in model if isinstance(layer, nn.Linear)]
+    weights = [layer.weight.detach().double().numpy() for layer in layers]
+    biases = [layer.bias.detach().double().numpy() for layer in layers]
+    bound = relaxation("dense", refined=1000).margins(x, classes, torch.full((3,), radius))
+    for row in range(3):
+        c = int(classes[row])
+        for j in {0, 1, 2, 3, 4} - {c}:
+            slow = crown(weights, biases, x[row].flatten().double().numpy(), radius, c, j)
+            # Never below it but for rounding; and near it: both relax the same ReLUs.
+            assert slow - 1e-3 <= bound[row, j] <= slow + 0.5 * max(abs(slow), 0.2)
+
+
+def test_a_linear_network_is_exact():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(72, 5))
+    x = samples(4)
+    classes = model(x).argmax(1)
+    bound = Relaxation(chain_of(model, x)).margins(x, classes, torch.full((4,), 0.3))
+    W, scores = model[1].weight.detach().double(), model(x).detach().double()
+    exact = scores.gather(1, classes[:, None]) - scores - 0.3 * (W[classes][:, None] - W[None]).norm(dim=2)
+    others = torch.nn.functional.one_hot(classes, 5) == 0
+    torch.testing.assert_close(bound[others], exact[others], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["dense", "conv"])
+def test_it_certifies_what_the_global_form_does(name):
+    model, x = NETWORKS[name], samples(20)
+    classes = model(x).argmax(1)
+    relaxed = relaxation(name)
+    radius = global_radius(relaxed.chain, x, classes, relaxed.rounding)
+    some = radius > 1e-4
+    assert some.sum() > 10
+    assert relaxed.certified(x[some], classes[some], 0.99 * radius[some]).all()

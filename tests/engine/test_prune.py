@@ -1,0 +1,667 @@
+"""The engine: exact counts, the caller's model untouched, what each layer is shown, and every refusal."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import tempfile
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.utils import parametrizations
+from torch.nn.utils import prune as torch_prune
+
+import feta
+from feta import ConfigError, DataError, LayerProblem, LayerSolution, ModelError, Sparsity, Status
+from feta.engine.prune import DEFAULT_METHOD
+from feta.pruners import METHODS
+from feta.sparsity import top_k_mask
+
+
+def mlp(*, seed: int = 0, **kind: Any) -> nn.Sequential:
+    torch.manual_seed(seed)
+    layers: OrderedDict[str, nn.Module] = OrderedDict(
+        fc1=nn.Linear(6, 8), relu1=nn.ReLU(), fc2=nn.Linear(8, 7), relu2=nn.ReLU(), out=nn.Linear(7, 3)
+    )
+    return nn.Sequential(layers).to(**kind)
+
+
+def convnet() -> nn.Sequential:
+    torch.manual_seed(0)
+    layers: OrderedDict[str, nn.Module] = OrderedDict(
+        conv1=nn.Conv2d(2, 4, 3, padding=1),
+        relu1=nn.ReLU(),
+        conv2=nn.Conv2d(4, 6, 3, groups=2),
+        relu2=nn.ReLU(),
+        flatten=nn.Flatten(),
+        fc1=nn.Linear(24, 5),
+        relu3=nn.ReLU(),
+        out=nn.Linear(5, 3),
+    )
+    return nn.Sequential(layers)
+
+
+# Tests that are about the engine, not about a method, use the one whose result can be told beforehand.
+thresholded = functools.partial(feta.prune, method="threshold")
+X = torch.randn(50, 6, generator=torch.Generator().manual_seed(1))
+IMAGES = torch.randn(9, 2, 4, 4, generator=torch.Generator().manual_seed(2))
+
+
+def spy(passes: str = "few", act=None) -> Any:
+    """A pruner that keeps what it is shown, and halves the largest weights so that networks differ."""
+
+    @dataclass(frozen=True)
+    class Spy:
+        name: ClassVar[str] = "spy"
+        seen: ClassVar[list[dict[str, Any]]] = []
+        seed: int = 0
+
+        def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
+            A, B = (torch.cat(parts) for parts in zip(*problem.rows.chunks(), strict=True))
+            kept = replace(problem, stream=None, trace=None)
+            self.seen.append({"problem": kept, "target": target, "A": A, "B": B, "seed": self.seed})
+            if act is not None:
+                return act(problem, target)
+            mask = top_k_mask(problem.W.abs(), target.count(problem.W.numel()))
+            problem.report("fit", loss=0.5)
+            return LayerSolution(problem.W.where(mask, 0) / 2, problem.bias)
+
+    Spy.passes = passes
+    return Spy()
+
+
+def shown(model: nn.Module, data: Any, **options: Any) -> dict[str, dict[str, Any]]:
+    pruner = spy()
+    result = feta.prune(model, data, 0.5, pruner, **options)
+    return {"result": result, **{entry["problem"].name: entry for entry in pruner.seen}}
+
+
+def state(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def hooks(model: nn.Module) -> list[int]:
+    return [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()]
+
+
+# Counts, masks and reports
+
+
+@given(st.integers(0, 99))
+def test_counts_are_exact_and_masks_match(percent):
+    model = mlp()
+    result = thresholded(model, sparsity=percent / 100)
+    assert list(result.masks) == ["fc1", "fc2"]
+    for layer in result.report.layers:
+        weight = result.model.get_submodule(layer.name).weight
+        expected = Sparsity(percent / 100).count(weight.numel())
+        assert layer.nonzeros == int((weight != 0).sum()) == expected
+        assert torch.equal(result.masks[layer.name], weight != 0)
+        assert layer.sparsity == 1 - expected / weight.numel()
+        assert layer.shape == tuple(weight.shape)
+    kept = sum(layer.nonzeros for layer in result.report.layers)
+    assert result.report.sparsity == pytest.approx(1 - kept / (48 + 56))
+
+
+def test_only_the_chosen_weights_change():
+    model, result = mlp(), thresholded(mlp(), X, 0.5)
+    for name, tensor in result.model.state_dict().items():
+        assert torch.equal(tensor, model.state_dict()[name]) == (name not in ("fc1.weight", "fc2.weight"))
+
+
+@pytest.mark.parametrize("method", ["threshold", spy(), spy("many")], ids=["threshold", "few", "many"])
+def test_the_callers_model_is_untouched(method):
+    model, seen = mlp(), []
+    model.relu1.eval()
+    model.fc1.bias.requires_grad_(False)
+    model.fc2.register_forward_hook(lambda module, args, output: seen.append(1))
+    before = state(model), [m.training for m in model.modules()], hooks(model)
+    result = feta.prune(model, X, 0.5, method)
+    after = state(model), [m.training for m in model.modules()], hooks(model)
+    assert after[1:] == before[1:]
+    assert all(torch.equal(after[0][name], tensor) for name, tensor in before[0].items())
+    assert {t.data_ptr() for t in model.parameters()}.isdisjoint(
+        t.data_ptr() for t in result.model.parameters()
+    )
+    assert [m.training for m in result.model.modules()] == before[1]
+    assert [p.requires_grad for p in result.model.parameters()] == [
+        p.requires_grad for p in model.parameters()
+    ]
+    assert all(p.is_leaf and p.grad is None for p in result.model.parameters())
+    assert seen
+
+
+def test_the_callers_model_is_untouched_when_the_method_fails():
+    def fail(problem, target):
+        raise RuntimeError("out of luck")
+
+    model = mlp()
+    before = state(model), [m.training for m in model.modules()], hooks(model)
+    with pytest.raises(RuntimeError, match="out of luck"):
+        feta.prune(model, X, 0.5, spy(act=fail))
+    after = state(model), [m.training for m in model.modules()], hooks(model)
+    assert after[1:] == before[1:]
+    assert all(torch.equal(after[0][name], tensor) for name, tensor in before[0].items())
+
+
+def test_the_result_can_be_copied_and_read():
+    result = thresholded(mlp(), X, {"fc1": 0.9, "fc2": 0.5})
+    again = copy.deepcopy(result)
+    assert torch.equal(again.model(X), result.model(X))
+    assert again.report == result.report
+    assert repr(result) == repr(result.report)
+    assert "fc1" in repr(result)
+    back = json.loads(result.report.to_json())
+    assert back["target_sparsity"] == {"fc1": 0.9, "fc2": 0.5}
+    assert [layer["nonzeros"] for layer in back["layers"]] == [5, 28]
+
+
+@torch.no_grad()
+def test_relative_error_is_that_of_the_definition():
+    model = mlp(dtype=torch.float64)
+    result = thresholded(model, X.double(), 0.7, batch_size=7)
+    x, y = X.double(), X.double()
+    for name, layer in zip(("fc1", "fc2"), result.report.layers, strict=True):
+        x, y = (F.relu(m.get_submodule(name)(v)) for m, v in ((model, x), (result.model, y)))
+        assert layer.relative_error == pytest.approx(float((x - y).norm() / x.norm()), rel=1e-12)
+
+
+def test_without_data_there_is_no_relative_error():
+    assert [layer.relative_error for layer in thresholded(mlp()).report.layers] == [None, None]
+
+
+def test_a_layer_whose_output_is_always_zero():
+    model = mlp()
+    with torch.no_grad():
+        model.fc1.bias.fill_(-1000.0)
+    assert thresholded(model, X, 0.5).report.layers[0].relative_error == 0.0
+
+
+# What a layer is shown
+
+
+def test_cascade_shows_the_pruned_networks_inputs_and_the_originals_outputs():
+    model = mlp()
+    found = shown(model, X, mode="cascade")
+    pruned = found["result"].model
+    assert torch.equal(found["fc1"]["A"], X)
+    torch.testing.assert_close(found["fc1"]["B"], F.relu(model.fc1(X)))
+    torch.testing.assert_close(found["fc2"]["A"], F.relu(pruned.fc1(X)))
+    torch.testing.assert_close(found["fc2"]["B"], F.relu(model.fc2(F.relu(model.fc1(X)))))
+    assert not torch.allclose(found["fc2"]["A"], F.relu(model.fc1(X)))
+    assert [found[name]["problem"].cascaded for name in ("fc1", "fc2")] == [False, True]
+
+
+def test_parallel_shows_the_originals_inputs():
+    model = mlp()
+    found = shown(model, X, mode="parallel")
+    torch.testing.assert_close(found["fc2"]["A"], F.relu(model.fc1(X)))
+    torch.testing.assert_close(found["fc2"]["B"], F.relu(model.fc2(F.relu(model.fc1(X)))))
+    assert [found[name]["problem"].cascaded for name in ("fc1", "fc2")] == [False, False]
+
+
+@pytest.mark.parametrize("cache", ["auto", "replay", "disk", "memory"])
+@pytest.mark.parametrize("passes", ["few", "many"])
+def test_every_cache_shows_the_same_and_leaves_nothing_on_disk(monkeypatch, tmp_path, cache, passes):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    reference, pruner = shown(mlp(), X), spy(passes)
+    result = feta.prune(mlp(), iter(X.split(20)), 0.5, pruner, cache=cache)
+    for entry in pruner.seen:
+        torch.testing.assert_close(entry["A"], reference[entry["problem"].name]["A"])
+        torch.testing.assert_close(entry["B"], reference[entry["problem"].name]["B"])
+    assert torch.equal(result.model(X), reference["result"].model(X))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_layers_are_shown_in_order_of_execution():
+    class Backwards(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.out, self.second, self.first = nn.Linear(4, 2), nn.Linear(5, 4), nn.Linear(6, 5)
+
+        def forward(self, x):
+            return self.out(F.relu(self.second(F.relu(self.first(x)))))
+
+    assert list(shown(Backwards(), X))[1:] == ["first", "second"]
+
+
+def test_activations_are_found_and_can_be_given():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2))
+    kinds = lambda **options: [  # noqa: E731
+        str(entry["problem"].activation)
+        for name, entry in shown(model, X, **options).items()
+        if name != "result"
+    ]
+    assert kinds() == ["linear", "relu"]
+    assert kinds(activation="relu") == ["relu", "relu"]
+    assert kinds(activation={"2": "linear"}) == ["linear", "linear"]
+    assert kinds(activation={"[01]": "relu"}) == ["relu", "relu"]
+    with pytest.raises(ConfigError, match="unknown activation 'rellu'; did you mean 'relu'"):
+        kinds(activation="rellu")
+
+
+def test_inputs_of_every_form_reach_the_model():
+    reference = shown(mlp(), X)["fc2"]["A"]
+    for data in (list(X.split(20)), [(x, torch.zeros(len(x))) for x in X.split(20)], iter(X.split(7))):
+        torch.testing.assert_close(shown(mlp(), data)["fc2"]["A"], reference)
+
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = mlp()
+
+        def forward(self, image, scale=1.0):
+            return self.net(image * scale)
+
+    found = shown(Named(), [{"image": X, "scale": torch.tensor(1.0), "labels": torch.zeros(50)}])
+    assert torch.equal(found["net.fc2"]["A"], reference)
+
+
+def test_n_samples_and_the_seed_choose_rows():
+    drawn = [shown(mlp(), X, n_samples=20, seed=seed)["fc1"]["A"] for seed in (0, 0, 1)]
+    assert all(len(A) == 20 for A in drawn)
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+
+
+def test_methods_that_ask_for_it_are_told_how_much_each_output_matters():
+    pruner, plain = spy(), spy()
+    type(pruner).uses_importance = True
+    model = convnet()
+    for method in (pruner, plain):
+        feta.prune(model, IMAGES, 0.5, method, layers=["conv2", "fc1"])
+    assert [tuple(entry["problem"].output_weights.shape) for entry in pruner.seen] == [(3,), (3,), (5,)]
+    assert all((entry["problem"].output_weights > 0).all() for entry in pruner.seen)
+    assert [entry["problem"].output_weights for entry in plain.seen] == [None] * 3
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_callback_order():
+    events = []
+    feta.prune(mlp(), X, 0.5, spy(), callback=events.append)
+    assert [(e.kind, e.layer, e.index, e.total, e.phase, dict(e.values)) for e in events] == [
+        ("start", "fc1", 0, 2, "", {}),
+        ("step", "fc1", 0, 2, "fit", {"loss": 0.5}),
+        ("done", "fc1", 0, 2, "", {}),
+        ("start", "fc2", 1, 2, "", {}),
+        ("step", "fc2", 1, 2, "fit", {"loss": 0.5}),
+        ("done", "fc2", 1, 2, "", {}),
+    ]
+
+
+def test_status_message_and_stats_reach_the_report():
+    def damped(problem, target):
+        return LayerSolution(
+            torch.zeros_like(problem.W), problem.bias, Status.DAMPED, "was singular", {"n": 3}
+        )
+
+    (first, _) = feta.prune(mlp(), X, 0.5, spy(act=damped)).report.layers
+    assert (first.status, first.message, first.stats) == ("damped", "was singular", {"n": 3})
+
+
+# Which layers, how sparse
+
+
+def test_sparsity_per_layer():
+    result = thresholded(mlp(), X, {"fc1": 0.25, "fc2": 0.75})
+    assert [layer.nonzeros for layer in result.report.layers] == [36, 14]
+
+
+def test_layers_of_a_mapping_that_match_nothing_stay_dense():
+    result = thresholded(mlp(), X, {"fc2": 0.75})
+    assert list(result.masks) == ["fc2"]
+    assert torch.equal(result.model.fc1.weight, mlp().fc1.weight)
+
+
+def test_layers_by_pattern():
+    assert list(thresholded(mlp(), X, layers=["*2", "out"]).masks) == ["fc2", "out"]
+
+
+def test_global_magnitude_is_one_threshold():
+    model = mlp()
+    with torch.no_grad():
+        model.fc2.weight.mul_(1.5)
+    result = thresholded(model, sparsity=0.8, allocation="global-magnitude")
+    together = torch.cat([model.fc1.weight.flatten(), model.fc2.weight.flatten()]).abs()
+    expected = top_k_mask(together, Sparsity(0.8).count(104))
+    assert torch.equal(torch.cat([mask.flatten() for mask in result.masks.values()]), expected)
+    assert sum(layer.nonzeros for layer in result.report.layers) == 21
+
+
+def test_convolutions_are_pruned_when_named_also_in_groups():
+    result = thresholded(convnet(), IMAGES, 0.8, layers=["conv*", "fc1"])
+    for layer, weights in zip(result.report.layers, (4 * 2 * 9, 6 * 2 * 9, 24 * 5), strict=True):
+        assert layer.nonzeros == Sparsity(0.8).count(weights)
+    dense = convnet()
+    kept = top_k_mask(dense.conv2.weight.abs(), Sparsity(0.8).count(108))
+    assert torch.equal(result.masks["conv2"], kept)  # groups share the layer's one threshold
+
+
+def test_every_group_of_a_convolution_is_a_problem_of_its_own():
+    pruner = spy()
+    model = convnet()
+    result = feta.prune(model, IMAGES, 0.5, pruner, layers="conv2")
+    assert [tuple(entry["A"].shape) for entry in pruner.seen] == [(9 * 4, 18)] * 2
+    z = F.relu(model.conv2(F.relu(model.conv1(IMAGES)))).movedim(1, -1).reshape(-1, 6)
+    torch.testing.assert_close(torch.cat([entry["B"] for entry in pruner.seen], dim=1), z)
+    assert result.report.layers[0].nonzeros == 54
+    assert result.report.layers[0].relative_error > 0
+
+
+def test_channels_last_models():
+    model = convnet().to(memory_format=torch.channels_last)
+    result = thresholded(model, IMAGES, 0.5, layers="conv*")
+    assert torch.equal(
+        result.masks["conv1"], thresholded(convnet(), IMAGES, 0.5, layers="conv*").masks["conv1"]
+    )
+
+
+def test_a_model_that_is_a_layer():
+    with pytest.raises(
+        ModelError, match=r"two or more Linear layers .* name the layers to prune with layers="
+    ):
+        thresholded(nn.Linear(6, 4), X)
+    assert thresholded(nn.Linear(6, 4), X, 0.5, layers="*").report.layers[0].nonzeros == 12
+
+
+def test_a_layer_the_model_never_runs():
+    class Idle(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net, self.idle = mlp(), nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.net(x)
+
+    with pytest.raises(ModelError, match=r"must run in the model's forward pass, got \['idle'\]"):
+        thresholded(Idle(), X)
+    assert list(thresholded(Idle(), X, layers="net.fc*").masks) == ["net.fc1", "net.fc2"]
+
+
+def test_attention_blocks_prune_where_they_can():
+    """The output projection of nn.MultiheadAttention is read by torch itself and never runs as a layer."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), nn.Linear(8, 2))
+    data = torch.randn(4, 5, 8)
+    with pytest.raises(ModelError, match=r"got \['0.self_attn.out_proj'\] which do not"):
+        thresholded(model, data)
+    found = shown(model, data, layers=["0.linear?"])
+    assert found["0.linear1"]["A"].shape == (20, 8)
+    assert str(found["0.linear1"]["problem"].activation) == "relu"
+
+
+def test_a_shared_layer_is_pruned_once_over_all_its_rows():
+    torch.manual_seed(0)
+    shared = nn.Linear(6, 6)
+    found = shown(nn.Sequential(shared, nn.ReLU(), shared, nn.ReLU(), nn.Linear(6, 2)), X)
+    assert found["0"]["A"].shape == (100, 6)
+    assert found["result"].model[0] is found["result"].model[2]
+    assert found["result"].report.layers[0].nonzeros == 18
+
+
+# Precision
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("compensate", [False, True])
+def test_dtypes_are_kept(dtype, compensate):
+    model = mlp(dtype=dtype)
+    result = thresholded(model, X, 0.75, compensate=compensate)
+    assert {p.dtype for p in result.model.parameters()} == {dtype}
+    assert [layer.nonzeros for layer in result.report.layers] == [12, 14]
+    kept = result.masks["fc1"]
+    assert torch.equal(result.model.fc1.weight[kept], model.fc1.weight[kept])
+
+
+def test_whole_number_inputs_reach_an_embedding_as_they_are():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(10, 6), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 2)).bfloat16()
+    result = thresholded(model, torch.arange(10)[:, None].expand(10, 3), 0.5)
+    assert result.report.layers[0].nonzeros == 15
+
+
+# Compensation and batch norm
+
+
+@torch.no_grad()
+def test_compensation_lowers_the_error_of_the_logits_and_changes_that_layer_alone():
+    model = mlp()
+    plain = thresholded(model, X, 0.8)
+    refitted = thresholded(model, X, 0.8, compensate=True)
+    errors = [float((r.model(X) - model(X)).norm()) for r in (plain, refitted)]
+    assert errors[1] < 0.9 * errors[0]
+    assert refitted.report.compensated == {"out": "ok"}
+    assert plain.report.compensated == {}
+    for name, tensor in refitted.model.state_dict().items():
+        assert torch.equal(tensor, plain.model.state_dict()[name]) == (not name.startswith("out"))
+
+
+def test_compensation_follows_each_pruned_layer():
+    result = thresholded(mlp(), X, 0.5, layers="fc1", compensate=True)
+    assert result.report.compensated == {"fc2": "ok"}
+    assert torch.equal(result.model.out.weight, mlp().out.weight)
+
+
+def test_batch_norm_statistics_are_those_of_the_pruned_network():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)).eval()
+    result = thresholded(model, X, 0.5, layers="0", batchnorm=True)
+    norm = result.model[1]
+    torch.testing.assert_close(norm.running_mean, result.model[0](X).mean(0))
+    torch.testing.assert_close(norm.running_var, result.model[0](X).var(0))
+    assert not norm.training
+    assert torch.equal(model[1].running_mean, torch.zeros(8))
+    assert torch.equal(thresholded(model, X, 0.5, layers="0").model[1].running_mean, torch.zeros(8))
+
+
+# The seed
+
+
+def test_the_seed_reaches_the_method_unless_it_has_its_own(monkeypatch):
+    Spy = type(spy())
+    monkeypatch.setitem(METHODS, "spy", Spy)
+    seeds = lambda: [entry["seed"] for entry in Spy.seen]  # noqa: E731
+    report = feta.prune(mlp(), X, 0.5, "spy", seed=7).report
+    assert seeds() == [7, 7]
+    assert (report.seed, report.options) == (7, {"seed": 7})
+    Spy.seen.clear()
+    feta.prune(mlp(), X, 0.5, "spy", seed=7, options={"seed": 3})
+    assert seeds() == [3, 3]
+    Spy.seen.clear()
+    feta.prune(mlp(), X, 0.5, Spy(seed=5), seed=7)
+    assert seeds() == [5, 5]
+
+
+# Refusals
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, 1.5, 90, float("nan"), True, "0.9", None])
+def test_sparsity_outside_its_range(share):
+    with pytest.raises(ConfigError, match="sparsity must be"):
+        thresholded(mlp(), X, share)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"method": "thresold"}, "unknown method 'thresold'; did you mean 'threshold'"),
+        ({"method": 3}, "method must be a name or a Pruner object, got 3"),
+        ({"mode": "cascaded"}, "unknown mode 'cascaded'; did you mean 'cascade'"),
+        ({"cache": "memry"}, "unknown cache 'memry'; did you mean 'memory'"),
+        ({"allocation": "uniforn"}, "unknown allocation 'uniforn'; did you mean 'uniform'"),
+        ({"options": {"speed": 3}}, "unknown option of threshold 'speed'"),
+        ({"method": spy(), "options": {"seed": 3}}, "options must be empty when method is a Spy object"),
+        ({"layers": "fc9"}, "layers must name Linear or Conv2d layers of the model, got 'fc9'"),
+        ({"layers": []}, "layers must name at least one layer"),
+        ({"sparsity": {}}, "sparsity must name at least one layer"),
+        ({"n_samples": 0}, "n_samples must be >= 1, got 0"),
+        ({"data": "images.pt"}, "data must be a tensor or an iterable of batches, got str"),
+        ({"data": []}, "data must hold at least one sample, got none"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        thresholded(mlp(), **{"data": X, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "need"),
+    [
+        ({"method": spy()}, "method 'spy'"),
+        ({"compensate": True}, "compensate, batchnorm and refine"),
+        ({"batchnorm": True}, "compensate, batchnorm and refine"),
+    ],
+)
+def test_data_that_is_missing(arguments, need):
+    with pytest.raises(ConfigError, match=f"data must be given for {need}, got None"):
+        thresholded(mlp(), **arguments)
+
+
+def test_nan_weights_are_named_once():
+    model = mlp()
+    with torch.no_grad():
+        model.fc2.weight[0, :3] = float("nan")
+    for data in (None, X):
+        with pytest.raises(
+            ModelError, match="fc2: weights must be finite, got 3 NaN or infinite of 56"
+        ) as caught:
+            thresholded(model, data)
+        assert str(caught.value).count("fc2") == 1
+
+
+@pytest.mark.parametrize("name", ["fc1", "a", "step"])
+@pytest.mark.parametrize("kind", [ConfigError, DataError, ModelError, feta.FileError])
+def test_errors_of_a_method_get_the_layers_name_once(name, kind):
+    def fail(problem, target):
+        raise kind("a step must be > 0, got -1")
+
+    model = nn.Sequential(
+        OrderedDict([(name, nn.Linear(6, 5)), ("relu", nn.ReLU()), ("out", nn.Linear(5, 2))])
+    )
+    with pytest.raises(kind) as caught:
+        feta.prune(model, X, 0.5, spy(act=fail))
+    assert str(caught.value) == f"layer '{name}': a step must be > 0, got -1"
+
+
+def test_errors_that_carry_the_name_keep_it():
+    def fail(problem, target):
+        raise ModelError(f"{problem.name}: H must be whole")
+
+    with pytest.raises(ModelError, match=r"^fc1: H must be whole$"):
+        feta.prune(mlp(), X, 0.5, spy(act=fail))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("options", [{}, {"compensate": True, "layers": "fc1"}])
+def test_data_that_is_not_finite(bad, options):
+    data = X.clone()
+    data[3, 2] = bad
+    with pytest.raises(DataError, match=r"layer 'fc1': .* must be finite, got NaN"):
+        thresholded(mlp(), data, 0.5, **options)
+
+
+def test_compensation_names_the_layer_it_fails_at():
+    class Spoils(nn.Module):
+        def forward(self, x):
+            return x / 0.0
+
+    layers = [("fc1", nn.Linear(6, 5)), ("spoils", Spoils()), ("out", nn.Linear(5, 2))]
+    with pytest.raises(DataError, match="layer 'out': a layer's inputs must be finite"):
+        thresholded(nn.Sequential(OrderedDict(layers)), X, 0.5, compensate=True)
+
+
+def test_models_torch_prunes_already_say_what_to_do():
+    model = mlp()
+    torch_prune.l1_unstructured(model.fc1, "weight", amount=0.5)
+    with pytest.raises(ModelError, match=r"must be one that copy.deepcopy can copy, .*prune.remove"):
+        thresholded(model, X)
+
+
+def test_a_parametrised_layer_can_be_left_out_but_not_pruned():
+    model = mlp()
+    parametrizations.weight_norm(model.fc1)
+    with pytest.raises(ModelError, match="layer 'fc1' must hold its weight as a plain parameter"):
+        thresholded(model, X)
+    assert list(thresholded(model, X, layers="fc2").masks) == ["fc2"]
+
+
+# One layer held as tensors
+
+
+def test_smart_prune():
+    W, A = torch.randn(6, 4), torch.randn(20, 6)
+    solution = feta.smart_prune(W, A, F.relu(A @ W), sparsity=0.75, method="threshold")
+    assert int((solution.U != 0).sum()) == 6
+    assert int((feta.smart_prune(W, A, A @ W, sparsity=Sparsity(nonzeros=5)).U != 0).sum()) == 5
+
+
+def test_smart_prune_shows_the_method_its_arguments():
+    pruner = spy()
+    W, A, B, bias = torch.randn(6, 4).double(), torch.randn(20, 6), torch.randn(20, 4), torch.ones(4).double()
+    feta.smart_prune(W, A, B, sparsity=0.5, method=pruner, activation="linear", bias=bias, chunk_rows=7)
+    (entry,) = pruner.seen
+    assert torch.equal(entry["A"], A.double())
+    assert torch.equal(entry["B"], B.double())
+    assert str(entry["problem"].activation) == "linear"
+    assert torch.equal(entry["problem"].bias, bias)
+
+
+@pytest.mark.parametrize(
+    ("w", "a", "b"),
+    [
+        ((6, 4), (20, 5), (20, 4)),
+        ((6, 4), (20, 6), (20, 3)),
+        ((6, 4), (6,), (20, 4)),
+        ((6, 4), (20, 6), (19, 4)),
+        ((6, 4), (0, 6), (0, 4)),
+        ((6,), (20, 6), (20,)),
+    ],
+)
+def test_smart_prune_of_shapes_that_do_not_fit(w, a, b):
+    with pytest.raises(ConfigError, match=r"must be \(m, d_in\)"):
+        feta.smart_prune(torch.zeros(w), torch.zeros(a), torch.zeros(b))
+
+
+def test_smart_prune_of_bad_values():
+    W, A = torch.ones(6, 4), torch.ones(20, 6)
+    with pytest.raises(ModelError, match="weights must be finite"):
+        feta.smart_prune(W * float("nan"), A, A @ W)
+    with pytest.raises(ConfigError, match=r"bias must have shape \(4,\)"):
+        feta.smart_prune(W, A, A @ W, bias=torch.ones(3))
+    with pytest.raises(ConfigError, match="unknown activation 'tanh'"):
+        feta.smart_prune(W, A, A @ W, activation="tanh")
+    with pytest.raises(ConfigError, match="sparsity must be in"):
+        feta.smart_prune(W, A, A @ W, sparsity=1.0)
+
+
+def test_the_default_method_is_one_of_the_table():
+    assert DEFAULT_METHOD in METHODS
+    assert feta.prune(mlp(), X, 0.5).report.method == DEFAULT_METHOD
+
+
+def test_a_pruner_with_a_misshapen_answer_is_named():
+    import dataclasses
+    from typing import ClassVar
+
+    @dataclasses.dataclass(frozen=True)
+    class Sloppy:
+        name: ClassVar[str] = "sloppy"
+        passes: ClassVar[str] = "none"
+
+        def prune(self, problem, target):
+            return feta.LayerSolution(problem.W[:1], problem.bias)
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
+    with pytest.raises(
+        feta.ModelError, match=r"layer '0': method 'sloppy' must give finite U \(4, 3\), got \(1, 3\)"
+    ):
+        feta.prune(model, sparsity=0.5, method=Sloppy())

@@ -1,0 +1,358 @@
+"""The theorems against numbers worked out by hand, slow references, and the margins that really are there."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from feta.certificates.chain import chain_of
+from feta.errors import ConfigError, ModelError
+from feta.theory.perturbation import blend, measure
+from feta.theory.robustness import Manifold, Setting, log_sum
+from feta.theory.theorems import all_layers, by_itself, lemma_applies, one_layer
+
+SETTING = Setting(Manifold(2.0, 3.0), classes=2, samples=50, delta=0.1)
+
+
+def linear(rows, bias=None) -> nn.Linear:
+    weight = torch.tensor(rows, dtype=torch.float64)
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None).double()
+    layer.weight.data = weight
+    if bias is not None:
+        layer.bias.data = torch.tensor(bias, dtype=torch.float64)
+    return layer
+
+
+def tiny(first, second, bias=None) -> nn.Module:
+    return nn.Sequential(linear(first, bias), nn.ReLU(), linear(second))
+
+
+def compare(dense, pruned, x):
+    return measure(chain_of(dense, x), chain_of(pruned, x), [x])
+
+
+def random_pair(seed: int, scale: float, widths=(3, 8, 6, 4), samples: int = 20):
+    """A dense network, one with all layers changed (biases too), and inputs."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def layers():
+        for i, (a, b) in enumerate(pairwise(widths)):
+            layer = nn.Linear(a, b).double()
+            layer.weight.data = torch.randn(b, a, generator=generator, dtype=torch.float64) / math.sqrt(a)
+            layer.bias.data = 0.1 * torch.randn(b, generator=generator, dtype=torch.float64)
+            yield layer
+            if i < len(widths) - 2:
+                yield nn.ReLU()
+
+    dense = nn.Sequential(*layers())
+    pruned = nn.Sequential(*layers())
+    for a, b in zip(dense.parameters(), pruned.parameters(), strict=True):
+        b.data = a.data + scale * b.data
+    return dense, pruned, torch.randn(samples, widths[0], generator=generator, dtype=torch.float64)
+
+
+# By hand: f(x) = diag(1, 3) relu(diag(2, 1) x), one sample (3, 1): hidden (6, 1), outputs (6, 3), gap 3.
+DENSE = tiny([[2, 0], [0, 1]], [[1, 0], [0, 3]])
+X = torch.tensor([[3.0, 1.0]], dtype=torch.float64)
+
+
+def test_one_layer_by_hand():
+    """First layer diag(1.9, 1): C1 = 0.3, behind it ‖W‖ = 3; in all 2 · 3."""
+    seen = compare(DENSE, tiny([[1.9, 0], [0, 1]], [[1, 0], [0, 3]]), X)
+    layer = seen.layers[0]
+    assert layer.largest_error == pytest.approx(0.3)
+    paper = one_layer(seen, layer, SETTING, "paper")
+    gamma, lost = math.sqrt(2) * 3 / 6, 0.3 * 3 / 6
+    A, B = math.sqrt(math.log(2) * 2 * 2**3 * 3**2 / 50), math.sqrt(2 * math.log(10) / 50)
+    assert math.exp(paper.log_gamma) == pytest.approx(gamma)
+    assert math.exp(paper.log_lost) == pytest.approx(lost / gamma)
+    assert math.exp(paper.log_margin) == pytest.approx(gamma - lost)
+    assert math.exp(paper.log_bound) == pytest.approx(A * (gamma - lost) ** -1 + B)
+    sound = one_layer(seen, layer, SETTING, "sound")
+    left = (3 / math.sqrt(2) - 0.3 * 3) / (1.9 * 3)  # 0.2143, rounded down to 1/8: z = -3
+    assert math.exp(sound.log_margin) == pytest.approx(left)
+    cells, confidence = 2 * (2 * 3 / (1 / 8)) ** 2, 10 * 2 * 4 * 5
+    expected = math.sqrt((2 * cells * math.log(2) + 2 * math.log(confidence)) / 50)
+    assert math.exp(sound.log_bound) == pytest.approx(expected)
+    # The second layer is not pruned: nothing is lost, and the bound is that of the dense network.
+    same = one_layer(seen, seen.layers[1], SETTING, "paper")
+    assert same.log_lost == -math.inf
+    assert same.log_bound == by_itself(seen, SETTING, "paper", "dense").log_bound
+
+
+def test_all_layers_by_hand():
+    """H = diag(0, 0.001) and diag(0.002, 0): ratios 0.001 / 2 and 0.002 / 3, D² = 10."""
+    seen = compare(DENSE, tiny([[2, 0], [0, 1.001]], [[1.002, 0], [0, 3]]), X)
+    paper = all_layers(seen, SETTING, "paper")
+    lost = math.e * 10 * (0.001 / 2 + 0.002 / 3)
+    gamma = math.sqrt(2) * 3 / 6
+    assert math.exp(paper.log_margin) == pytest.approx(gamma - lost)
+    sound = all_layers(seen, SETTING, "sound")
+    # Errors 0.001 and 0.002 · 6 on dense inputs, behind them 3 and 1; Lipschitz constant 2 · 3.
+    left = (3 / math.sqrt(2) - (0.001 * 3 + 0.012)) / 6
+    assert math.exp(sound.log_margin) == pytest.approx(left)
+    assert lemma_applies(seen.layers)
+    assert not lemma_applies(compare(DENSE, tiny([[0.9, 0], [0, 1]], [[1, 0], [0, 3]]), X).layers)
+
+
+def test_a_network_by_itself_by_hand():
+    seen = compare(DENSE, tiny([[1, 0], [0, 1]], [[1, 0], [0, 2]]), X)  # outputs (3, 2), norms 1 and 2
+    assert math.exp(by_itself(seen, SETTING, "paper").log_margin) == pytest.approx(math.sqrt(2) / 2)
+    assert math.exp(by_itself(seen, SETTING, "sound").log_margin) == pytest.approx(1 / math.sqrt(2) / 2)
+    assert math.exp(by_itself(seen, SETTING, "sound", "dense").log_margin) == pytest.approx(
+        3 / 6 / math.sqrt(2)
+    )
+
+
+def test_the_printed_score_is_twice_too_long():
+    """f(x) = x: from (1, 0) the boundary is 1/sqrt(2) away, the printed margin says sqrt(2)."""
+    model = nn.Sequential(linear([[1, 0], [0, 1]]))
+    seen = compare(model, model, torch.tensor([[1.0, 0.0]], dtype=torch.float64))
+    assert math.exp(by_itself(seen, SETTING, "paper").log_margin) == pytest.approx(math.sqrt(2))
+    assert math.exp(by_itself(seen, SETTING, "sound").log_margin) == pytest.approx(1 / math.sqrt(2))
+
+
+# References
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_against_plain_arithmetic(seed):
+    dense, pruned, x = random_pair(seed, 1e-4)
+    seen = compare(dense, pruned, x)
+    W, U = ([m for m in net if isinstance(m, nn.Linear)] for net in (dense, pruned))
+    norms = [torch.linalg.svdvals(w.weight.detach())[0].item() for w in W]
+    pruned_norms = [torch.linalg.svdvals(u.weight.detach())[0].item() for u in U]
+    changes = [
+        torch.linalg.svdvals((u.weight - w.weight).detach())[0].item() for w, u in zip(W, U, strict=True)
+    ]
+    a, errors = x, []
+    for i, (w, u) in enumerate(zip(W, U, strict=True)):
+        z, y = w(a), u(a)
+        if i < len(W) - 1:
+            z, y = z.relu(), y.relu()
+        errors.append((z - y).norm(dim=1).detach())
+        a = z
+    top = a.detach().sort(dim=1, descending=True).values
+    gap = top[:, 0] - top[:, 1]
+    # 5.1, every layer
+    for i, layer in enumerate(seen.layers):
+        behind = math.prod(norms[i + 1 :])
+        left = (math.sqrt(2) * gap.min().item() - errors[i].max().item() * behind) / math.prod(norms)
+        bound = one_layer(seen, layer, SETTING, "paper")
+        assert (bound.log_margin is not None) == (left > 0)
+        if left > 0:
+            assert math.exp(bound.log_margin) == pytest.approx(left)
+        changed = math.prod(norms) / norms[i] * pruned_norms[i]
+        left = (gap / math.sqrt(2) - errors[i] * behind).min().item() / changed
+        bound = one_layer(seen, layer, SETTING, "sound")
+        assert (bound.log_margin is not None) == (left > 0)
+        if left > 0:
+            assert math.exp(bound.log_margin) == pytest.approx(left, rel=1e-6)
+    # 5.2
+    D = x.norm(dim=1).max().item()
+    left = math.sqrt(2) * gap.min().item() / math.prod(norms) - math.e * D**2 * sum(
+        h / w for h, w in zip(changes, norms, strict=True)
+    )
+    bound = all_layers(seen, SETTING, "paper")
+    assert (bound.log_margin is not None) == (left > 0)
+    lost = sum(e * math.prod(pruned_norms[i + 1 :]) for i, e in enumerate(errors))
+    left = (gap / math.sqrt(2) - lost).min().item() / math.prod(pruned_norms)
+    bound = all_layers(seen, SETTING, "sound")
+    assert (bound.log_margin is not None) == (left > 0)
+    if left > 0:
+        assert math.exp(bound.log_margin) == pytest.approx(left, rel=1e-6)
+    assert bound.kept == pytest.approx((gap / math.sqrt(2) > lost).double().mean().item())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_point_within_the_sound_margin_changes_class(seed):
+    """Random and gradient search in the ball around the samples that are nearest to a boundary."""
+    dense, pruned, x = random_pair(seed, 1e-5, samples=8)
+    seen = compare(dense, pruned, x)
+    bound = all_layers(seen, SETTING, "sound")
+    assert bound.log_margin is not None, "the case must have something to test"
+    assert seen.agree == len(x)  # a positive margin means unchanged classes
+    radius = math.exp(bound.log_margin)
+    generator = torch.Generator().manual_seed(seed)
+    classes = pruned(x).argmax(1)
+    steps = torch.randn(400, *x.shape, generator=generator, dtype=torch.float64)
+    steps = radius * steps / steps.norm(dim=2, keepdim=True)
+    assert (pruned(x + steps).argmax(2) == classes).all()
+    point = x.clone().requires_grad_()
+    top = pruned(point).topk(2, dim=1).values
+    (gradient,) = torch.autograd.grad((top[:, 0] - top[:, 1]).sum(), point)
+    worst = x - radius * gradient / gradient.norm(dim=1, keepdim=True).clamp_min(
+        1e-12
+    )  # dead ReLUs: no slope
+    assert (pruned(worst).argmax(1) == classes).all()
+
+
+def test_shifts_are_proven_from_errors():
+    """Convolutions, overlapping pools and biases counted."""
+    torch.manual_seed(0)
+    x = torch.randn(30, 2, 8, 8)
+
+    def network():
+        return nn.Sequential(
+            nn.Conv2d(2, 6, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(3, stride=1),
+            nn.Conv2d(6, 4, 3, stride=2, bias=False),
+            nn.BatchNorm2d(4),
+            nn.AvgPool2d(2, 1),
+            nn.Flatten(),
+            nn.Linear(4, 3),
+        )
+
+    dense, pruned = network(), network()
+    seen = compare(dense, pruned, x)
+    assert (seen.shifts <= seen.log_shifts.exp()).all()
+    assert float(seen.shifts.min()) > 0
+    conv = seen.layers[0]
+    assert conv.dense.matrix_norm < conv.dense.norm.value
+    behind = [stage.lipschitz for stage in seen.dense.stages[1:]]
+    assert behind[:2] == [1, 3]  # the ReLU, and pixels that are in nine windows
+    assert conv.log_gain == pytest.approx(math.log(math.prod(behind)))
+
+
+# Properties
+
+
+@pytest.mark.parametrize("form", ["paper", "sound"])
+@pytest.mark.parametrize("theorem", ["5.1", "5.2"])
+def test_a_larger_change_never_gives_a_smaller_loss(theorem, form):
+    dense, pruned, x = random_pair(3, 0.02)
+    ends = chain_of(dense, x), chain_of(pruned, x)
+    lost, bounds = [], []
+    for share in (0.0, 0.01, 0.03, 0.1, 0.3, 1.0):
+        seen = measure(ends[0], blend(*ends, share), [x])
+        bound = (
+            all_layers(seen, SETTING, form)
+            if theorem == "5.2"
+            else one_layer(seen, seen.layers[0], SETTING, form)
+        )
+        lost.append(bound.log_lost)
+        bounds.append(math.inf if bound.log_bound is None else bound.log_bound)
+    assert lost[0] == -math.inf
+    assert all(a < b for a, b in pairwise(lost))
+    assert all(a <= b for a, b in pairwise(bounds))
+    assert bounds[0] < math.inf
+
+
+def test_deep_and_wide_networks_do_not_overflow():
+    """Eighty layers of norm 1e10 in a direction the samples never take: a product of 1e800, outputs of size 1."""
+
+    def network(kept: float) -> nn.Module:
+        diagonal = torch.cat([torch.full((59,), kept), torch.tensor([1e10])]).double()
+        layers: list[nn.Module] = []
+        for _ in range(80):
+            layers += [linear(torch.diag(diagonal).tolist()), nn.ReLU()]
+        return nn.Sequential(*layers[:-1])
+
+    x = torch.rand(5, 60, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x[:, -1] = 0
+    seen = compare(network(1.0), network(0.99), x)
+    setting = Setting(Manifold(3000.0, 1e6), 60, 5)
+    assert seen.layers[0].log_gain == pytest.approx(790 * math.log(10))
+    for form in ("paper", "sound"):
+        own = by_itself(seen, setting, form, "dense")
+        assert own.vacuous
+        assert 1.2e6 < own.exponent < 1.3e6  # (1e6 · 1e800)^1500
+        bound = all_layers(seen, setting, form)
+        assert (bound.log_bound, bound.vacuous, bound.kept) == (None, True, 0)
+        assert 700 < bound.log_lost / math.log(10) < 900
+        for layer in seen.layers:
+            assert math.isfinite(one_layer(seen, layer, setting, form).log_lost)
+
+
+def test_ties_and_zeros():
+    flat = tiny([[1, 0], [0, 1]], [[1, 1], [1, 1]])  # both outputs equal: no margin to begin with
+    seen = compare(flat, DENSE, X)
+    for form in ("paper", "sound"):
+        assert all_layers(seen, SETTING, form).log_bound is None
+        assert all_layers(seen, SETTING, form).kept == 0
+        assert by_itself(seen, SETTING, form, "dense").log_bound is None
+    nothing = tiny([[0, 0], [0, 0]], [[1, 0], [0, 3]])
+    seen = compare(DENSE, nothing, X)
+    for form in ("paper", "sound"):
+        bound = all_layers(seen, SETTING, form)
+        assert (bound.log_margin, bound.vacuous) == (None, True)
+        assert not math.isnan(bound.log_lost)
+    # A constant network that is never in doubt: an infinite margin leaves one cell per class.
+    constant = nn.Sequential(linear([[0, 0], [0, 0]], [5.0, 0.0]))
+    seen = compare(constant, constant, X)
+    own = by_itself(seen, SETTING, "sound")
+    assert own.log_margin == math.inf
+    assert math.isfinite(own.log_bound)
+
+
+# From margins to bounds
+
+
+@given(st.floats(-20, 20), st.floats(0.5, 10), st.floats(0.1, 100), st.integers(2, 10), st.integers(1, 10**6))
+def test_bounds_are_their_formulas(log_margin, k, regularity, classes, samples):
+    setting = Setting(Manifold(k, regularity), classes, samples, 0.01)
+    gamma = math.exp(log_margin)
+    A = math.sqrt(math.log(2) * classes * 2 ** (k + 1) * regularity**k / samples)
+    B = math.sqrt(2 * math.log(100) / samples)
+    assert setting.paper(log_margin) == pytest.approx(math.log(A * gamma ** (-k / 2) + B), abs=1e-9)
+    # Of all powers of two under the margin `sound` takes the largest that still needs more than one ball, or so.
+    found = math.inf
+    for z in range(-32, 40):
+        if z * math.log(2) < log_margin:
+            cells = classes * max(1.0, (2 * regularity / 2.0**z) ** k)
+            share = 0.01 / (2 * (abs(z) + 1) * (abs(z) + 2))
+            found = min(found, math.sqrt((2 * cells * math.log(2) + 2 * math.log(1 / share)) / samples))
+    assert setting.sound(log_margin) >= math.log(found) - 1e-9
+    if gamma <= 2 * regularity:
+        assert setting.sound(log_margin) <= math.log(found) + math.log(2) * k / 2 + 1e-6
+
+
+def test_delta_is_shared_out():
+    assert sum(1 / (2 * (abs(z) + 1) * (abs(z) + 2)) for z in range(-100000, 100001)) <= 1
+
+
+def test_a_wide_margin_gives_a_bound_that_says_something():
+    bound = Setting(Manifold(1.0, 0.1), 2, 10**6).sound(math.log(0.5))
+    assert math.exp(bound) < 0.01
+
+
+@given(st.integers(1, 50), st.floats(0.1, 10), st.floats(0.001, 1))
+def test_the_box_is_covered(size, width, share):
+    """Cubes that lie in balls: their number is at most what the regularity promises."""
+    manifold = Manifold.box(size, width)
+    radius = share * width * math.sqrt(size) / 2
+    cubes = size * math.log(math.ceil(width * math.sqrt(size) / (2 * radius)))
+    assert cubes <= manifold.dimension * math.log(manifold.regularity / radius) + 1e-9
+
+
+def test_log_sum():
+    assert log_sum() == -math.inf
+    assert log_sum(1000.0, 1000.0) == pytest.approx(1000 + math.log(2))
+
+
+# Bad input
+
+
+def test_bad_input():
+    with pytest.raises(ConfigError, match=r"Manifold.dimension must be > 0, got 0"):
+        Manifold(0, 1)
+    with pytest.raises(ConfigError, match=r"Manifold.regularity must be > 0, got inf"):
+        Manifold(1, math.inf)
+    with pytest.raises(ConfigError, match=r"delta must be in \(0, 1\), got 1"):
+        Setting(Manifold(1, 1), 2, 10, 1)
+    with pytest.raises(ConfigError, match=r"Setting.samples must be >= 1, got 0"):
+        Setting(Manifold(1, 1), 2, 0)
+    with pytest.raises(ModelError, match="alike but for their weights"):
+        compare(DENSE, nn.Sequential(linear([[1, 0], [0, 1]])), X)
+    one = nn.Sequential(linear([[1, 0]]))
+    with pytest.raises(ModelError, match=r"scores of two or more classes, got shape \(1,\)"):
+        compare(one, one, X)
+    with pytest.raises(ConfigError, match="at least one sample"):
+        measure(chain_of(DENSE, X), chain_of(DENSE, X), [])
