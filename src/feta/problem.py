@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -116,6 +116,22 @@ class LayerSolution:
     stats: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Needs:
+    """What a method needs from the engine, and what it promises.
+
+    passes: over the data: "none", "few" (the network is run again for each) or "many" (rows are kept on disk).
+    importance: whether the engine measures how much each output matters to the network's own outputs.
+    seed: whether the method draws random numbers; it then has a field `seed`, which the engine sets.
+    exact: whether the solution has exactly as many non-zeros as it may have, and never fewer.
+    """
+
+    passes: Literal["none", "few", "many"] = "few"
+    importance: bool = False
+    seed: bool = False
+    exact: bool = True
+
+
 @runtime_checkable
 class Pruner(Protocol):
     """A method: a frozen dataclass whose fields are its hyper-parameters, the seed included."""
@@ -123,8 +139,6 @@ class Pruner(Protocol):
     name: ClassVar[str]
 
     @property
-    def passes(self) -> str:
-        """Over the data: "none", "few" (the network is run again) or "many" (rows are kept on disk)."""
-        ...
+    def needs(self) -> Needs: ...
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution: ...
