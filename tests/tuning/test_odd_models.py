@@ -269,7 +269,7 @@ def test_dicts_whose_first_entry_is_a_number():
 
     batches = [{"scale": torch.tensor(2.0), "x": part} for part in X.split(50)]
     model = Scaled().eval()
-    result = feta.prune(model, batches, 0.5, "wanda", n_samples=120, refine=True)
+    result = feta.prune(model, batches, 0.5, "wanda", refine=True, settings=feta.Settings(n_samples=120))
     assert result.report.refinement.loss_after <= result.report.refinement.loss_before
     with pytest.raises(ConfigError, match="must yield x as a tensor or a dict of tensors, got a tuple"):
         feta.retrain(result.model, [((X[:5], X[:5]), Y[:5])])
