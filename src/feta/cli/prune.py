@@ -113,7 +113,7 @@ def prune(
     try:
         loaded = data_of(net, data_dir)
     except DataError as error:
-        if pruner.passes != "none" or refine:
+        if pruner.needs.passes != "none" or refine:
             raise
         err().print(f"feta: warning: accuracy is not measured: {error}")
         loaded = None

@@ -99,8 +99,10 @@ def prune(
     if not isinstance(refine, bool | Refinement | None):
         raise ConfigError(f"refine must be True, False or a feta.Refinement, got {refine!r}")
     pruner = _with_seed(make(method, options), method, options, seed)
-    if data is None and (pruner.passes != "none" or compensate or batchnorm or refine):
-        need = f"method '{pruner.name}'" if pruner.passes != "none" else "compensate, batchnorm and refine"
+    if data is None and (pruner.needs.passes != "none" or compensate or batchnorm or refine):
+        need = (
+            f"method '{pruner.name}'" if pruner.needs.passes != "none" else "compensate, batchnorm and refine"
+        )
         raise ConfigError(f"data must be given for {need}, got None")
     if check_allocation(allocation) in MEASURED and data is None:
         raise ConfigError(f"data must be given for allocation '{allocation}', got None")
@@ -187,7 +189,7 @@ def smart_prune(
 def _with_seed(pruner: Pruner, method: str | Pruner, options: Mapping[str, Any] | None, seed: int) -> Pruner:
     """The run's seed becomes the method's, unless the caller has set that one."""
     given = not isinstance(method, str) or (options is not None and "seed" in options)
-    return pruner if given or not hasattr(pruner, "seed") else replace(pruner, seed=seed)  # type: ignore[type-var]
+    return pruner if given or not pruner.needs.seed else replace(pruner, seed=seed)  # type: ignore[type-var]
 
 
 def _allocate(

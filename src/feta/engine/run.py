@@ -170,11 +170,11 @@ class LayerJob:
         return worst, self.run.clock() - started
 
     def _cached(self, source: Source | None, pruner: Pruner, cache: Cache) -> Source | None:
-        if source is None or pruner.passes == "none":
+        if source is None or pruner.needs.passes == "none":
             return source
         if cache == "memory":
             return HeldSource.of(source)
-        if cache == "disk" or (cache == "auto" and pruner.passes == "many"):
+        if cache == "disk" or (cache == "auto" and pruner.needs.passes == "many"):
             return SpilledSource.of(source, self.run.device)
         return source
 

@@ -35,7 +35,7 @@ class Walk:
     ) -> tuple[list[LayerReport], dict[str, str], float]:
         reports: list[LayerReport] = []
         compensated: dict[str, str] = {}
-        weighs = getattr(self.pruner, "uses_importance", False)
+        weighs = self.pruner.needs.importance
         importance, seconds = self.run.importance(list(self.goals), self.seed) if weighs else ({}, 0.0)
         follows_pruned = False
         for trace in traces:

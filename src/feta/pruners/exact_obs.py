@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from feta.calibration.statistics import gram
-from feta.errors import ConfigError
-from feta.problem import LayerProblem, LayerSolution, Status
+from feta.errors import ConfigError, check_range
+from feta.problem import LayerProblem, LayerSolution, Needs, Status
 from feta.solvers.cholesky import factor
 from feta.solvers.masked_refit import masked_refit
 from feta.solvers.refit import split_bias_row, with_bias_row
@@ -40,23 +40,25 @@ class ExactObs:
     Formula: q = argmin w_q² / [H⁻¹]_qq;  H⁻¹ ← H⁻¹ − H⁻¹[:, q] H⁻¹[q, :] / [H⁻¹]_qq
     Cost: one pass for H; d_in³ for each output, so for layers that are small enough.
     Source: Frantar and Alistarh 2022 (arXiv 2208.11580).
+
+    damping: added to H's diagonal, as a share of its mean; the paper's 0.01.
+    fit_bias: whether the bias is fitted along with every removal; the paper's layers have none.
+    max_cost: d_out * d_in^3 beyond which a layer is refused; 1e10 take a CPU about a second.
+    batch_bytes: memory of one batch of outputs. None: 8 MiB on a CPU, so that it stays in the cache, else 4 GiB.
     """
 
-    damping: float = 0.01  # of the mean of H's diagonal
-    fit_bias: bool = True
-    max_cost: float = 2e13  # d_out * d_in^3 beyond which a layer is refused; 1e10 take a CPU about a second
-    batch_bytes: int | None = None  # of one batch of outputs; by default 8 MiB on a CPU, 4 GiB elsewhere
-
     name: ClassVar[str] = "exact-obs"
-    passes: ClassVar[str] = "few"
+    needs: ClassVar[Needs] = Needs("few")
+
+    damping: float = 0.01
+    fit_bias: bool = True
+    max_cost: float = 2e13
+    batch_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        if not self.damping >= 0:
-            raise ConfigError(f"ExactObs.damping must be >= 0, got {self.damping}")
-        if not self.max_cost > 0:
-            raise ConfigError(f"ExactObs.max_cost must be > 0, got {self.max_cost}")
-        if self.batch_bytes is not None and self.batch_bytes < 1:
-            raise ConfigError(f"ExactObs.batch_bytes must be >= 1, got {self.batch_bytes}")
+        check_range("ExactObs", ">= 0", damping=self.damping)
+        check_range("ExactObs", "> 0", max_cost=self.max_cost)
+        check_range("ExactObs", ">= 1", batch_bytes=self.batch_bytes)
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
         d_in, d_out = problem.W.shape

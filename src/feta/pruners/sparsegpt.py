@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from feta.calibration.statistics import gram
-from feta.errors import ConfigError
-from feta.problem import LayerProblem, LayerSolution
+from feta.errors import check_range
+from feta.problem import LayerProblem, LayerSolution, Needs
 from feta.solvers.cholesky import factor, lower_inverse
 from feta.solvers.refit import split_bias_row, with_bias_row
 from feta.sparsity import Sparsity, top_k_mask
@@ -35,20 +35,22 @@ class SparseGpt:
     Formula: W_l ← W_l − (R_jl / R_jj)(W_j − U_j), l > j, with (AᵀA + λI)⁻¹ = RᵀR
     Cost: one pass for H, one factor, d_in² d_out.
     Source: Frantar and Alistarh 2023 (arXiv 2301.00774).
+
+    damping: added to H's diagonal, as a share of its mean; the paper's 0.01.
+    block: inputs between two choices of what to keep; the paper's 128.
+    fit_bias: whether the bias is fitted, as a last input that is never pruned; the paper leaves it as it is.
     """
 
-    damping: float = 0.01  # of the mean of H's diagonal
+    name: ClassVar[str] = "sparsegpt"
+    needs: ClassVar[Needs] = Needs("few")
+
+    damping: float = 0.01
     block: int = 128
     fit_bias: bool = False
 
-    name: ClassVar[str] = "sparsegpt"
-    passes: ClassVar[str] = "few"
-
     def __post_init__(self) -> None:
-        if not self.damping >= 0:
-            raise ConfigError(f"SparseGpt.damping must be >= 0, got {self.damping}")
-        if self.block < 1:
-            raise ConfigError(f"SparseGpt.block must be >= 1, got {self.block}")
+        check_range("SparseGpt", ">= 0", damping=self.damping)
+        check_range("SparseGpt", ">= 1", block=self.block)
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
         d_in = len(problem.W)

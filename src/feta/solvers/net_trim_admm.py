@@ -29,21 +29,28 @@ import torch
 from torch import Tensor
 
 from feta.calibration.statistics import gram
-from feta.problem import Activation, ActivationStream, Status
+from feta.problem import Activation, LayerProblem, Status
 from feta.solvers.cholesky import factor
+from feta.sparsity import top_k_mask
 
 OMEGA_THRESHOLD = 1e-6  # the authors' "positive"
 
 
 @dataclass(frozen=True)
 class Gap:
-    """How a response A U lies to the constraints."""
+    """How a response A U lies to the constraints.
 
-    misfit: float  # ||(A U - B)_Omega||_F, to be <= epsilon
-    excess: float  # ||max(A U - V, 0)_Omega^c||_F, to be 0
-    worst: float  # the largest entry of that excess
-    error: float  # ||rho(A U) - B||_F
-    size: float  # ||B_Omega||_F
+    misfit: ||(A U - B)_Omega||_F, to be <= epsilon.
+    excess: ||max(A U - V, 0)_Omega^c||_F, to be 0, and `worst` its largest entry.
+    error: ||rho(A U) - B||_F.
+    size: ||B_Omega||_F.
+    """
+
+    misfit: float
+    excess: float
+    worst: float
+    error: float
+    size: float
 
     def met(self, epsilon: float, tolerance: float) -> bool:
         """Both constraints in the norm of the ball, up to a share of its radius."""
@@ -52,34 +59,26 @@ class Gap:
 
 @dataclass(frozen=True)
 class Constraints:
-    """The set C, all but its epsilon; V is given by the weights whose response it is, None for V = 0."""
+    """The set C of a layer, all but its epsilon. V is the trained response in the cascade, and 0 elsewhere."""
 
-    rows: ActivationStream
-    activation: Activation
-    has_bias: bool
-    bound: Tensor | None = None  # (d_in [+ 1], d_out)
+    problem: LayerProblem
 
     @property
     def linear(self) -> bool:
-        return self.activation is Activation.LINEAR
+        return self.problem.activation is Activation.LINEAR
 
     def omega(self, B: Tensor) -> Tensor:
         """1 on Omega and 0 elsewhere, as numbers: products with them are exact, and ten times as fast on a CPU
         as choosing by a mask."""
         return torch.ones_like(B) if self.linear else torch.gt(B, OMEGA_THRESHOLD, out=torch.empty_like(B))
 
-    def response(self, A: Tensor, X: Tensor) -> Tensor:
-        """A X, in the precision of the rows."""
-        X = X.to(A.dtype)
-        return torch.addmm(X[-1], A, X[:-1]) if self.has_bias else A @ X
-
     def targets(self, A: Tensor, B: Tensor, omega: Tensor) -> Tensor:
         """T: B on Omega, V elsewhere."""
         if self.linear:
             return B
         T = torch.threshold(B, OMEGA_THRESHOLD, 0.0)
-        if self.bound is not None:
-            V = self.response(A, self.bound)
+        if self.problem.cascaded:
+            V = self.problem.fit.outputs(self.problem.trained, A)
             T += V.sub_(V * omega)
         return T
 
@@ -87,10 +86,10 @@ class Constraints:
         """One pass: does the response of the weights X meet the constraints?"""
         # Added up on the device: a GPU must not wait for each chunk's numbers.
         misfit, excess, worst, error, size = torch.zeros(5, dtype=torch.float64, device=X.device).unbind()
-        for A, B in self.rows.chunks():
+        for A, B in self.problem.rows.chunks():
             omega = self.omega(B)
-            R = self.response(A, X)
-            error += _squares(self.activation(R) - B)
+            R = self.problem.fit.outputs(X, A)
+            error += _squares(self.problem.activation(R) - B)
             R -= self.targets(A, B, omega)
             inside = R * omega
             misfit += _squares(inside)
@@ -103,11 +102,16 @@ class Constraints:
 
 @dataclass
 class NetTrimAdmm:
-    """The state of the iteration; `run` goes on from where it stands, with an epsilon of its own."""
+    """The state of the iteration; `run` goes on from where it stands, with an epsilon of its own.
+
+    W3: (d_in [+ 1], d_out), where to start; its dtype is that of the rows.
+    rho: ADMM's penalty.
+    """
 
     constraints: Constraints
-    W3: Tensor  # (d_in [+ 1], d_out), where to start; its dtype is that of the rows
+    W3: Tensor
     rho: float
+    has_bias: bool = field(init=False)
     Q: Tensor = field(init=False)
     gaps: Tensor = field(init=False)  # (m, d_out): Z - T, or D
     distance: float = field(init=False)  # ||(Z - T)_Omega||
@@ -119,7 +123,8 @@ class NetTrimAdmm:
     dual: float = field(default=math.inf, init=False)  # ||change of W3|| / ||U2||
 
     def __post_init__(self) -> None:
-        sums = gram(self.constraints.rows, with_bias=self.constraints.has_bias)
+        self.has_bias = self.constraints.problem.bias is not None
+        sums = gram(self.constraints.problem.rows, with_bias=self.has_bias)
         # Inputs that are all dead leave nothing to scale by.
         self.weight = 1 / (0.09 * float(sums.H.diagonal().max()) or 1.0)
         identity = torch.eye(len(sums.H), dtype=sums.H.dtype, device=sums.H.device)
@@ -135,9 +140,17 @@ class NetTrimAdmm:
     def W2(self) -> Tensor:
         """The sparse copy; the bias row is not thresholded."""
         W2 = self.Q - self.Q.clamp(-1 / self.rho, 1 / self.rho)
-        if self.constraints.has_bias:
+        if self.has_bias:
             W2[-1] = self.Q[-1]
         return W2
+
+    def kept(self, k: int) -> Tensor:
+        """The k largest weights of W2; where W2 has fewer, the next ones in line, as they are in W3."""
+        X = self.W2
+        U = X[: len(self.constraints.problem.W)]
+        mask = top_k_mask(self.Q[: len(U)].abs(), k)
+        X[: len(U)] = U.where(U != 0, self.W3[: len(U)]).where(mask, 0)
+        return X
 
     def run(self, iterations: int, epsilon: float) -> None:
         for _ in range(iterations):
@@ -165,7 +178,7 @@ class NetTrimAdmm:
                 D.sub_(inside).clamp_(min=0)
                 torch.sub(inside.mul_(inward), D, out=D)
             total[:, : A.shape[1]] += D.t() @ A
-            if self.constraints.has_bias:
+            if self.has_bias:
                 total[:, -1] += D.sum(0)
         return total.t()
 
@@ -175,7 +188,7 @@ class NetTrimAdmm:
         squares = torch.zeros((), dtype=torch.float64, device=X.device)
         for A, B, R in self._chunks():
             R.addmm_(A, X[: A.shape[1]], beta=-1)
-            if self.constraints.has_bias:
+            if self.has_bias:
                 R += X[-1]
             omega = self.constraints.omega(B)
             R -= self.constraints.targets(A, B, omega)
@@ -185,7 +198,7 @@ class NetTrimAdmm:
     def _chunks(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Chunks of A and B beside their part of the one long array."""
         start = 0
-        for A, B in self.constraints.rows.chunks():
+        for A, B in self.constraints.problem.rows.chunks():
             yield A, B, self.gaps[start : start + len(A)]
             start += len(A)
 

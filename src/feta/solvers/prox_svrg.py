@@ -1,10 +1,10 @@
 """Acc-Prox-SVRG, Algorithm 2 of the paper, for one linearised problem of the DCA:
 
-    minimize over V   (1/m) [ g(V) - <C, V> ] + Omega(U),      U = V without its bias row
+    minimize over V   (1/m) [ g(V) - <C, V> ] + lambda * Omega(U),      U = V without its bias row
 
     for s = 1 … S:   full gradient at x~;   for every minibatch:
         u = grad g_batch(y) - grad g_batch(x~) + (full gradient - C) / m
-        x' = prox_{eta Omega}(y - eta u);   y = x' + beta (x' - x)
+        x' = prox_{eta lambda Omega}(y - eta u);   y = x' + beta (x' - x)
 
 C is a slope of h and does not change inside. One inner loop is one pass over the data.
 """
@@ -17,82 +17,76 @@ import torch
 from torch import Tensor
 
 from feta.calibration.stream import minibatches
-from feta.errors import ConfigError
+from feta.errors import ConfigError, check_range
 from feta.objective.datafit import DataFit
-from feta.objective.penalty import Penalty
+from feta.objective.regularised import Regularised
 from feta.problem import ActivationStream
 
 
 @dataclass(frozen=True)
 class Svrg:
-    """Hyper-parameters of Algorithm 2; the appendix's values."""
+    """Hyper-parameters of Algorithm 2; the defaults are the appendix's.
 
-    stages: int = 3  # S, full gradients
+    stages: S, how many full gradients.
+    batch: rows in a minibatch.
+    step: eta.
+    momentum: beta.
+    """
+
+    stages: int = 3
     batch: int = 200
-    step: float = 1e-3  # eta
-    momentum: float = 0.95  # beta
+    step: float = 1e-3
+    momentum: float = 0.95
 
     def __post_init__(self) -> None:
-        for name in ("stages", "batch", "step"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"Svrg.{name} must be > 0, got {getattr(self, name)}")
+        check_range("Svrg", "> 0", stages=self.stages, batch=self.batch, step=self.step)
         if not 0 <= self.momentum < 1:
             raise ConfigError(f"Svrg.momentum must be in [0, 1), got {self.momentum}")
 
 
 @dataclass(frozen=True)
 class FullPass:
-    """What one pass over the data gives at V: means over the rows."""
+    """What one pass over the data gives at V: means over the rows of the fit and of the gradients of g and h."""
 
-    fit: float  # (1/m) ||rho(A~ V) - B||^2
+    fit: float
     g_gradient: Tensor
     h_gradient: Tensor
-    rows: int
 
 
 def full_pass(V: Tensor, stream: ActivationStream, fit: DataFit) -> FullPass:
     """The fit and the gradients of g and h, added up in float64."""
     total, rows = 0.0, 0
-    G = torch.zeros_like(V, dtype=torch.float64)
-    C = torch.zeros_like(V, dtype=torch.float64)
+    G, C = (torch.zeros_like(V, dtype=torch.float64) for _ in range(2))
     for A, B in stream.chunks():
         Z = fit.outputs(V, A)
-        total += float((fit.rectifier.value(Z) - B).square().sum(dtype=torch.float64))
+        total += float(fit.error(Z, B))
         G += fit.pull_back(A, fit.g_slope(Z))
         C += fit.pull_back(A, fit.h_slope(Z, B))
         rows += len(A)
-    return FullPass(total / rows, (G / rows).to(V.dtype), (C / rows).to(V.dtype), rows)
+    return FullPass(total / rows, (G / rows).to(V.dtype), (C / rows).to(V.dtype))
 
 
 def acc_prox_svrg(
     V: Tensor,
     stream: ActivationStream,
-    fit: DataFit,
-    penalty: Penalty,
+    objective: Regularised,
     settings: Svrg,
     start: FullPass,
     generator: torch.Generator,
 ) -> Tensor:
     """The next DCA iterate from V; `start` is the full pass at V and holds the slope of h."""
-    slope = start.h_gradient
-    anchor, at_anchor = V, start
+    fit, anchor, at_anchor = objective.fit, V, start
     for stage in range(settings.stages):
         if stage > 0:
             at_anchor = full_pass(anchor, stream, fit)
-        drift = at_anchor.g_gradient - slope
+        drift = at_anchor.g_gradient - start.h_gradient
         x = y = anchor
         for A, _ in minibatches(stream, settings.batch, generator):
             # Both gradients share the batch, so that their difference needs one product with A'.
             change = fit.g_slope(fit.outputs(y, A)) - fit.g_slope(fit.outputs(anchor, A))
             u = drift + fit.pull_back(A, change) / len(A)
-            after = _prox(y - settings.step * u, penalty, settings.step, fit.with_bias)
+            after = objective.prox(y - settings.step * u, settings.step)
             y = after + settings.momentum * (after - x)
             x = after
         anchor = x
     return anchor
-
-
-def _prox(V: Tensor, penalty: Penalty, step: float, with_bias: bool) -> Tensor:
-    if not with_bias:
-        return penalty.prox(V, step)
-    return torch.cat([penalty.prox(V[:-1], step), V[-1:]])

@@ -18,8 +18,7 @@ from feta.solvers.cholesky import factor
 
 def refit_dense(problem: LayerProblem, ridge: float = 1e-4) -> LayerSolution:
     """The dense layer that best gives the original outputs from the inputs it now receives."""
-    W = with_bias_row(problem.W, problem.bias).double()
-    has_bias = problem.bias is not None
+    W, has_bias = problem.trained.double(), problem.bias is not None
     H = gram(problem.rows, with_bias=has_bias).H
     C = cross(problem.rows, lambda A, B: B, with_bias=has_bias)
     solved = factor(H, ridge)
