@@ -113,6 +113,17 @@ class LayerProblem:
         """V of the trained layer: W with the bias as its last row."""
         return self.W if self.bias is None else torch.cat([self.W, self.bias[None, :]])
 
+    def solved(
+        self, V: Tensor, status: Status = Status.OK, message: str = "", stats: dict[str, Any] | None = None
+    ) -> LayerSolution:
+        """The solution with weights V (d_in [+ 1], d_out), in the layer's dtype.
+
+        The bias is the last row of V; where V has none, the layer keeps the bias it has.
+        """
+        d_in, V = len(self.W), V.to(self.W.dtype)
+        bias = V[-1].clone() if len(V) > d_in else self.bias
+        return LayerSolution(V[:d_in].contiguous(), bias, status, message, stats or {})
+
     def report(self, phase: str, **values: float) -> None:
         """Tell the trace, if there is one, how far the solve has come."""
         if self.trace is not None:

@@ -1,25 +1,27 @@
 """Penalties: the sparsity-inducing term Omega(U) of a layer's objective, and the one table that names them.
 
-    minimize over U   fit(U; A, B) + lambda * Omega(U)
+    F(V) = (1/m) fit(V) + lambda * Omega(U),      U (d_in, d_out): V without its bias row
 
-A solver needs its value and its proximal map; lambda is the solver's. U has shape (d_in, d_out): row i holds all
-weights that leave input i, column j all that reach output j. The bias is not part of U: it is never penalised.
+Row i of U holds all weights that leave input i, column j all that reach output j.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from feta.errors import ConfigError, unknown_name
+from feta.objective.datafit import DataFit
 from feta.objective.group_lasso import GroupLasso
 from feta.objective.l1 import L1
 
 
 @runtime_checkable
 class Penalty(Protocol):
-    """A penalty: a frozen dataclass without a strength of its own.
+    """Omega: a frozen dataclass; lambda is not its own.
 
     grouped: whether weights leave in groups, so that an exact number of them cannot be promised.
     """
@@ -36,15 +38,15 @@ class Penalty(Protocol):
         ...
 
     def sizes(self, U: Tensor) -> Tensor:
-        """How large each part that leaves as a whole is: (d_in, d_out), (d_in, 1) or (1, d_out)."""
+        """How large each part is that leaves as a whole: (d_in, d_out), (d_in, 1) or (1, d_out)."""
         ...
 
 
 PENALTIES: dict[str, Penalty] = {"l1": L1(), "rows": GroupLasso(dim=1), "columns": GroupLasso(dim=0)}
 
 
-def penalty_of(given: str | Penalty, where: str = "penalty") -> Penalty:
-    """The penalty of that name, or the object itself; a ConfigError that starts with `where` for anything else."""
+def penalty_of(given: str | Penalty, where: str) -> Penalty:
+    """The penalty of that name, or the object itself; a ConfigError that names `where` for anything else."""
     if isinstance(given, Penalty) and not isinstance(given, type):
         return given
     if not isinstance(given, str):
@@ -52,3 +54,24 @@ def penalty_of(given: str | Penalty, where: str = "penalty") -> Penalty:
     if given not in PENALTIES:
         raise unknown_name(where, given, PENALTIES)
     return PENALTIES[given]
+
+
+@dataclass(frozen=True)
+class Regularised:
+    """F: a data fit and a penalty on the weights; the bias is never penalised.
+
+    strength: lambda, relative to the mean error of a row.
+    """
+
+    fit: DataFit
+    penalty: Penalty
+    strength: float
+
+    def penalise(self, V: Tensor) -> float:
+        """lambda * Omega(U)."""
+        return self.strength * float(self.penalty.value(self.fit.weights(V)))
+
+    def prox(self, V: Tensor, step: float) -> Tensor:
+        """The proximal map of lambda * Omega; it leaves the bias row as it is."""
+        U = self.penalty.prox(self.fit.weights(V), step * self.strength)
+        return torch.cat([U, V[-1:]]) if self.fit.with_bias else U

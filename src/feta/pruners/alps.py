@@ -25,7 +25,6 @@ from feta.errors import ConfigError, check_range
 from feta.problem import LayerProblem, LayerSolution, Needs, Status
 from feta.solvers.conjugate import projected_cg
 from feta.solvers.masked_refit import masked_refit
-from feta.solvers.refit import split_bias_row, with_bias_row
 from feta.solvers.support_admm import Admm, support_admm
 from feta.sparsity import Sparsity
 
@@ -68,9 +67,8 @@ class Alps:
         if k == problem.W.numel():
             return LayerSolution(problem.W.clone(), problem.bias)  # W itself is the optimum
         d_in = len(problem.W)
-        has_bias = self.fit_bias and problem.bias is not None
-        W = with_bias_row(problem.W, problem.bias if has_bias else None).double()
-        H = gram(problem.rows, with_bias=has_bias).H
+        W = (problem.trained if self.fit_bias else problem.W).double()
+        H = gram(problem.rows, with_bias=len(W) > d_in).H
         found = support_admm(
             H,
             H @ W,
@@ -91,7 +89,6 @@ class Alps:
             refit = masked_refit(H, H @ W, found.mask[:d_in], ridge=self.ridge, toward=W)
             V, stats["refit_damping"] = refit.V, refit.damping
             status = Status.DAMPED if refit.status is Status.DAMPED else status
-        U, bias = split_bias_row(V.to(problem.W.dtype), has_bias)
         still = f"support still changing after {found.iterations} iterations"
         message = still if status is Status.NOT_CONVERGED else ""
-        return LayerSolution(U, bias if has_bias else problem.bias, status, message, stats)
+        return problem.solved(V, status, message, stats)

@@ -29,7 +29,6 @@ from feta.errors import ConfigError, check_range
 from feta.problem import LayerProblem, LayerSolution, Needs, Status
 from feta.solvers.cholesky import factor
 from feta.solvers.masked_refit import masked_refit
-from feta.solvers.refit import split_bias_row, with_bias_row
 from feta.sparsity import Sparsity
 
 
@@ -63,12 +62,11 @@ class ExactObs:
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
         d_in, d_out = problem.W.shape
         self._check_cost(d_in, d_out)
-        has_bias = self.fit_bias and problem.bias is not None
-        found = gram(problem.rows, with_bias=has_bias)
-        W = with_bias_row(problem.W, problem.bias if has_bias else None).double()
+        W = (problem.trained if self.fit_bias else problem.W).double()
+        found = gram(problem.rows, with_bias=len(W) > d_in)
         # The Schur complement of the bias: down-dating it is down-dating H~ with the bias always refitted.
         H = inputs = found.H[:d_in, :d_in]
-        if has_bias:
+        if found.with_bias:
             H = inputs - torch.outer(found.H[-1, :d_in], found.H[-1, :d_in]) / found.rows
         solved = factor(H, self.damping)
         inverse = solved.inverse()
@@ -83,9 +81,8 @@ class ExactObs:
         inputs.diagonal().add_(solved.damping)
         refit = masked_refit(found.H, found.H @ W, mask)
         status = Status.DAMPED if refit.status is Status.DAMPED else solved.status
-        U, bias = split_bias_row(refit.V.to(problem.W.dtype), has_bias)
         stats = {"damping": solved.damping, "refit_damping": refit.damping}
-        return LayerSolution(U, bias if has_bias else problem.bias, status, stats=stats)
+        return problem.solved(refit.V, status, stats=stats)
 
     def _check_cost(self, d_in: int, d_out: int) -> None:
         cost = d_out * float(d_in) ** 3

@@ -18,20 +18,18 @@ from feta.calibration.statistics import gram
 from feta.calibration.stream import TensorStream
 from feta.errors import check_range, unknown_name
 from feta.problem import LayerProblem, LayerSolution, Needs, Status
-from feta.solvers.gram import GramResult, GramSettings, GramSystem, solve_gram
+from feta.solvers.gram import SLOW, GramResult, GramSettings, GramSystem, solve_gram
 from feta.solvers.majorise import SampledTargets, StreamedTargets
-from feta.solvers.refit import split_bias_row
 from feta.solvers.wide import RowsSystem
 from feta.sparsity import Sparsity
 
-_ADMM = GramSettings().admm
 QUALITIES = {
-    "fast": GramSettings(retargets=1, admm=replace(_ADMM, rho=0.1, every=3)),
+    "fast": GramSettings(retargets=1, admm=replace(SLOW, rho=0.1, every=3)),
     "default": GramSettings(),
     "best": GramSettings(
         retargets=10,
         searches=3,
-        admm=replace(_ADMM, schedule=((0.0, 1.05),), every=3, max_iterations=600),
+        admm=replace(SLOW, schedule=((0.0, 1.05),), every=3, max_iterations=600),
     ),
 }
 
@@ -98,8 +96,7 @@ class Feta:
         if result.status is not Status.OK:
             messages.insert(0, f"the solver ended as {result.status.value}")
         stats = {"objectives": result.objectives, "iterations": result.iterations, "damping": result.damping}
-        U, bias = split_bias_row(result.V.to(problem.W.dtype), problem.bias is not None)
-        return LayerSolution(U.where(result.mask, 0), bias, result.status, "; ".join(messages), stats | more)
+        return problem.solved(result.V, result.status, "; ".join(messages), stats | more)
 
     def _on_rows(
         self, problem: LayerProblem, keep: int, settings: GramSettings, sample: int

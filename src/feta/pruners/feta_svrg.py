@@ -16,16 +16,13 @@ import torch
 from feta.calibration.statistics import gram
 from feta.errors import check_range
 from feta.objective.activation import Activation, Softplus
-from feta.objective.penalty import Penalty, penalty_of
-from feta.objective.regularised import Regularised
+from feta.objective.penalty import Penalty, Regularised, penalty_of
 from feta.problem import LayerProblem, LayerSolution, Needs, Status
-from feta.solvers.dca import dca
+from feta.solvers.dca import Svrg, dca
 from feta.solvers.gram import GramSettings, GramSystem, refit_on_support
 from feta.solvers.lambda_path import Trials, solve_path, support_of
 from feta.solvers.majorise import StreamedTargets
 from feta.solvers.power import largest_eigenvalue
-from feta.solvers.prox_svrg import Svrg
-from feta.solvers.refit import split_bias_row
 from feta.sparsity import Sparsity
 
 
@@ -97,8 +94,10 @@ class FetaSvrg:
             result, searched = solve_path(problem, objective, settings, generator, keep=keep, **steps)
         else:
             result = dca(problem.trained, problem.rows, objective, settings, generator, outer=self.outer)
-        V, U, status = result.V, result.V[: len(W)], result.status
+        V, status = result.V, result.status
+        U = fit.weights(V)
         mask = U != 0 if self.strength is not None else support_of(U, self._penalty, W, keep)
+        V = torch.cat([U.where(mask, 0), V[len(W) :]])
         stats: dict[str, Any] = {
             "strength": result.objective.strength,
             "step": result.settings.step,
@@ -109,11 +108,10 @@ class FetaSvrg:
         if self.debias:
             system, reader = GramSystem(sums.H, len(W)), StreamedTargets(problem)
             rounds = GramSettings(retargets=self.refits, ridge=self.ridge, tolerance=1e-4)
-            refit = refit_on_support(problem, system, reader, V.double(), mask, rounds)
+            refit = refit_on_support(problem, system, reader, V, mask, rounds)
             V, status, stats["debiased_objectives"] = refit.V, refit.status, refit.objectives
-        U, bias = split_bias_row(V.to(W.dtype), problem.bias is not None)
         message = "" if status is Status.OK else f"the solver ended as {status.value}"
-        return LayerSolution(U.where(mask, 0), bias, status, message, stats)
+        return problem.solved(V, status, message, stats)
 
     @property
     def _penalty(self) -> Penalty:

@@ -31,7 +31,6 @@ from feta.calibration.statistics import gram
 from feta.errors import check_range
 from feta.problem import LayerProblem, LayerSolution, Needs
 from feta.solvers.cholesky import factor
-from feta.solvers.refit import split_bias_row
 from feta.sparsity import Sparsity
 
 
@@ -63,8 +62,7 @@ class Lobs:
         sensitivity = W.double().square() / inverse.diagonal()[: len(W), None] / 2
         turn = removal_turns(sensitivity, target.count(W.numel()))
         V = remove(inverse, problem.trained.double(), turn)
-        U, bias = split_bias_row(V.to(W.dtype), problem.bias is not None)
-        return LayerSolution(U, bias, solved.status, stats={"damping": solved.damping})
+        return problem.solved(V, solved.status, stats={"damping": solved.damping})
 
 
 def removal_turns(sensitivity: Tensor, k: int) -> Tensor:

@@ -31,7 +31,6 @@ from torch import Tensor
 from feta.errors import ConfigError, check_range
 from feta.problem import LayerProblem, LayerSolution, Needs, Status
 from feta.solvers.net_trim_admm import Constraints, Gap, NetTrimAdmm
-from feta.solvers.refit import split_bias_row, with_bias_row
 from feta.sparsity import Sparsity, top_k_mask
 
 CASCADE_SLACK = math.sqrt(1.1)
@@ -98,10 +97,10 @@ class NetTrim:
 
     def _search(self, admm: NetTrimAdmm, keep: int, trained: Gap, floor: float) -> float:
         constraints, problem = admm.constraints, admm.constraints.problem
-        mask = top_k_mask(problem.W.abs(), keep)
-        thresholded = constraints.gap(with_bias_row(problem.W.where(mask, 0), problem.bias))
+        thresholded = problem.trained.clone()
+        thresholded[: len(problem.W)].masked_fill_(~top_k_mask(problem.W.abs(), keep), 0)
         # Floors for layers without a misfit: k weights do all there is to do, or no output is ever active.
-        start = max(thresholded.misfit, 1e-6 * trained.size) or 1.0
+        start = max(constraints.gap(thresholded).misfit, 1e-6 * trained.size) or 1.0
 
         def trial(epsilon: float) -> Gap:
             if admm.iterations == 0:
@@ -121,13 +120,12 @@ class NetTrim:
         problem = admm.constraints.problem
         X = X.to(problem.W.dtype)
         gap = admm.constraints.gap(X)
-        U, bias = split_bias_row(X, problem.bias is not None)
-        count = int(admm.W2[: len(U)].count_nonzero())
+        program, kept = (int(V[: len(problem.W)].count_nonzero()) for V in (admm.W2, X))
         status, message = admm.status, ""
         if not gap.met(epsilon, self.tolerance):
             status = Status.INFEASIBLE
             shares = f"misfit {gap.misfit / epsilon:.2f} epsilon, excess {gap.excess / epsilon:.2f} epsilon"
-            message = f"{int(U.count_nonzero())} of the program's {count} weights: {shares}"
+            message = f"{kept} of the program's {program} weights: {shares}"
         elif max(admm.primal, admm.dual) > self.residual:
             status = Status.NOT_CONVERGED
             message = f"residuals {admm.primal:.2g}, {admm.dual:.2g} after {admm.iterations} iterations"
@@ -140,10 +138,10 @@ class NetTrim:
             "iterations": admm.iterations,
             "primal_residual": admm.primal,
             "dual_residual": admm.dual,
-            "program_nonzeros": count,
-            "nonzeros": int(U.count_nonzero()),
+            "program_nonzeros": program,
+            "nonzeros": kept,
         }
-        return LayerSolution(U, bias, status, message, stats)
+        return problem.solved(X, status, message, stats)
 
 
 def least_error(trial: Trial, low: float, high: float, steps: int) -> float:

@@ -24,7 +24,6 @@ from feta.calibration.statistics import gram
 from feta.errors import check_range
 from feta.problem import LayerProblem, LayerSolution, Needs
 from feta.solvers.cholesky import factor, lower_inverse
-from feta.solvers.refit import split_bias_row, with_bias_row
 from feta.sparsity import Sparsity, top_k_mask
 
 
@@ -55,8 +54,8 @@ class SparseGpt:
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
         d_in = len(problem.W)
         k = target.count(problem.W.numel())
-        has_bias = self.fit_bias and problem.bias is not None
-        H = gram(problem.rows, with_bias=has_bias).H
+        W = (problem.trained if self.fit_bias else problem.W).to(torch.float64, copy=True)
+        H = gram(problem.rows, with_bias=len(W) > d_in).H
         inputs = H.diagonal()[:d_in]
         dead = inputs <= 0
         damping = self.damping * float(inputs.mean())
@@ -64,7 +63,6 @@ class SparseGpt:
         # The factor of H read backwards, turned around and inverted, is R: no second factorisation.
         solved = factor(H.flip(0, 1))
         R = lower_inverse(solved.L).flip(0, 1)
-        W = with_bias_row(problem.W, problem.bias if has_bias else None).to(torch.float64, copy=True)
         for start in range(0, d_in, self.block):
             stop = min(start + self.block, d_in)
             block = slice(start, stop)
@@ -74,9 +72,7 @@ class SparseGpt:
             share = k * stop // d_in - k * start // d_in
             errors = sweep_block_(W[block], R[block, block], top_k_mask(scores, share))
             W[stop:] -= R[block, stop:].t() @ errors
-        U, bias = split_bias_row(W.to(problem.W.dtype), has_bias)
-        stats = {"damping": damping + solved.damping}
-        return LayerSolution(U, bias if has_bias else problem.bias, solved.status, stats=stats)
+        return problem.solved(W, solved.status, stats={"damping": damping + solved.damping})
 
 
 def sweep_block_(W: Tensor, R: Tensor, mask: Tensor) -> Tensor:

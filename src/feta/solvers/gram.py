@@ -15,16 +15,18 @@ support alone: they say which outputs get the weights, not how an output is fitt
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from feta.errors import check_range
 from feta.problem import LayerProblem, Status
-from feta.solvers.majorise import Step, TargetReader
+from feta.solvers.majorise import Step, StreamedTargets
 from feta.solvers.masked_refit import Refit, masked_refit
 from feta.solvers.support_admm import Admm, SupportResult, support_admm
+from feta.solvers.wide import RowsSystem
+
+SLOW = Admm(rho=0.03, schedule=((0.0, 1.3),), every=4, relaxation=1.6)
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class GramSettings:
     searches: int = 1
     ridge: float = 1e-3
     tolerance: float = 0.0
-    admm: Admm = Admm(rho=0.03, schedule=((0.0, 1.3),), every=4, relaxation=1.6)
+    admm: Admm = SLOW
 
     def __post_init__(self) -> None:
         check_range("GramSettings", ">= 1", retargets=self.retargets, searches=self.searches)
@@ -67,20 +69,6 @@ class GramResult:
     damping: float = 0.0
 
 
-class System(Protocol):
-    """The least-squares problems of one layer: what differs between a Gram matrix and held rows."""
-
-    def support(
-        self, C: Tensor, V: Tensor, keep: int, admm: Admm, weights: Tensor | None = None
-    ) -> SupportResult:
-        """The best weights to keep, from V, with outputs weighted; its mask has the bias row too."""
-        ...
-
-    def refit(self, C: Tensor, mask: Tensor, V: Tensor, ridge: float) -> Refit:
-        """Every column on its support, the ridge pulling to V."""
-        ...
-
-
 @dataclass(frozen=True)
 class GramSystem:
     """Everything from H (d_in [+ 1], d_in [+ 1]), the sums over all rows."""
@@ -97,8 +85,13 @@ class GramSystem:
         return masked_refit(self.H, C, mask, ridge=ridge, toward=V)
 
 
+System = (
+    GramSystem | RowsSystem
+)  # the least-squares problems of one layer: by its Gram matrix, or by held rows
+
+
 def solve_gram(
-    problem: LayerProblem, system: System, reader: TargetReader, keep: int, settings: GramSettings
+    problem: LayerProblem, system: System, reader: StreamedTargets, keep: int, settings: GramSettings
 ) -> GramResult:
     """The layer with `keep` non-zeros."""
     solve = _Solve(problem, system, reader, settings, GramResult(problem.trained, problem.W != 0))
@@ -113,13 +106,13 @@ def solve_gram(
 def refit_on_support(
     problem: LayerProblem,
     system: System,
-    reader: TargetReader,
+    reader: StreamedTargets,
     V: Tensor,
     mask: Tensor,
     settings: GramSettings,
 ) -> GramResult:
-    """min F over weights on the mask (d_in, d_out), from V."""
-    result = GramResult(V.where(_whole(mask, V), 0), mask)
+    """min F over weights on the mask (d_in, d_out), from V, in float64; V must be zero elsewhere."""
+    result = GramResult(V.double(), mask)
     return _Solve(problem, system, reader, settings, result).retarget(0)
 
 
@@ -129,7 +122,7 @@ class _Solve:
 
     problem: LayerProblem
     system: System
-    reader: TargetReader
+    reader: StreamedTargets
     settings: GramSettings
     result: GramResult
 

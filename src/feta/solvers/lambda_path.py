@@ -1,6 +1,4 @@
-"""FeTa as published, at a chosen number of non-zeros: DCA with a search for the penalty's strength.
-
-    minimize over V   (1/m) sum ||rho(A~ V) - B||^2 + lambda * Omega(U)
+"""FeTa as published, at a chosen number of non-zeros: DCA (solvers.dca) with a search for lambda.
 
 lambda is found by bisection on its logarithm. Every trial starts from the sparsest iterate so far that has
 enough non-zeros: from one with too few, weights that left too early would seldom come back, and the layer
@@ -14,11 +12,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from feta.objective.penalty import Penalty
-from feta.objective.regularised import Regularised
+from feta.objective.penalty import Penalty, Regularised
 from feta.problem import LayerProblem
-from feta.solvers.dca import DcaResult, dca
-from feta.solvers.prox_svrg import Svrg, full_pass
+from feta.solvers.dca import DcaResult, Svrg, dca, full_pass
 from feta.sparsity import top_k_mask
 
 Trials = list[tuple[float, int]]  # (lambda, non-zeros) of every trial
@@ -36,8 +32,8 @@ def solve_path(
 ) -> tuple[DcaResult, Trials]:
     """DCA from the trained weights at the lambda whose solution has just over `keep` non-zeros.
 
-    objective: its strength is not looked at.
-    outer: DCA iterations at the lambda found.
+    objective: the fit and the penalty; its strength is not looked at.
+    outer: DCA iterations at the lambda found, at the most.
     search_steps: trials of one iteration each.
 
     Returns the result, which has at least `keep` non-zeros if the trained weights have, and the trials.
@@ -53,18 +49,18 @@ def solve_path(
     high = 2 * max(float(gradient.abs().max()), 1e-12) + float(here.g_gradient.abs().max())
     low, searched = high * 1e-5, Trials()
     for _ in range(search_steps):
-        middle = replace(objective, strength=(low * high) ** 0.5)
-        trial = dca(V, rows, middle, settings, generator, outer=1, start=here)
+        middle = (low * high) ** 0.5
+        tried = replace(objective, strength=middle)
+        trial = dca(V, rows, tried, settings, generator, outer=1, start=here)
         settings, count = trial.settings, trial.nonzeros
-        searched.append((middle.strength, count))
-        problem.report("search", strength=middle.strength, nonzeros=count, objective=trial.values[-1])
+        searched.append((middle, count))
+        problem.report("search", strength=middle, nonzeros=count, objective=trial.values[-1])
         if count >= keep:
-            low, V, here = middle.strength, trial.V, trial.last
+            low, V, here = middle, trial.V, trial.last
         else:
-            high = middle.strength
+            high = middle
     found = replace(objective, strength=low)
-    result = dca(V, rows, found, settings, generator, outer=outer, least=keep, start=here)
-    return result, searched
+    return dca(V, rows, found, settings, generator, outer=outer, least=keep, start=here), searched
 
 
 def support_of(U: Tensor, penalty: Penalty, W: Tensor, keep: int) -> Tensor:

@@ -11,7 +11,6 @@ H = A~' A~ is fixed: a step needs only C = A~' T.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -34,18 +33,19 @@ class Step:
     C: Tensor
 
 
-class TargetReader(ABC):
-    """Reads the objective and the targets off a layer's rows."""
+@dataclass
+class StreamedTargets:
+    """The objective and the targets of a layer, read from all rows, in a pass of the stream for each look."""
 
     problem: LayerProblem
 
-    @abstractmethod
     def rows(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
         """Chunks of A, B, and A~ W~ where C is taken relative to it."""
+        yield from ((A, B, None) for A, B in self.problem.rows.chunks())
 
-    @abstractmethod
     def finish(self, C: Tensor, rows: int) -> Tensor:
-        """C over all of the layer's rows, from what was added up over those that were read."""
+        """C over all of the layer's rows, from its sum over the `rows` that were read."""
+        return C
 
     def start(self) -> Tensor:
         """C at the trained weights."""
@@ -73,24 +73,13 @@ class TargetReader(ABC):
         return total / count
 
 
-@dataclass(frozen=True)
-class StreamedTargets(TargetReader):
-    """All rows, in a pass of the stream for each look."""
-
-    problem: LayerProblem
-
-    def rows(self) -> Iterator[tuple[Tensor, Tensor, None]]:
-        yield from ((A, B, None) for A, B in self.problem.rows.chunks())
-
-    def finish(self, C: Tensor, rows: int) -> Tensor:
-        return C
-
-
 @dataclass
-class SampledTargets(TargetReader):
-    """At most about `size` rows, held so that memory does not depend on the data; `statistics` are of all rows."""
+class SampledTargets(StreamedTargets):
+    """The same from about `size` rows, which are held: memory does not depend on the data.
 
-    problem: LayerProblem
+    statistics: of all rows.
+    """
+
     statistics: Gram
     size: int
     _held: list[tuple[Tensor, Tensor | None, Tensor]] | None = field(default=None, init=False)
@@ -114,7 +103,7 @@ class SampledTargets(TargetReader):
             self._base = self.statistics.H @ self.problem.trained.double()
         return self._base
 
-    def rows(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def rows(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
         for A, B, reference in self.held:
             yield A, self.problem.activation(reference) if B is None else B, reference
 

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -33,7 +32,8 @@ from feta.solvers.cholesky import factor
 from feta.sparsity import top_k_mask
 
 Watch = Callable[[int, float, float], None]  # (iteration, rho, share of k that changed)
-Dense = Callable[[Tensor], Tensor]  # D - V / rho -> W
+Dense = Callable[[Tensor], Tensor]  # D - V / rho -> W = (H + rho I)^-1 (C + rho (D - V / rho))
+Step = Callable[[float], tuple[Dense, float]]  # rho -> the dense step, and the damping it needed
 
 
 @dataclass(frozen=True)
@@ -111,22 +111,14 @@ def support_admm(
     check_range("support_admm", ">= 0", k=k)
     problem = _Reduced.of(H, C, d if prunable is None else prunable, ridge, toward, dtype)
     weights = (C.new_ones(C.shape[1]) if column_weights is None else column_weights).to(dtype)
-    step = GramStep(problem.H, problem.C.mul_(weights), explicit=admm.every * C.shape[1] >= d)
+    step = _gram_step(problem.H, problem.C.mul_(weights), explicit=admm.every * C.shape[1] >= d)
     found = search(step, problem.scaled(W0).to(dtype).mul_(weights), k, admm, watch)
     D = problem.unscaled(found.D / weights)
     bias = found.mask.new_ones(d - len(found.mask), C.shape[1])
     return replace(found, mask=torch.cat([found.mask, bias]), D=D)
 
 
-class DenseStep(Protocol):
-    """All that the iterations need to know of H and C."""
-
-    def at(self, rho: float) -> tuple[Dense, float]:
-        """D - V / rho -> W = (H + rho I)^-1 (C + rho (D - V / rho)), and the damping it needed."""
-        ...
-
-
-def search(dense: DenseStep, start: Tensor, k: int, admm: Admm, watch: Watch | None = None) -> SupportResult:
+def search(dense: Step, start: Tensor, k: int, admm: Admm, watch: Watch | None = None) -> SupportResult:
     """The iterations themselves, in scaled variables."""
     # The sparse copy starts dense, at W0: no weight is lost before H has had its say.
     reflected, rho = start, admm.rho
@@ -134,7 +126,7 @@ def search(dense: DenseStep, start: Tensor, k: int, admm: Admm, watch: Watch | N
     mask = looked_at = top_k_mask(start.abs(), k)
     status, iteration, damping = Status.NOT_CONVERGED, 0, 0.0
     while iteration < admm.max_iterations:
-        step, needed = dense.at(rho)
+        step, needed = dense(rho)
         damping = max(damping, needed)
         for _ in range(min(admm.every, admm.max_iterations - iteration)):
             # Y = V / rho + relaxed W + (1 - relaxation) D, and D is reflected + dual.
@@ -170,23 +162,17 @@ def shifted_factor(H: Tensor, rho: float) -> tuple[Tensor, float]:
     return found.L.to(H.dtype), found.damping
 
 
-@dataclass(frozen=True)
-class GramStep:
-    """The dense copy from a Cholesky factor of H + rho I for each rho.
+def _gram_step(H: Tensor, C: Tensor, explicit: bool) -> Step:
+    """The dense copy by a factor of H + rho I; explicit: by its inverse, which pays where columns are many."""
 
-    explicit: whether there are so many columns that products with the inverse beat two triangular solves.
-    """
-
-    H: Tensor
-    C: Tensor
-    explicit: bool
-
-    def at(self, rho: float) -> tuple[Dense, float]:
-        L, damping = shifted_factor(self.H, rho)
-        if not self.explicit:
-            return (lambda near: torch.cholesky_solve(torch.add(self.C, near, alpha=rho), L)), damping
+    def at(rho: float) -> tuple[Dense, float]:
+        L, damping = shifted_factor(H, rho)
+        if not explicit:
+            return (lambda near: torch.cholesky_solve(torch.add(C, near, alpha=rho), L)), damping
         inverse = torch.cholesky_inverse(L)
-        return (lambda near: inverse @ torch.add(self.C, near, alpha=rho)), damping
+        return (lambda near: inverse @ torch.add(C, near, alpha=rho)), damping
+
+    return at
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from feta.solvers.conjugate import projected_cg
 from feta.solvers.masked_refit import Refit
-from feta.solvers.support_admm import Admm, Dense, SupportResult, search, shifted_factor
+from feta.solvers.support_admm import Admm, Dense, Step, SupportResult, search, shifted_factor
 
 CG_STEPS = 30
 COLUMNS = 4096  # of A at a time where K is added up
@@ -70,7 +70,7 @@ class RowsSystem:
     ) -> SupportResult:
         by_output = 1.0 if weights is None else weights.to(self.A)
         start = (V[: self.A.shape[1]].to(self.A.dtype) * self.scale).where(self.alive, 0)
-        found = search(_RowsStep(self, self._scaled(C) * by_output), start * by_output, keep, admm)
+        found = search(self._step(self._scaled(C) * by_output), start * by_output, keep, admm)
         bias = found.mask.new_ones(int(self.with_bias), C.shape[1])
         return replace(found, mask=torch.cat([found.mask, bias]))
 
@@ -100,24 +100,20 @@ class RowsSystem:
         centred = C[:d_in] - torch.outer(self.mean.double(), C[d_in]) if self.with_bias else C
         return (centred / self.scale).where(self.alive, 0).to(self.A.dtype)
 
+    def _step(self, C: Tensor) -> Step:
+        """ADMM's dense step through K, for scaled C."""
 
-@dataclass(frozen=True)
-class _RowsStep:
-    """ADMM's dense step through K; C is scaled."""
+        def at(rho: float) -> tuple[Dense, float]:
+            L, damping = shifted_factor(self.K, rho)
 
-    system: RowsSystem
-    C: Tensor
+            def rest(X: Tensor) -> Tensor:
+                """rho (A'A + rho I)^-1 X, without the cancellation that a division by rho would show."""
+                return X - self.backward(torch.cholesky_solve(self.forward(X), L))
 
-    def at(self, rho: float) -> tuple[Dense, float]:
-        system = self.system
-        L, damping = shifted_factor(system.K, rho)
+            base = rest(C) / rho
+            # In float32 the large part of C leaves an error that one step of refinement removes.
+            residual = C - self.backward(self.forward(base)) - rho * base
+            base = base + rest(residual) / rho
+            return (lambda near: base + rest(near)), damping
 
-        def rest(X: Tensor) -> Tensor:
-            """rho (A'A + rho I)^-1 X, without the cancellation that a division by rho would show."""
-            return X - system.backward(torch.cholesky_solve(system.forward(X), L))
-
-        base = rest(self.C) / rho
-        # In float32 the large part of C leaves an error that one step of refinement removes.
-        residual = self.C - system.backward(system.forward(base)) - rho * base
-        base = base + rest(residual) / rho
-        return (lambda near: base + rest(near)), damping
+        return at
