@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     from feta.theory.dimension import Dimension, intrinsic_dimension
     from feta.theory.report import BoundsReport, generalisation_bounds
     from feta.theory.robustness import Manifold
-    from feta.tuning.refine import RefineResult, refine
-    from feta.tuning.refine_run import Refinement
-    from feta.tuning.retrain import RetrainResult, retrain
+    from feta.tuning.refine import Refinement, RefineResult, refine
+    from feta.tuning.retrain import Retraining, RetrainResult, retrain
     from feta_lab.store import Network, load, load_into, save
 
 __version__ = "0.1.0"
@@ -63,10 +62,9 @@ _HOMES = {
     "feta.engine.run": ("PruneEvent",),
     "feta.engine.prune": ("PruneResult", "prune", "smart_prune"),
     "feta.masks": ("hold_zeros", "masks_of"),
-    "feta.tuning.refine_run": ("Refinement",),
-    "feta.tuning.refine": ("RefineResult", "refine"),
+    "feta.tuning.refine": ("RefineResult", "Refinement", "refine"),
     "feta.report": ("LayerReport", "PruneReport", "RefineReport", "RetrainReport"),
-    "feta.tuning.retrain": ("RetrainResult", "retrain"),
+    "feta.tuning.retrain": ("RetrainResult", "Retraining", "retrain"),
     "feta.sparsity": ("Sparsity",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -102,6 +100,7 @@ __all__ = [
     "Refinement",
     "RetrainReport",
     "RetrainResult",
+    "Retraining",
     "SparseGpt",
     "Sparsity",
     "Status",

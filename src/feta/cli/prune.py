@@ -188,7 +188,7 @@ def parse_sparsity(text: str) -> float | dict[str, float]:
 
 def _refinement(refine: bool, passes: int | None) -> Any:
     """False, or how to refine."""
-    from feta.tuning.refine_run import Refinement
+    from feta.tuning.refine import Refinement
 
     if not refine:
         if passes is not None:

@@ -60,7 +60,7 @@ def retrain(
     """
     from feta.files.atomic import check_writable
     from feta.masks import masks_of
-    from feta.tuning.retrain_run import Retraining
+    from feta.tuning.retrain import Retraining
     from feta_lab import store
     from feta_lab.jobs import retrain_network
     from feta_lab.records import append, record
@@ -74,9 +74,8 @@ def retrain(
         "learning_rate": learning_rate,
         "batch_size": batch_size,
         "weight_decay": weight_decay,
-        "seed": seed,
     }
-    Retraining(goal=goal, **numbers)  # looked at before data is read
+    settings = Retraining(goal=goal, **numbers)  # looked at before data is read
     where = resolve_device(device)
     net = store.load(network)
     if net.info.pruning is None and not masks_of(net.model):
@@ -93,10 +92,12 @@ def retrain(
         def show(point: Any) -> None:
             bar.update(task, completed=point.epoch, note=f"validation {point.accuracy:.2f} %")
 
-        retrained, summary = retrain_network(net, loaded, goal=goal, device=where, callback=show, **numbers)
+        retrained, summary = retrain_network(
+            net, loaded, goal=goal, device=where, settings=settings, seed=seed, callback=show
+        )
     if output is not None:
         store.save(retrained, output)
-    config = {"network": network.name, "goal": summary["goal"], **numbers}
+    config = {"network": network.name, "goal": summary["goal"], **numbers, "seed": seed}
     append(record_file, record("retrain", config, seed, summary))
     if json:
         print_json(summary)
