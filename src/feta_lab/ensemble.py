@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,8 +24,7 @@ from torch import Tensor, nn
 
 from feta.errors import ConfigError, ModelError
 from feta.tuning.recorder import Recorder
-from feta.tuning.settings import check_positive
-from feta.tuning.stepping import order_of
+from feta.tuning.stepping import check_positive, order_of
 from feta_lab import networks
 
 WARM_STEPS = 3  # taken one by one before a graph is recorded: buffers are made, algorithms are chosen
@@ -90,14 +90,17 @@ def train_together(
         raise ConfigError(
             f"images must be (n, c, h, w) with a label each, got {tuple(images.shape)} and {len(labels)} labels"
         )
-    # cuDNN measures its kernels on first use and keeps the fastest.
-    with torch.backends.cudnn.flags(True, True, deterministic=torch.backends.cudnn.deterministic):
+    cudnn = torch.backends.cudnn
+    before, cudnn.benchmark = cudnn.benchmark, True  # it measures its kernels and keeps the fastest
+    try:
         crew = _Crew(specification, images, labels.to(images.device), seeds, settings)
         for epoch in range(settings.epochs):
             event = crew.one_epoch(epoch)
             if callback is not None:
                 callback(event)
-    return [member.model.to(memory_format=torch.contiguous_format).eval() for member in crew.members]
+    finally:
+        cudnn.benchmark = before
+    return [_laid_out(member.model, torch.contiguous_format).eval() for member in crew.members]
 
 
 class _Member:
@@ -142,8 +145,7 @@ class _Crew:
         self.members = []
         for seed in seeds:
             model = networks.build(specification, (channels, height, width), seed=seed).to(images.device)
-            model = model.to(memory_format=torch.channels_last)
-            self.members.append(_Member(model, self.rate, settings, half))
+            self.members.append(_Member(_laid_out(model, torch.channels_last), self.rate, settings, half))
         self.batch_size = min(settings.batch_size, len(images))
         self.streams = [torch.cuda.Stream(images.device) for _ in seeds] if images.is_cuda else []
         self.recorder = Recorder(self._step, WARM_STEPS) if settings.graph and images.is_cuda else None
@@ -184,12 +186,19 @@ class _Crew:
 
     def _step(self, rows: Tensor) -> None:
         """A step of every member, each on its own rows; on a GPU each on its own stream, too."""
-        contexts = [torch.cuda.stream(stream) for stream in self.streams] or [nullcontext()] * len(rows)
+        contexts: list[Any] = [torch.cuda.stream(stream) for stream in self.streams]
         for stream in self.streams:
             stream.wait_stream(torch.cuda.current_stream())
-        for member, own, context in zip(self.members, rows, contexts, strict=True):
+        for member, own, context in zip(
+            self.members, rows, contexts or [nullcontext()] * len(rows), strict=True
+        ):
             with context:
                 x = self.images.index_select(0, own).permute(0, 3, 1, 2)  # channels last
                 member.step(x, self.labels.index_select(0, own))
         for stream in self.streams:
             torch.cuda.current_stream().wait_stream(stream)
+
+
+def _laid_out(model: nn.Sequential, layout: torch.memory_format) -> nn.Sequential:
+    """The model with its kernels in a memory layout."""
+    return model.to(memory_format=layout)  # type: ignore[call-overload,no-any-return]

@@ -20,12 +20,10 @@ from torch import Tensor
 from feta.calibration.model import clock
 from feta.errors import ConfigError, FileError
 from feta.files import sparse_file
-from feta.tuning.labelled import batches_of
+from feta.tuning.batches import labelled
 from feta.tuning.loop import Look, Loop
 from feta.tuning.ranks import Ranks
-from feta.tuning.retrain import sgd
-from feta.tuning.settings import check_positive
-from feta.tuning.stepping import threads_for
+from feta.tuning.stepping import check_positive, sgd, threads_for
 from feta_lab import networks
 from feta_lab.data import DataSet
 from feta_lab.judge import accuracy
@@ -83,7 +81,7 @@ def train(
         model=model,
         optimiser=sgd(model, where, settings.learning_rate, settings.momentum),
         loss=F.cross_entropy,
-        batches=batches_of(train, Ranks(where), torch.float32, settings.batch_size, settings.seed),
+        batches=labelled(train, Ranks(where), torch.float32, settings.batch_size, settings.seed),
         ranks=Ranks(where),
         started=clock(where),
         passes=settings.max_epochs,

@@ -26,7 +26,7 @@ from feta.errors import DataError, ModelError
 from feta.masks import plain
 from feta.tuning.ranks import Ranks
 from feta.tuning.recorder import Recorder
-from feta.tuning.stepping import Loss, recordable, set_rate
+from feta.tuning.stepping import Loss, recordable
 
 TALK_EVERY = 16  # steps between two questions to the other processes whether the time is up
 
@@ -183,9 +183,14 @@ class Loop(ABC):
     def _set_rate(self, spent: float) -> None:
         over = max(self._passed(self.passes), spent)
         rates = [self.rate(first, over) for first in self.first_rates]
-        if rates != self.rates:
-            set_rate(self.optimiser, rates)
-            self.rates = rates
+        if rates == self.rates:
+            return
+        self.rates = rates
+        for group, rate in zip(self.optimiser.param_groups, rates, strict=True):
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)  # in place, for steps that are recorded
+            else:
+                group["lr"] = rate
 
     def _passed(self, unit: int = 1) -> float:
         """Passes so far, in units of that many."""

@@ -25,11 +25,18 @@ from feta.calibration.model import call, clock, device_of, differentiable, evalu
 from feta.errors import ConfigError, ModelError, unknown_name
 from feta.masks import hold_zeros
 from feta.report import RefinePoint, RefineReport
+from feta.tuning.batches import Original, matched
 from feta.tuning.loop import Batch, Look, Loop
-from feta.tuning.matching import Original, rows_of
 from feta.tuning.ranks import Ranks
-from feta.tuning.settings import check_positive, overridden
-from feta.tuning.stepping import NARROW, learning, rate_on, threads_for, wake_up
+from feta.tuning.stepping import (
+    NARROW,
+    check_positive,
+    learning,
+    overridden,
+    rate_on,
+    threads_for,
+    wake_up,
+)
 
 BACK_AT = 1.2  # times the lowest loss
 
@@ -123,12 +130,13 @@ def refine(
     twin = reference if device_of(reference) == where else copy.deepcopy(reference).to(where)
     original = Original(twin, where, float_dtype(work))
     with evaluating(work, twin), differentiable(work), hold_zeros(work, masks) as hold, threads_for(work):
-        rows = rows_of(data, original, settings.held_out, settings.batch_size, n_samples, seed)
+        sizes = settings.held_out, settings.batch_size
+        batches, held_out = matched(data, original, *sizes, n_samples, seed)
         loop = _RefineLoop(
             model=work,
             optimiser=_adam(work, settings.learning_rate, where),
             loss=lambda output, target: LOSSES[settings.loss](outputs_of(output), target),
-            batches=rows,
+            batches=batches,
             ranks=Ranks(where),
             started=started,
             passes=settings.passes,
@@ -136,7 +144,7 @@ def refine(
             check_every=settings.check_every,
             callback=callback,
             settings=settings,
-            held_out=rows.held_out,
+            held_out=held_out,
         )
         stopped = loop.look() or loop.run()
         loop.restore_best()

@@ -24,17 +24,16 @@ from feta.calibration.model import clock, device_of, evaluating, float_dtype, ou
 from feta.errors import ConfigError, DataError
 from feta.masks import hold_zeros, plain
 from feta.report import RetrainPoint, RetrainReport
-from feta.tuning.labelled import Validation, batches_of
+from feta.tuning.batches import Validation, labelled
 from feta.tuning.loop import Batches, Look, Loop
 from feta.tuning.ranks import Ranks, copy_of
-from feta.tuning.settings import check_positive, overridden
 from feta.tuning.stepping import (
     NARROW,
     Loss,
-    copy_state,
+    check_positive,
     learning,
-    rate_on,
-    recordable,
+    overridden,
+    sgd,
     threads_for,
     wake_up,
 )
@@ -143,7 +142,7 @@ def retrain(
     work = shown = copy_of(model, where)
 
     def batches_in(dtype: torch.dtype) -> Batches:
-        return batches_of(data, ranks, dtype, settings.batch_size, seed)
+        return labelled(data, ranks, dtype, settings.batch_size, seed)
 
     dtype = float_dtype(shown)
     if dtype in NARROW and not ranks.many:
@@ -167,7 +166,7 @@ def retrain(
     ):
         loop = _RetrainLoop(
             model=work,
-            optimiser=optimiser(learning(work)) if optimiser else sgd(work, where, *numbers),
+            optimiser=optimiser(learning(work)) if optimiser else sgd(plain(work), where, *numbers),
             loss=loss or (lambda output, labels: F.cross_entropy(outputs_of(output), labels)),
             batches=batches,
             ranks=ranks,
@@ -188,7 +187,7 @@ def retrain(
         loop.restore_best()
     work.zero_grad(set_to_none=True)
     if shown is not work:
-        copy_state(work, shown)
+        _copy_state(work, shown)
     report = RetrainReport(
         seconds=clock(where) - started,
         evaluation_seconds=loop.judging,
@@ -206,17 +205,6 @@ def retrain(
     return RetrainResult(shown if ranks.many else shown.to(home), report)
 
 
-def sgd(
-    model: nn.Module, device: torch.device, rate: float, momentum: float, weight_decay: float = 0.0
-) -> torch.optim.SGD:
-    """SGD on the parameters that learn; recorded steps follow its learning rate."""
-    # A fused step wants a gradient for all parameters or none; code of users may leave some out at first.
-    fused = device.type in ("cpu", "cuda") and recordable(plain(model))
-    return torch.optim.SGD(
-        learning(model), rate_on(device, rate), momentum, weight_decay=weight_decay, fused=fused
-    )
-
-
 @dataclass(kw_only=True)
 class _RetrainLoop(Loop):
     """Judged by the validation data."""
@@ -232,7 +220,7 @@ class _RetrainLoop(Loop):
         if self.validation is None:
             return None
         if self.shown is not self.model:
-            copy_state(self.model, self.shown)
+            _copy_state(self.model, self.shown)
         score = self.validation(plain(self.shown))
         if not math.isfinite(score):
             raise ConfigError(f"validation must give a finite number, got {score}")
@@ -276,3 +264,11 @@ def _runs(model: nn.Module, batches: Batches) -> bool:
             return batch is None or run_on(model, batch.x) is not None
     except RuntimeError:
         return False
+
+
+def _copy_state(source: nn.Module, target: nn.Module) -> None:
+    """Copy the state to a model of the same kind, in its own types, with the buffers that are never saved."""
+    target.load_state_dict(source.state_dict())
+    with torch.no_grad():
+        for name, buffer in source.named_buffers():
+            target.get_buffer(name).copy_(buffer)

@@ -1,19 +1,61 @@
-"""Small things that every training run needs: orders, learning rates, copies of a state, threads."""
+"""Small things that every training run needs: settings, optimisers, orders of rows, threads."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from feta.errors import ModelError
+from feta.errors import ConfigError, ModelError
 
 Loss = Callable[[Any, Any], Tensor]
+Settings = TypeVar("Settings")
 NARROW = (torch.float16, torch.bfloat16)  # too coarse for small steps
+
+
+def check_positive(settings: object, names: Iterable[str], prefix: str = "") -> None:
+    """Raise ConfigError unless each named field is positive and finite, or None."""
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and not 0 < value < math.inf:
+            raise ConfigError(f"{prefix}{name} must be > 0 and finite, got {value}")
+
+
+def overridden(kind: type[Settings], settings: Settings | None, **given: float | None) -> Settings:
+    """The settings, or the defaults of their kind, with the arguments that were given in their place."""
+    if not isinstance(settings, kind | None):
+        raise ConfigError(f"settings must be a feta.{kind.__name__}, got {type(settings).__name__}")
+    changes = {name: value for name, value in given.items() if value is not None}
+    return replace(settings or kind(), **changes)  # type: ignore[type-var]
+
+
+def learning(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters to train; ModelError if there are none."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise ModelError("model must have parameters with requires_grad, got none")
+    return parameters
+
+
+def rate_on(device: torch.device, rate: float) -> float | Tensor:
+    """A learning rate for an optimiser: on a GPU a tensor, which recorded steps read anew."""
+    return torch.tensor(rate, device=device) if device.type == "cuda" else rate
+
+
+def sgd(
+    model: nn.Module, device: torch.device, rate: float, momentum: float, weight_decay: float = 0.0
+) -> torch.optim.SGD:
+    """SGD on the parameters that learn."""
+    # A fused step wants a gradient for all parameters or none; code of users may leave some out at first.
+    fused = device.type in ("cpu", "cuda") and recordable(model)
+    first = rate_on(device, rate)
+    return torch.optim.SGD(learning(model), first, momentum, weight_decay=weight_decay, fused=fused)
 
 
 def recordable(model: nn.Module) -> bool:
@@ -31,28 +73,6 @@ def recordable(model: nn.Module) -> bool:
     )
 
 
-def learning(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters to train; ModelError if there are none."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not parameters:
-        raise ModelError("model must have parameters with requires_grad, got none")
-    return parameters
-
-
-def rate_on(device: torch.device, rate: float) -> float | Tensor:
-    """A learning rate for an optimiser: on a GPU a tensor, which recorded steps read anew."""
-    return torch.tensor(rate, device=device) if device.type == "cuda" else rate
-
-
-def set_rate(optimiser: torch.optim.Optimizer, rates: list[float]) -> None:
-    """Set the learning rate of each group; a rate that is a tensor is changed in place."""
-    for group, rate in zip(optimiser.param_groups, rates, strict=True):
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)
-        else:
-            group["lr"] = rate
-
-
 def order_of(count: int, seed: int, number: int) -> Tensor:
     """The order of the rows in a pass, drawn from (seed, number of the pass)."""
     return torch.randperm(count, generator=generator_of(seed, number))
@@ -60,14 +80,6 @@ def order_of(count: int, seed: int, number: int) -> Tensor:
 
 def generator_of(seed: int, number: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed * 1_000_003 + number)
-
-
-def copy_state(source: nn.Module, target: nn.Module) -> None:
-    """Copy the state to a model of the same kind, in its own types, with the buffers that are never saved."""
-    target.load_state_dict(source.state_dict())
-    with torch.no_grad():
-        for name, buffer in source.named_buffers():
-            target.get_buffer(name).copy_(buffer)
 
 
 @functools.cache
