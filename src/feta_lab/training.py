@@ -20,7 +20,7 @@ from torch import Tensor
 from feta.calibration.model import clock
 from feta.errors import ConfigError, FileError
 from feta.files import sparse_file
-from feta.tuning.batches import labelled
+from feta.tuning.batches import TensorBatches
 from feta.tuning.loop import Look, Loop
 from feta.tuning.ranks import Ranks
 from feta.tuning.stepping import check_positive, sgd, threads_for
@@ -74,14 +74,23 @@ def train(
     where = torch.device(device)
     model = networks.build(specification, data.shape, seed=settings.seed).to(where).train()
     train, validation, test = (
-        (data.normalisation.apply(half.images, where), half.labels)
+        (data.normalisation.apply(half.images, where), half.labels.to(where))
         for half in (data.train, data.validation, data.test)
     )
+    rows, (images, labels) = torch.arange(len(train[0]), device=where), train
     loop = _TrainLoop(
         model=model,
         optimiser=sgd(model, where, settings.learning_rate, settings.momentum),
         loss=F.cross_entropy,
-        batches=labelled(train, Ranks(where), torch.float32, settings.batch_size, settings.seed),
+        batches=TensorBatches(
+            images,
+            lambda rows: labels[rows],
+            rows,
+            settings.batch_size,
+            settings.seed,
+            Ranks(where),
+            by_rows=True,
+        ),
         ranks=Ranks(where),
         started=clock(where),
         passes=settings.max_epochs,

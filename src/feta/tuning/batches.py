@@ -37,7 +37,7 @@ class TensorBatches:
     batch_size: int
     seed: int
     ranks: Ranks  # each takes its share of the rows
-    by_rows: bool = False  # whether the length of a pass is counted in rows, not in batches
+    by_rows: bool = False  # count a pass in rows, not in batches; then a last batch may be a single row
     fixed = True
 
     def __post_init__(self) -> None:
