@@ -31,8 +31,8 @@ from feta.problem import LayerProblem, LayerSolution, Pruner
 from feta.pruners import make, options_of
 from feta.report import AllocationReport, PruneReport, RefinePoint, RefineReport
 from feta.sparsity import Sparsity
-from feta.tuning.refine import refine_by
-from feta.tuning.refine_run import Refinement
+from feta.tuning.refine import Refinement
+from feta.tuning.refine import refine as refine_model
 
 DEFAULT_METHOD = "feta"
 
@@ -226,7 +226,7 @@ def _refine(
             callback(PruneEvent("step", "all layers", len(views), len(views), "refine", values))
 
     masks = {view.name: view.weight.detach() != 0 for view in views}
-    result = refine_by(
-        how, run.pruned, run.original, rows, masks, n_samples=n_samples, seed=seed, callback=tell
+    result = refine_model(
+        run.pruned, run.original, rows, how, masks=masks, n_samples=n_samples, seed=seed, callback=tell
     )
     return result.model, result.report
