@@ -21,7 +21,8 @@ layout.loader.exec_module(drawn)
 
 # A room imports from rooms in rows above its own, and from nothing else of ours.
 PRODUCT = (
-    ("errors", "plugins"),
+    ("errors",),
+    ("plugins",),
     ("objective",),
     ("layers", "sparsity"),
     ("problem",),

@@ -19,8 +19,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 import feta
-from feta import Needs
-from feta.pruners import Threshold
 
 WIDTH, BATCH, FEW, MANY = 64, 4000, 4, 40
 MEGABYTE = 2**20
@@ -36,6 +34,8 @@ import torch
 from torch import nn
 
 import feta
+from feta import Needs
+from feta.pruners import Threshold
 
 torch.set_num_threads(1)
 width, batch, few, many = map(int, sys.argv[1:])
