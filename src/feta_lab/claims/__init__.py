@@ -24,22 +24,12 @@ from feta_lab.claims import (
     threshold_cheapest,
 )
 from feta_lab.claims.finding import Finding
-from feta_lab.results import Kind, Record, Results, unretrained
+from feta_lab.results import Record, Results, unretrained
 
 __all__ = ["CLAIMS", "Finding", "judge_claims"]
 
 Rule = Callable[[Sequence[Record]], Finding | None]
 Select = Callable[[Results], list[Record]]
-
-
-def _of(*kinds: Kind) -> Select:
-    """The records of some experiments."""
-    return lambda results: results.of(*kinds)
-
-
-def _pruned(*methods: str, timed: bool = False) -> Select:
-    """Cells that were neither refined nor retrained, chosen for these methods (none named: for all)."""
-    return lambda results: unretrained(results, methods or None, timed)[0]
 
 
 def _published(results: Results) -> list[Record]:
@@ -53,27 +43,26 @@ def _published(results: Results) -> list[Record]:
 
 # In the paper's order: the rule, and the records it reads.
 CLAIMS: tuple[tuple[Rule, Select], ...] = (
-    (threshold_cheapest.judge, _of("table1")),
-    (feta_most_accurate.judge, _pruned()),
+    (threshold_cheapest.judge, lambda results: results.of("table1")),
+    (feta_most_accurate.judge, lambda results: unretrained(results)[0]),
     (feta_most_accurate.judge_published, _published),
-    (feta_faster.judge, _pruned("feta", "lobs", timed=True)),
-    (rivals_inconsistent.judge, _pruned("threshold", "corenet", "net-trim")),
-    (gains_dense.judge, _pruned("threshold", "feta")),
-    (depth.judge, _of("fig3a", "fig3b")),
-    (exponential.judge, _of("fig3a", "fig3b")),
-    (dimension.judge, _of("fig3c")),
-    (dimension_predicts.judge, _of("fig3a", "fig3b")),
+    (feta_faster.judge, lambda results: unretrained(results, ("feta", "lobs"), timed=True)[0]),
+    (
+        rivals_inconsistent.judge,
+        lambda results: unretrained(results, ("threshold", "corenet", "net-trim"))[0],
+    ),
+    (gains_dense.judge, lambda results: unretrained(results, ("threshold", "feta"))[0]),
+    (depth.judge, lambda results: results.of("fig3a", "fig3b")),
+    (exponential.judge, lambda results: results.of("fig3a", "fig3b")),
+    (dimension.judge, lambda results: results.of("fig3c")),
+    (dimension_predicts.judge, lambda results: results.of("fig3a", "fig3b")),
 )
 
 
 def judge_claims(results: Results) -> tuple[Finding, ...]:
-    """Judge every claim of the paper, in its order.
+    """A finding per claim from the records of a results folder, as `feta_lab.results.gather` reads them.
 
-    Args:
-        results: the records of a results folder, as `feta_lab.results.gather` reads them.
-
-    Returns:
-        A finding per claim; only that on the published solver is left out where that solver was not run.
+    Only the finding on the published solver is left out, where that solver was not run.
     """
     findings = (rule(select(results)) for rule, select in CLAIMS)
     return tuple(finding for finding in findings if finding is not None)

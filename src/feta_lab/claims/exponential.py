@@ -39,20 +39,13 @@ CAP = math.exp(3)  # the largest factor searched; a fit that ends there sets one
 
 
 class Fit(NamedTuple):
-    """Both laws on one set of layers."""
+    """Both laws on one set of layers: b and R² of the exponential, R² of the line, and what follows."""
 
     factor: float
-    curve: float  # explained variance
+    curve: float
     line: float
-    clear: bool  # whether the losses rise, and are convex, beyond chance
-
-    @property
-    def fits(self) -> bool:
-        return self.factor > 1 and self.curve >= EXPLAINED and self.curve > self.line
-
-    @property
-    def wins(self) -> bool:
-        return self.fits and self.clear and self.factor < 0.999 * CAP
+    fits: bool
+    wins: bool
 
 
 def judge(records: Sequence[Record]) -> Finding:
@@ -61,11 +54,11 @@ def judge(records: Sequence[Record]) -> Finding:
     rows: list[tuple[Cell, ...]] = []
     parts, few = [], []
     for net, mine in by_setting(records).items():
-        layers = layers_of(mine)
-        few += [net] if len(layers) < LAYERS else []
+        if len(layers := layers_of(mine)) < LAYERS:
+            few.append(net)
+            continue
         room = statistics.fmean(r["dense_accuracy"] for r in mine if r["accuracy"] is not None) - paper.CHANCE
-        fits = _fits(layers, SATURATED * room) if len(layers) >= LAYERS else {}
-        if fits:
+        if fits := _fits(layers, SATURATED * room):
             won = sum(whole.wins and rest.wins for whole, rest in fits.values())
             lost = sum(not rest.fits for _, rest in fits.values())
             enough = MOST * len(fits)
@@ -83,8 +76,8 @@ def judge(records: Sequence[Record]) -> Finding:
     shares = [
         f"{100 * statistics.fmean(max(0.0, float(str(row[i]))) for row in rows):.0f} %" for i in (3, 4, 6, 7)
     ]
-    why = "The exponential explains {} of the variance between layers and a straight line {}; without the first "
-    why = why.format(*shares) + "layer they explain {} and {}.".format(*shares[2:])
+    why = f"The exponential explains {shares[0]} of the variance between layers and a straight line {shares[1]}; "
+    why += f"without the first layer they explain {shares[2]} and {shares[3]}."
     why += f" Fewer than {LAYERS} layers ({listed(few)}) cannot tell." if few else ""
     return Finding(KEY, CLAIM, overall(answers), "; ".join(parts) + ".", why, COLUMNS, tuple(rows))
 
@@ -104,7 +97,11 @@ def _fit(depth: np.ndarray, losses: np.ndarray) -> Fit:
     correlation = rank_correlation(list(depth), list(losses))
     rises = correlation is not None and correlation.positive
     line = float(np.corrcoef(depth, losses)[0, 1] ** 2)
-    return Fit(*fit_exponential(depth, losses), line, rises and is_convex(depth, losses))
+    factor, curve = fit_exponential(depth, losses)
+    fits = factor > 1 and curve >= EXPLAINED and curve > line
+    return Fit(
+        factor, curve, line, fits, fits and rises and is_convex(depth, losses) and factor < 0.999 * CAP
+    )
 
 
 def fit_exponential(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:

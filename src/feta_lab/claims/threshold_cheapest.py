@@ -54,8 +54,7 @@ def judge(records: Sequence[Record]) -> Finding:
     paper_s = {
         net: {name: runs[name] for name in paper.METHODS if name in runs} for net, runs in tables.items()
     }
-    printed = [race for net, runs in paper_s.items() if (race := _race(net, runs))]
-    if printed:
+    if printed := [race for net, runs in paper_s.items() if (race := _race(net, runs))]:
         text += f"; against the paper's own rivals alone in {_won(printed)} of {len(printed)}"
     if beaten := [race for race in races if race.answer != "yes"]:
         text += f". Matched or beaten by {listed(list(dict.fromkeys(race.rival for race in beaten)))}"
