@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from feta_lab.claims.finding import Finding, listed, overall, sentence, unmeasured
+from feta_lab.claims.finding import Finding, listed, needs, overall, sentence
 from feta_lab.claims.trends import VISIBLE, Trend, agreement, layers_of, shared_sparsities, summary
 from feta_lab.correlation import rank_correlation
 from feta_lab.results import Record
@@ -41,8 +41,7 @@ def judge(records: Sequence[Record]) -> Finding:
     """The verdict from the cells of Figure 3 a and b."""
     trends = depth_trends(records)
     if not trends:
-        missing = f"cells of Figure 3 with three layers or more and a loss of {VISIBLE:g} point"
-        return unmeasured(KEY, CLAIM, missing)
+        return needs(KEY, CLAIM, f"cells of Figure 3 with three layers and a loss of {VISIBLE:g} point")
     parts, why = [], []
     groups = by_setting(records)
     for net, mine in trends.items():

@@ -9,12 +9,11 @@ falls beyond chance. The claim holds when both say yes.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
 
 from feta_lab import paper
-from feta_lab.claims.finding import Finding, overall, unmeasured
-from feta_lab.claims.trends import VISIBLE, Trend, agreement, loss, summary
+from feta_lab.claims.finding import Finding, needs, overall
+from feta_lab.claims.trends import VISIBLE, Trend, agreement, loss, mean_by, summary
 from feta_lab.correlation import rank_correlation
 from feta_lab.results import Record
 
@@ -35,7 +34,7 @@ def dimension_trends(records: Sequence[Record], measure: Callable[[Record], floa
     ran = [record for record in records if record["accuracy"] is not None]
     for sparsity in sorted({record["sparsity"] for record in ran}):
         at = [record for record in ran if record["sparsity"] == sparsity]
-        largest = max(_mean(at, loss).values())
+        largest = max(mean_by(at, "k", loss).values())
         correlation = rank_correlation([r["k"] for r in at], [measure(r) for r in at])
         if largest >= VISIBLE and correlation is not None:
             case = "conv-cifar on k components"
@@ -53,24 +52,17 @@ def judge(records: Sequence[Record]) -> Finding:
     """The verdict from the cells of Figure 3 c."""
     trends, shares = dimension_trends(records), dimension_trends(records, share_lost)
     if not trends or not shares:
-        missing = f"cells of Figure 3 c with two values of k and a loss of {VISIBLE:g} point"
-        return unmeasured(KEY, CLAIM, missing)
-    text = (
-        f"Mean rank correlation of k with the points lost {summary(trends)}; with the share lost of the accuracy "
-        f"above chance {summary(shares)} ({trends[-1].correlation.n} networks)."
-    )
-    at = [r for r in records if r["accuracy"] is not None and r["sparsity"] == trends[-1].sparsity]
-    lost, part, dense = (_mean(at, number) for number in (loss, share_lost, lambda r: r["dense_accuracy"]))
+        return needs(KEY, CLAIM, f"cells of Figure 3 c with two values of k and a loss of {VISIBLE:g} point")
+    last = trends[-1]
+    text = f"Mean rank correlation of k with the points lost {summary(trends)}; with the share lost of the accuracy "
+    text += f"above chance {summary(shares)} ({last.correlation.n} networks)."
+    at = [r for r in records if r["accuracy"] is not None and r["sparsity"] == last.sparsity]
+    lost, part = mean_by(at, "k", loss), mean_by(at, "k", share_lost)
+    dense = mean_by(at, "k", lambda record: record["dense_accuracy"])
     ends = [
         f"{lost[k]:.1f} points at k = {k} ({100 * part[k]:.0f} % of what lies above chance; dense {dense[k]:.1f} %)"
         for k in (min(lost), max(lost))
     ]
-    why = f"At {100 * trends[-1].sparsity:g} % the first layer's pruning costs {' and '.join(ends)}."
-    answers = [agreement(trends), agreement(shares)]
-    return Finding(KEY, CLAIM, overall(answers), text, why, COLUMNS, tuple(trend.row() for trend in trends))
-
-
-def _mean(records: Sequence[Record], number: Callable[[Record], float]) -> dict[int, float]:
-    """k -> the mean over its networks."""
-    ks = sorted({record["k"] for record in records})
-    return {k: statistics.fmean(number(r) for r in records if r["k"] == k) for k in ks}
+    why = f"At {100 * last.sparsity:g} % the first layer's pruning costs {' and '.join(ends)}."
+    verdict = overall([agreement(trends), agreement(shares)])
+    return Finding(KEY, CLAIM, verdict, text, why, COLUMNS, tuple(trend.row() for trend in trends))

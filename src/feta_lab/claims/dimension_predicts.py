@@ -11,11 +11,11 @@ lead or its correlation is not negative. The claim holds when every measure says
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from feta_lab.claims.finding import LEVEL, Answer, Cell, Finding, overall, sentence, signed, unmeasured
+from feta_lab.claims.finding import LEVEL, Answer, Cell, Finding, needs, overall, sentence, signed
 from feta_lab.claims.trends import MEASURES, Layer, layers_of
 from feta_lab.correlation import spearman_rows
 from feta_lab.results import Record
@@ -44,28 +44,25 @@ def judge(records: Sequence[Record]) -> Finding:
     answers: list[Answer] = []
     parts = []
     for measure in MEASURES:
-        score = _score(list(groups.values()), measure)
-        if score is None:
+        if not (score := _score(groups.values(), measure)):
             continue
         by_dimension, by_depth, low, high, luck = score
         ahead = by_dimension < min(by_depth, 0)  # to be less wrong than depth is not a prediction
         answers.append("no" if not ahead else "yes" if low > 0 and luck <= LEVEL / 2 else "mixed")
-        parts.append(
-            f"{measure}: {signed(by_dimension)} for the dimension, {signed(by_depth)} for the remaining depth, a "
-            f"lead of {signed(by_depth - by_dimension)} (95 % interval {signed(low)} to {signed(high)}; shuffled "
-            f"dimensions do as well in {100 * luck:.0f} % of draws)"
-        )
+        lead = f"a lead of {signed(by_depth - by_dimension)} (95 % interval {signed(low)} to {signed(high)}; "
+        lead += f"shuffled dimensions do as well in {100 * luck:.0f} % of draws)"
+        numbers = f"{signed(by_dimension)} for the dimension, {signed(by_depth)} for the remaining depth"
+        parts.append(f"{measure}: {numbers}, {lead}")
     if not answers:
-        missing = "intrinsic dimensions of three layers or more with different safe sparsities"
-        return unmeasured(KEY, CLAIM, f"cells of Figure 3 with {missing}")
+        return needs(KEY, CLAIM, "cells of Figure 3 with dimensions of three layers that lose differently")
     text = f"Rank correlation with the safe sparsity, by {'; by '.join(parts)}."
     rows: list[tuple[Cell, ...]] = []
     why = []
     for net, layers in groups.items():
         known = [layer for layer in layers if layer.dimensions]
         for one in known:
-            numbers = (round(one.dimensions[m], 1) if m in one.dimensions else None for m in MEASURES)
-            rows.append((net, one.name, one.remaining, *numbers, round(100 * safe_sparsity(one.losses), 1)))
+            sizes = (round(one.dimensions[m], 1) if m in one.dimensions else None for m in MEASURES)
+            rows.append((net, one.name, one.remaining, *sizes, round(100 * safe_sparsity(one.losses), 1)))
         known.sort(key=lambda one: safe_sparsity(one.losses))
         if known:
             ends = _words(known[0]), _words(known[-1])
@@ -78,8 +75,11 @@ def _words(layer: Layer) -> str:
     return f"{layer.name} (dimension {dimension:.1f}, {layer.remaining} behind it)"
 
 
-def _score(groups: Sequence[Sequence[Layer]], measure: str) -> tuple[float, ...] | None:
-    """Mean correlations of dimension and depth, the interval of the lead, and how often shuffles do as well."""
+def _score(groups: Iterable[Sequence[Layer]], measure: str) -> tuple[float, ...]:
+    """Mean correlations of dimension and depth, the interval of the lead, and how often shuffles do as well.
+
+    Empty where no network has three layers with an order.
+    """
     bootstrap, shuffle = (np.random.default_rng(0) for _ in range(2))
     real, leads, lucky = [], [], []
     for layers in groups:
@@ -96,7 +96,7 @@ def _score(groups: Sequence[Sequence[Layer]], measure: str) -> tuple[float, ...]
         shuffled = shuffle.permuted(dimension.repeat(DRAWS, axis=0), axis=1)
         lucky.append(spearman_rows(shuffled, safe.repeat(DRAWS, axis=0)))
     if not real:
-        return None
+        return ()
     means = np.mean(real, axis=0)
     # A draw of equal layers has no order, and says nothing about its network.
     known = np.ma.masked_invalid(np.stack(leads)).mean(0).compressed()

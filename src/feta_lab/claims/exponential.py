@@ -23,7 +23,7 @@ import numpy as np
 from scipy.stats import t
 
 from feta_lab import paper
-from feta_lab.claims.finding import Answer, Cell, Finding, listed, overall, unmeasured
+from feta_lab.claims.finding import Answer, Cell, Finding, listed, needs, overall
 from feta_lab.claims.trends import MOST, VISIBLE, Layer, layers_of, shared_sparsities
 from feta_lab.correlation import rank_correlation
 from feta_lab.results import Record
@@ -63,19 +63,16 @@ def judge(records: Sequence[Record]) -> Finding:
             lost = sum(not rest.fits for _, rest in fits.values())
             enough = MOST * len(fits)
             answers.append("yes" if won >= enough else "no" if lost >= enough else "mixed")
-            parts.append(
-                f"{net}: a rising exponential fits, better than a line and beyond chance, at {won} of {len(fits)} "
-                f"sparsities; without the first layer it does not fit at {lost}"
-            )
-            for sparsity, pair in fits.items():
-                numbers = (round(number, 2) for fit in pair for number in fit[:3])
-                rows.append((net, round(100 * sparsity, 1), *numbers))
+            text = f"{net}: a rising exponential fits, better than a line and beyond chance, at {won} of {len(fits)}"
+            parts.append(f"{text} sparsities; without the first layer it does not fit at {lost}")
+            for at, pair in fits.items():
+                rows.append(
+                    (net, round(100 * at, 1), *(round(number, 2) for fit in pair for number in fit[:3]))
+                )
     if not answers:
-        missing = f"{LAYERS} layers or more and a loss of {VISIBLE:g} point short of saturation"
-        return unmeasured(KEY, CLAIM, f"cells of Figure 3 with {missing}")
-    shares = [
-        f"{100 * statistics.fmean(max(0.0, float(str(row[i]))) for row in rows):.0f} %" for i in (3, 4, 6, 7)
-    ]
+        return needs(KEY, CLAIM, f"cells of Figure 3 with {LAYERS} layers and a loss of {VISIBLE:g} point")
+    explained = [[max(0.0, float(str(row[column]))) for row in rows] for column in (3, 4, 6, 7)]
+    shares = [f"{100 * statistics.fmean(values):.0f} %" for values in explained]
     why = f"The exponential explains {shares[0]} of the variance between layers and a straight line {shares[1]}; "
     why += f"without the first layer they explain {shares[2]} and {shares[3]}."
     why += f" Fewer than {LAYERS} layers ({listed(few)}) cannot tell." if few else ""
@@ -99,9 +96,8 @@ def _fit(depth: np.ndarray, losses: np.ndarray) -> Fit:
     line = float(np.corrcoef(depth, losses)[0, 1] ** 2)
     factor, curve = fit_exponential(depth, losses)
     fits = factor > 1 and curve >= EXPLAINED and curve > line
-    return Fit(
-        factor, curve, line, fits, fits and rises and is_convex(depth, losses) and factor < 0.999 * CAP
-    )
+    clear = rises and is_convex(depth, losses) and factor < 0.999 * CAP
+    return Fit(factor, curve, line, fits, fits and clear)
 
 
 def fit_exponential(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:

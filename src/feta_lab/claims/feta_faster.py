@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Sequence
 
 from feta_lab import paper
-from feta_lab.claims.finding import LEVEL, Cell, Finding, VerdictName, by_lot, networks, unmeasured
+from feta_lab.claims.finding import LEVEL, Cell, Finding, VerdictName, by_lot, needs, networks
 from feta_lab.claims.runs import runs_of, shared
 from feta_lab.durations import duration
 from feta_lab.results import Record
@@ -29,7 +29,7 @@ def judge(records: Sequence[Record]) -> Finding:
             mine, theirs = (statistics.median(pair[i]["prune_seconds"] for pair in pairs) for i in (0, 1))
             times[net] = (mine, theirs)
     if not times:
-        return unmeasured(KEY, CLAIM, "timed cells with feta and lobs")
+        return needs(KEY, CLAIM, "timed cells with feta and lobs")
     ratios = {net: theirs / mine for net, (mine, theirs) in times.items()}
     best = max(ratios, key=ratios.__getitem__)
     faster = sum(ratio > 1 for ratio in ratios.values())
@@ -51,7 +51,5 @@ def _why(times: dict[str, tuple[float, float]]) -> str:
     if not printed:
         return ""
     mine, theirs = (duration(sum(times[net][i] for net in printed)) for i in (0, 1))
-    return (
-        f"Over the {networks(len(printed))} of the paper among these, our LOBS prunes in {theirs} and feta in "
-        f"{mine}; the paper's LOBS, pruning and retraining, took {duration(sum(printed.values()))}."
-    )
+    text = f"Over the {networks(len(printed))} of the paper among these, our LOBS prunes in {theirs} and feta in "
+    return f"{text}{mine}; the paper's LOBS, pruning and retraining, took {duration(sum(printed.values()))}."

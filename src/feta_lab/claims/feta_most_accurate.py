@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 
 from feta_lab import paper
-from feta_lab.claims.finding import Answer, Cell, Finding, by_lot, networks, overall, signed, unmeasured
+from feta_lab.claims.finding import Answer, Cell, Finding, between, by_lot, needs, networks, overall
 from feta_lab.claims.runs import EQUAL, Runs, gains, runs_of, shared
 from feta_lab.results import Record
 from feta_lab.summaries import relative_error
@@ -27,7 +27,7 @@ PUBLISHED = ("feta-svrg:debias=false", "feta:solver=svrg+debias=false", "feta-sv
 def judge(records: Sequence[Record]) -> Finding:
     """The verdict on feta from cells that were neither refined nor retrained."""
     missing = "cells of Figure 2 (or of a benchmark) with feta and another method"
-    return _against_best(KEY, CLAIM, runs_of(records), "feta") or unmeasured(KEY, CLAIM, missing)
+    return _against_best(KEY, CLAIM, runs_of(records), "feta") or needs(KEY, CLAIM, missing)
 
 
 def judge_published(records: Sequence[Record]) -> Finding | None:
@@ -64,11 +64,10 @@ def _against_best(
     close = sum(-EQUAL <= margin <= 0 for margin in margins)
     text = f"Highest mean accuracy in {first} of {networks(len(rows))}"
     text += f", within {EQUAL} points of the highest in {close} more" if close else ""
-    text += f"; ahead of the best other method by {signed(min(margins))} to {signed(max(margins))} points."
+    text += f"; ahead of the best other method by {between(margins, 2)} points."
     columns = ("network", f"{ours} (%)", "best other", "its accuracy (%)", "ahead (points)", "seeds")
-    return Finding(
-        key, claim, overall(answers, by_lot(first, odds)), text, _why(errors), columns, tuple(rows)
-    )
+    verdict = overall(answers, by_lot(first, odds))
+    return Finding(key, claim, verdict, text, _why(errors), columns, tuple(rows))
 
 
 def _why(errors: Sequence[tuple[float, float]]) -> str:
@@ -77,6 +76,6 @@ def _why(errors: Sequence[tuple[float, float]]) -> str:
     mine, theirs = (statistics.fmean(pair[i] for pair in errors) for i in (0, 1))
     closer = sum(a < b for a, b in errors)
     return (
-        f"The outputs of its pruned layers differ from the dense ones by {mine:.2f} on average (relative), those of "
-        f"the best other method by {theirs:.2f}; they are closer in {closer} of {len(errors)} runs."
+        f"The outputs of its pruned layers differ from the dense ones by {mine:.2f} on average (relative), those "
+        f"of the best other method by {theirs:.2f}; they are closer in {closer} of {len(errors)} runs."
     )

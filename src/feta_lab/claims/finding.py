@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -45,7 +45,7 @@ def by_lot(wins: int, odds: Sequence[float]) -> float:
     return sum(counts[wins:])
 
 
-def unmeasured(key: str, claim: str, missing: str) -> Finding:
+def needs(key: str, claim: str, missing: str) -> Finding:
     """No verdict, and what is needed for one."""
     return Finding(key, claim, "not measured", f"Needs {missing}.")
 
@@ -63,6 +63,12 @@ def networks(count: int) -> str:
 def signed(value: float, digits: int = 2) -> str:
     """A number with its sign written out."""
     return f"{value:+.{digits}f}".replace("-", "−")
+
+
+def between(values: Collection[float], digits: int = 1) -> str:
+    """The range of some numbers."""
+    low, high = signed(min(values), digits), signed(max(values), digits)
+    return low if low == high else f"{low} to {high}"
 
 
 def sentence(parts: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from scipy.stats import mannwhitneyu
 
-from feta_lab.claims.finding import Answer, Cell, Finding, overall, signed, unmeasured
+from feta_lab.claims.finding import Answer, Cell, Finding, needs, overall, signed
 from feta_lab.claims.runs import EQUAL, gains, runs_of
 from feta_lab.results import Record
 
@@ -34,7 +34,7 @@ def judge(records: Sequence[Record]) -> Finding:
         convs = [net for net in gain if net.partition(" ")[0] == f"conv-{data}"]
         pairs += [(data, dense, conv) for conv in convs[:1]]
     if not pairs:
-        return unmeasured(KEY, CLAIM, "feta and thresholding in the dense and the conv network of a data set")
+        return needs(KEY, CLAIM, "feta and thresholding in the dense and the conv network of a data set")
     gaps = [gain[dense] - gain[conv] for _, dense, conv in pairs]
     answers: list[Answer] = ["yes" if gap > EQUAL else "no" if gap < -EQUAL else "mixed" for gap in gaps]
     lost = {

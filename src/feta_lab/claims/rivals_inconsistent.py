@@ -19,11 +19,10 @@ from feta_lab.claims.finding import (
     Answer,
     Cell,
     Finding,
+    needs,
     networks,
     overall,
     sentence,
-    signed,
-    unmeasured,
 )
 from feta_lab.claims.runs import EQUAL, gains, runs_of
 from feta_lab.results import Record
@@ -36,16 +35,12 @@ WORSE = 1.0  # points below thresholding that count as significantly worse, when
 def judge(records: Sequence[Record]) -> Finding:
     """The verdict from cells that were neither refined nor retrained."""
     tables = runs_of(records)
-    found = {
-        name: {net: gain for net, runs in tables.items() if (gain := gains(runs, name))}
-        for name in (*RIVALS, "lobs", "feta")
-    }
+    names = (*RIVALS, "lobs", "feta")  # the last two are shown beside the rivals
+    found = {n: {net: gain for net, runs in tables.items() if (gain := gains(runs, n))} for n in names}
     measured = [name for name in RIVALS if len(found[name]) >= 2]
     if not measured:
-        return unmeasured(KEY, CLAIM, "corenet or net-trim beside thresholding in at least two networks")
-    means = {
-        name: {net: statistics.fmean(gain) for net, gain in mine.items()} for name, mine in found.items()
-    }
+        return needs(KEY, CLAIM, "corenet or net-trim beside thresholding in at least two networks")
+    means = {n: {net: statistics.fmean(gain) for net, gain in mine.items()} for n, mine in found.items()}
     answers: list[Answer] = []
     parts, why = [], []
     for name in measured:
@@ -56,20 +51,18 @@ def judge(records: Sequence[Record]) -> Finding:
         )
         counts = f"equal or better in {len(better)}, significantly worse in {len(worse)}"
         parts.append(f"{name}: {counts} of {networks(len(means[name]))}")
-        low, high = (signed(end(means[name].values()), 1) for end in (min, max))
-        why.append(f"{name} gains {low} to {high} points over thresholding")
+        why.append(f"{name} gains {between(means[name].values())} points over thresholding")
     parts += [f"{name} is not measured in two networks" for name in RIVALS if name not in measured]
-    shown = [*measured, *(name for name in ("lobs", "feta") if found[name])]
-    nets = [net for net in tables if any(net in found[name] for name in measured)]
+    shown = [name for name in names if name in measured or (name not in RIVALS and found[name])]
     columns = ("network", *(f"{name} (points over threshold)" for name in shown))
-    rows = tuple((net, *(_points(means[name].get(net)) for name in shown)) for net in nets)
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
+        (net, *(round(means[name][net], 2) if net in means[name] else None for name in shown))
+        for net in tables
+        if any(net in found[name] for name in measured)
+    )
     return Finding(KEY, CLAIM, overall(answers), "; ".join(parts) + ".", sentence(why), columns, rows)
 
 
 def _differ(groups: Collection[Sequence[float]]) -> bool:
     """Whether networks differ by more than their seeds; one seed in every network cannot tell."""
     return max(map(len, groups)) > 1 and bool(f_oneway(*groups).pvalue <= LEVEL)
-
-
-def _points(gain: float | None) -> Cell:
-    return None if gain is None else round(gain, 2)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from feta_lab.claims.finding import Answer, Cell, signed
 from feta_lab.correlation import RankCorrelation
@@ -18,16 +19,13 @@ MEASURES = {"rows": "intrinsic_dimension", "whole input": "intrinsic_dimension_m
 
 @dataclass(frozen=True)
 class Trend:
-    """The rank correlation of a loss with what should explain it, at one sparsity.
-
-    `rises` says whether the rule accepts it as a rise; `largest` is the largest mean loss in points.
-    """
+    """The rank correlation of a loss with what should explain it, at one sparsity."""
 
     case: str
     sparsity: float
     correlation: RankCorrelation
-    largest: float
-    rises: bool
+    largest: float  # the largest mean loss in points
+    rises: bool  # whether the rule accepts it as a rise
 
     def row(self) -> tuple[Cell, ...]:
         """case, sparsity in percent, coefficient, interval, points, largest loss."""
@@ -62,15 +60,16 @@ def layers_of(records: Iterable[Record]) -> list[Layer]:
 
 
 def _layer(name: str, records: Sequence[Record]) -> Layer:
-    dimensions = {}
-    for measure, field in MEASURES.items():
-        if values := [r[field] for r in records if r.get(field) is not None]:
-            dimensions[measure] = statistics.fmean(values)
-    at: dict[float, list[float]] = {}
-    for record in records:
-        at.setdefault(record["sparsity"], []).append(loss(record))
-    mean = {sparsity: statistics.fmean(values) for sparsity, values in sorted(at.items())}
-    return Layer(name, records[0]["layers"] - records[0]["depth"], dimensions, mean)
+    measured = {m: [r[f] for r in records if r.get(f) is not None] for m, f in MEASURES.items()}
+    dimensions = {measure: statistics.fmean(values) for measure, values in measured.items() if values}
+    losses = mean_by(records, "sparsity", loss)
+    return Layer(name, records[0]["layers"] - records[0]["depth"], dimensions, losses)
+
+
+def mean_by(records: Sequence[Record], field: str, number: Callable[[Record], float]) -> dict[Any, float]:
+    """The values of a field in order, each with the mean of a number over its records."""
+    values = sorted({record[field] for record in records})
+    return {one: statistics.fmean(number(r) for r in records if r[field] == one) for one in values}
 
 
 def shared_sparsities(layers: Sequence[Layer]) -> list[float]:
