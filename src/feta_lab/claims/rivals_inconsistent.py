@@ -14,16 +14,7 @@ from collections.abc import Collection, Sequence
 
 from scipy.stats import f_oneway
 
-from feta_lab.claims.finding import (
-    LEVEL,
-    Answer,
-    Cell,
-    Finding,
-    needs,
-    networks,
-    overall,
-    sentence,
-)
+from feta_lab.claims.finding import LEVEL, Answer, Cell, Finding, between, needs, networks, overall, sentence
 from feta_lab.claims.runs import EQUAL, gains, runs_of
 from feta_lab.results import Record
 
