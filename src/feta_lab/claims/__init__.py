@@ -43,19 +43,16 @@ def _published(results: Results) -> list[Record]:
 
 # In the paper's order: the rule, and the records it reads.
 CLAIMS: tuple[tuple[Rule, Select], ...] = (
-    (threshold_cheapest.judge, lambda results: results.of("table1")),
-    (feta_most_accurate.judge, lambda results: unretrained(results)[0]),
+    (threshold_cheapest.judge, lambda r: r.of("table1")),
+    (feta_most_accurate.judge, lambda r: unretrained(r)[0]),
     (feta_most_accurate.judge_published, _published),
-    (feta_faster.judge, lambda results: unretrained(results, ("feta", "lobs"), timed=True)[0]),
-    (
-        rivals_inconsistent.judge,
-        lambda results: unretrained(results, ("threshold", "corenet", "net-trim"))[0],
-    ),
-    (gains_dense.judge, lambda results: unretrained(results, ("threshold", "feta"))[0]),
-    (depth.judge, lambda results: results.of("fig3a", "fig3b")),
-    (exponential.judge, lambda results: results.of("fig3a", "fig3b")),
-    (dimension.judge, lambda results: results.of("fig3c")),
-    (dimension_predicts.judge, lambda results: results.of("fig3a", "fig3b")),
+    (feta_faster.judge, lambda r: unretrained(r, ("feta", "lobs"), timed=True)[0]),
+    (rivals_inconsistent.judge, lambda r: unretrained(r, ("threshold", "corenet", "net-trim"))[0]),
+    (gains_dense.judge, lambda r: unretrained(r, ("threshold", "feta"))[0]),
+    (depth.judge, lambda r: r.of("fig3a", "fig3b")),
+    (exponential.judge, lambda r: r.of("fig3a", "fig3b")),
+    (dimension.judge, lambda r: r.of("fig3c")),
+    (dimension_predicts.judge, lambda r: r.of("fig3a", "fig3b")),
 )
 
 
