@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,12 +19,21 @@ from torch import Tensor, nn
 from feta.calibration.inputs import LABEL_KEYS, Inputs, per_sample, size_of
 from feta.calibration.model import call, evaluating, float_dtype, outputs_of, place, run_on
 from feta.errors import ConfigError, DataError
-from feta.tuning.loop import Batch
 from feta.tuning.ranks import Ranks
 from feta.tuning.stepping import generator_of, order_of
 
 HELD_OUT_ROWS = 2000  # at the most
 HELD_OUT_VALUES = 2**26  # entries of inputs in all of them
+
+
+class Batch(NamedTuple):
+    """Inputs and targets. A class of batches has `over(number)`, a pass over the data in an order of its own;
+    `length`, of a pass, if it is known; and `fixed`, whether its batches are tensors of one shape."""
+
+    x: Any
+    y: Any
+    size: int  # samples
+    part: int = 1  # of the length of a pass
 
 
 @dataclass
@@ -106,7 +115,14 @@ def _parts(batch: Any, where: str) -> tuple[Any, Any]:
 
 
 def labelled(
-    data: Any, ranks: Ranks, dtype: torch.dtype, batch_size: int, seed: int = 0, where: str = "data"
+    data: Any,
+    ranks: Ranks,
+    dtype: torch.dtype,
+    batch_size: int,
+    seed: int = 0,
+    *,
+    by_rows: bool = False,
+    where: str = "data",
 ) -> TensorBatches | LoaderBatches:
     """Labelled data as batches on the device of the ranks."""
     pair = (
@@ -120,7 +136,7 @@ def labelled(
     if len(x) < ranks.count:
         raise ConfigError(f"{where} must hold a sample for each process, got {len(x)} for {ranks.count}")
     rows = torch.arange(len(x), device=ranks.device)
-    return TensorBatches(x, lambda rows: y[rows], rows, batch_size, seed, ranks)
+    return TensorBatches(x, lambda rows: y[rows], rows, batch_size, seed, ranks, by_rows)
 
 
 class Validation:
@@ -206,6 +222,9 @@ class StreamBatches:
                 parts = {"": batch} if isinstance(batch, Tensor) else batch
                 picked = {k: v[part.to(v.device)] if per_sample(v, size) else v for k, v in parts.items()}
                 yield self.original.matched(picked[""] if isinstance(batch, Tensor) else picked)
+
+
+Batches = TensorBatches | LoaderBatches | StreamBatches
 
 
 def matched(

@@ -25,8 +25,8 @@ from feta.calibration.model import call, clock, device_of, differentiable, evalu
 from feta.errors import ConfigError, ModelError, unknown_name
 from feta.masks import hold_zeros
 from feta.report import RefinePoint, RefineReport
-from feta.tuning.batches import Original, matched
-from feta.tuning.loop import Batch, Look, Loop
+from feta.tuning.batches import Batch, Original, matched
+from feta.tuning.loop import Look, Loop
 from feta.tuning.ranks import Ranks
 from feta.tuning.stepping import (
     NARROW,
@@ -199,13 +199,11 @@ class _RefineLoop(Loop):
             raise ModelError(f"refinement must keep a finite loss, got {loss}; {cure}")
         return -loss
 
-    def note(self, look: Look) -> RefinePoint:
+    def after(self, look: Look) -> str | None:
         loss = -(look.score or 0.0)
         if loss > BACK_AT * -self.best:
             self._back()
-        return RefinePoint(look.seconds, look.passes, loss)
-
-    def enough(self, look: Look) -> str | None:
+        self.tell(RefinePoint(look.seconds, look.passes, loss))
         return "held-out" if self.stale >= self.settings.patience else None
 
     def _back(self) -> None:
