@@ -162,12 +162,17 @@ def test_a_last_batch_of_one_row():
     assert rows == [32, 32]
 
 
-def test_the_seed_is_that_of_the_dropout_too():
+@pytest.mark.parametrize("how", ["refine", "retrain"])
+def test_the_same_seed_gives_the_same_weights(how):
     model = pruned(nn.Sequential(*layers()[:4], nn.Dropout(0.5), *layers()[4:]))
     runs = []
     for seed in (1, 1, 2):
-        torch.rand(7)  # the caller's own draws do not matter
-        runs.append(feta.retrain(model, (X, Y), max_epochs=1, seed=seed).model[0].weight)
+        torch.rand(7)  # the caller's own draws do not matter, also for dropout
+        if how == "refine":
+            result = feta.refine(model, nn.Sequential(*layers()), X, passes=1, seed=seed)
+        else:
+            result = feta.retrain(model, (X, Y), max_epochs=1, seed=seed)
+        runs.append(result.model[0].weight)
     assert torch.equal(runs[0], runs[1])
     assert not torch.equal(runs[0], runs[2])
     assert all(weight.grad is None for weight in runs)
