@@ -204,7 +204,7 @@ def test_rows_are_fitted_or_held_out_never_both(dense, kind, total, held):
     rows, held_out = matched(data, Original(dense, CPU, torch.float32), 0.05, 5, None, 0)
     assert isinstance(rows, kind)
     fitted = torch.cat([batch.x for batch in rows.over(0)])
-    judged = torch.cat([batch.x for batch in held_out])
+    judged = torch.cat([batch.x for batch in held_out()])
     assert (len(fitted), len(judged)) == (rows.length, held)
     assert torch.equal(torch.cat([fitted, judged]).sort(0).values, x)
     for batch, target, size, part in rows.over(1):
@@ -215,13 +215,13 @@ def test_rows_are_fitted_or_held_out_never_both(dense, kind, total, held):
 
 def test_held_out_rows_have_a_limit(dense):
     _, held_out = matched(torch.zeros(100_000, 12), Original(dense, CPU, torch.float32), 0.5, 5, None, 0)
-    assert 1990 <= sum(batch.size for batch in held_out) <= 2000
+    assert 1990 <= sum(batch.size for batch in held_out()) <= 2000
 
 
 def test_outputs_larger_than_the_inputs_are_not_kept():
     wide = nn.Linear(2, 5)
     rows, held_out = matched(torch.randn(30, 2), Original(wide, CPU, torch.float32), 0.05, 5, None, 0)
-    assert all(torch.equal(batch.y, wide(batch.x)) for batch in [*held_out, *rows.over(0)])
+    assert all(torch.equal(batch.y, wide(batch.x)) for batch in [*held_out(), *rows.over(0)])
 
 
 def test_fewer_samples_are_those_that_prune_takes(pruned, dense):

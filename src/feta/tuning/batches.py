@@ -229,7 +229,7 @@ Batches = TensorBatches | LoaderBatches | StreamBatches
 
 def matched(
     data: Any, original: Original, share: float, batch_size: int, n_samples: int | None, seed: int
-) -> tuple[TensorBatches | StreamBatches, list[Batch]]:
+) -> tuple[TensorBatches | StreamBatches, Callable[[], Iterable[Batch]]]:
     """Unlabelled data with the original's outputs: batches to fit, and a share of the rows to judge by."""
     inputs = Inputs(data, n_samples=n_samples, seed=seed)
     first, total = next(iter(inputs)), sum(size_of(batch) for batch in inputs)
@@ -242,14 +242,14 @@ def matched(
     if not isinstance(data, Tensor):
         held = [original.matched(batch) for batch in inputs.thinned(stride)]
         length = total - sum(batch.size for batch in held)
-        return StreamBatches(inputs, original, stride, batch_size, seed, length), held
+        return StreamBatches(inputs, original, stride, batch_size, seed, length), lambda: held
     if total < len(data):
         data = torch.cat([batch for batch in inputs if isinstance(batch, Tensor)])
     x = place(data, original.device, original.dtype, copy=False)
     rows = torch.arange(total, device=x.device)
     fitted = rows[rows % stride > 0]
     batches = TensorBatches(x, _targets(x, original), fitted, batch_size, seed, Ranks(x.device), by_rows=True)
-    return batches, list(batches.at(rows[::stride], 1000))
+    return batches, lambda: batches.at(rows[::stride], 1000)
 
 
 def _targets(x: Tensor, original: Original) -> Callable[[Tensor], Tensor]:
