@@ -100,7 +100,10 @@ def train_together(
                 callback(event)
     finally:
         cudnn.benchmark = before
-    return [_laid_out(member.model, torch.contiguous_format).eval() for member in crew.members]
+    crew.recorder.graph = None  # freed now, not whenever garbage is collected
+    for member in crew.members:
+        member.model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    return [member.model.eval() for member in crew.members]
 
 
 class _Member:
@@ -145,10 +148,12 @@ class _Crew:
         self.members = []
         for seed in seeds:
             model = networks.build(specification, (channels, height, width), seed=seed).to(images.device)
-            self.members.append(_Member(_laid_out(model, torch.channels_last), self.rate, settings, half))
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            self.members.append(_Member(model, self.rate, settings, half))
         self.batch_size = min(settings.batch_size, len(images))
         self.streams = [torch.cuda.Stream(images.device) for _ in seeds] if images.is_cuda else []
-        self.recorder = Recorder(self._step, WARM_STEPS) if settings.graph and images.is_cuda else None
+        record = settings.graph and images.is_cuda
+        self.recorder = Recorder(self._step, WARM_STEPS if record else math.inf)
 
     def one_epoch(self, epoch: int) -> SprintEvent:
         """One pass over the images, each member in its own order; rows that fill no batch wait for the next."""
@@ -170,35 +175,26 @@ class _Crew:
                     "lower the learning rate"
                 )
         speed = len(self.seeds) * steps * self.batch_size / seconds
-        recorded = self.recorder is not None and self.recorder.graph is not None
+        recorded = self.recorder.graph is not None
         return SprintEvent(epoch + 1, self.settings.epochs, losses, seconds, speed, recorded, self.note)
 
     def _take(self, rows: Tensor) -> None:
         """A step; if recording it fails, it is recorded on one stream, and if that fails, not at all."""
-        if self.recorder is None:
-            self._step(rows)
-            return
         self.recorder(rows)
         if self.recorder.failure:
             self.note = f"{'one stream' if self.streams else 'no CUDA graph'}: {self.recorder.failure}"
-            self.recorder = Recorder(self._step, warm_up=0) if self.streams else None
+            self.recorder = Recorder(self._step, 0 if self.streams else math.inf)
             self.streams = []
 
     def _step(self, rows: Tensor) -> None:
         """A step of every member, each on its own rows; on a GPU each on its own stream, too."""
         contexts: list[Any] = [torch.cuda.stream(stream) for stream in self.streams]
+        contexts = contexts or [nullcontext()] * len(rows)
         for stream in self.streams:
             stream.wait_stream(torch.cuda.current_stream())
-        for member, own, context in zip(
-            self.members, rows, contexts or [nullcontext()] * len(rows), strict=True
-        ):
+        for member, own, context in zip(self.members, rows, contexts, strict=True):
             with context:
                 x = self.images.index_select(0, own).permute(0, 3, 1, 2)  # channels last
                 member.step(x, self.labels.index_select(0, own))
         for stream in self.streams:
             torch.cuda.current_stream().wait_stream(stream)
-
-
-def _laid_out(model: nn.Sequential, layout: torch.memory_format) -> nn.Sequential:
-    """The model with its kernels in a memory layout."""
-    return model.to(memory_format=layout)  # type: ignore[call-overload,no-any-return]

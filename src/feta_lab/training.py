@@ -20,7 +20,7 @@ from torch import Tensor
 from feta.calibration.model import clock
 from feta.errors import ConfigError, FileError
 from feta.files import sparse_file
-from feta.tuning.batches import TensorBatches
+from feta.tuning.batches import labelled
 from feta.tuning.loop import Look, Loop
 from feta.tuning.ranks import Ranks
 from feta.tuning.stepping import check_positive, sgd, threads_for
@@ -77,19 +77,12 @@ def train(
         (data.normalisation.apply(half.images, where), half.labels.to(where))
         for half in (data.train, data.validation, data.test)
     )
-    rows, (images, labels) = torch.arange(len(train[0]), device=where), train
     loop = _TrainLoop(
         model=model,
         optimiser=sgd(model, where, settings.learning_rate, settings.momentum),
         loss=F.cross_entropy,
-        batches=TensorBatches(
-            images,
-            lambda rows: labels[rows],
-            rows,
-            settings.batch_size,
-            settings.seed,
-            Ranks(where),
-            by_rows=True,
+        batches=labelled(
+            train, Ranks(where), torch.float32, settings.batch_size, settings.seed, by_rows=True
         ),
         ranks=Ranks(where),
         started=clock(where),
@@ -129,19 +122,19 @@ class _TrainLoop(Loop):
     def judge(self) -> float:
         return accuracy(self.model, *self.validation)
 
-    def note(self, look: Look) -> EpochEvent:
+    def after(self, look: Look) -> str | None:
         if self.checkpoint is not None:
             self._store(self.checkpoint)
-        return EpochEvent(self.number + 1, self.passes, look.loss, look.score or 0.0, self.best)
-
-    def enough(self, look: Look) -> str | None:
+        self.tell(EpochEvent(self.number + 1, self.passes, look.loss, look.score or 0.0, self.best))
         return "saturated" if self.stale >= self.settings.patience else None
 
     def _store(self, path: Path) -> None:
-        tensors = {f"model.{name}": t for name, t in self.model.state_dict().items()}
-        tensors |= {f"best.{name}": t for name, t in (self.best_weights or {}).items()}
-        for name, parameter in self.model.named_parameters() if self.settings.momentum > 0 else ():
-            tensors[f"momentum.{name}"] = self.optimiser.state[parameter]["momentum_buffer"]
+        state = self.optimiser.state
+        buffers = {n: state[p].get("momentum_buffer") for n, p in self.model.named_parameters()}
+        parts = {"model": self.model.state_dict(), "best": self.best_weights or {}, "momentum": buffers}
+        tensors = {
+            f"{part}.{n}": t for part, group in parts.items() for n, t in group.items() if t is not None
+        }
         progress = {"epoch": self.number + 1, "stale": self.stale, "best": self.best}
         sparse_file.write(path, tensors, {"fingerprint": self.fingerprint, "progress": progress})
 

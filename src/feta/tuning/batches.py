@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,12 +19,21 @@ from torch import Tensor, nn
 from feta.calibration.inputs import LABEL_KEYS, Inputs, per_sample, size_of
 from feta.calibration.model import call, evaluating, float_dtype, outputs_of, place, run_on
 from feta.errors import ConfigError, DataError
-from feta.tuning.loop import Batch
 from feta.tuning.ranks import Ranks
 from feta.tuning.stepping import generator_of, order_of
 
 HELD_OUT_ROWS = 2000  # at the most
 HELD_OUT_VALUES = 2**26  # entries of inputs in all of them
+
+
+class Batch(NamedTuple):
+    """Inputs and targets. A class of batches has `over(number)`, a pass over the data in an order of its own;
+    `length`, of a pass, if it is known; and `fixed`, whether its batches are tensors of one shape."""
+
+    x: Any
+    y: Any
+    size: int  # samples
+    part: int = 1  # of the length of a pass
 
 
 @dataclass
@@ -106,7 +115,14 @@ def _parts(batch: Any, where: str) -> tuple[Any, Any]:
 
 
 def labelled(
-    data: Any, ranks: Ranks, dtype: torch.dtype, batch_size: int, seed: int = 0, where: str = "data"
+    data: Any,
+    ranks: Ranks,
+    dtype: torch.dtype,
+    batch_size: int,
+    seed: int = 0,
+    *,
+    by_rows: bool = False,
+    where: str = "data",
 ) -> TensorBatches | LoaderBatches:
     """Labelled data as batches on the device of the ranks."""
     pair = (
@@ -120,7 +136,7 @@ def labelled(
     if len(x) < ranks.count:
         raise ConfigError(f"{where} must hold a sample for each process, got {len(x)} for {ranks.count}")
     rows = torch.arange(len(x), device=ranks.device)
-    return TensorBatches(x, lambda rows: y[rows], rows, batch_size, seed, ranks)
+    return TensorBatches(x, lambda rows: y[rows], rows, batch_size, seed, ranks, by_rows)
 
 
 class Validation:
@@ -208,9 +224,12 @@ class StreamBatches:
                 yield self.original.matched(picked[""] if isinstance(batch, Tensor) else picked)
 
 
+Batches = TensorBatches | LoaderBatches | StreamBatches
+
+
 def matched(
     data: Any, original: Original, share: float, batch_size: int, n_samples: int | None, seed: int
-) -> tuple[TensorBatches | StreamBatches, list[Batch]]:
+) -> tuple[TensorBatches | StreamBatches, Callable[[], Iterable[Batch]]]:
     """Unlabelled data with the original's outputs: batches to fit, and a share of the rows to judge by."""
     inputs = Inputs(data, n_samples=n_samples, seed=seed)
     first, total = next(iter(inputs)), sum(size_of(batch) for batch in inputs)
@@ -223,14 +242,14 @@ def matched(
     if not isinstance(data, Tensor):
         held = [original.matched(batch) for batch in inputs.thinned(stride)]
         length = total - sum(batch.size for batch in held)
-        return StreamBatches(inputs, original, stride, batch_size, seed, length), held
+        return StreamBatches(inputs, original, stride, batch_size, seed, length), lambda: held
     if total < len(data):
         data = torch.cat([batch for batch in inputs if isinstance(batch, Tensor)])
     x = place(data, original.device, original.dtype, copy=False)
     rows = torch.arange(total, device=x.device)
     fitted = rows[rows % stride > 0]
     batches = TensorBatches(x, _targets(x, original), fitted, batch_size, seed, Ranks(x.device), by_rows=True)
-    return batches, list(batches.at(rows[::stride], 1000))
+    return batches, lambda: batches.at(rows[::stride], 1000)
 
 
 def _targets(x: Tensor, original: Original) -> Callable[[Tensor], Tensor]:

@@ -4,7 +4,7 @@
         for each batch    stop if the time is up, set the learning rate, take a step
         now and then      look: judge the weights, keep them if they are the best so far, perhaps stop
 
-A subclass says what differs: the learning rate, the judge, what to note of a look, and when it is enough.
+A subclass says what differs: the learning rate, the judge, and what follows from a look.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import math
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,26 +24,12 @@ from torch import Tensor, nn
 from feta.calibration.model import clock, run_on
 from feta.errors import DataError, ModelError
 from feta.masks import plain
+from feta.tuning.batches import Batches
 from feta.tuning.ranks import Ranks
 from feta.tuning.recorder import Recorder
 from feta.tuning.stepping import Loss, recordable
 
 TALK_EVERY = 16  # steps between two questions to the other processes whether the time is up
-
-
-class Batch(NamedTuple):
-    x: Any
-    y: Any
-    size: int  # samples
-    part: int = 1  # of the length of a pass
-
-
-class Batches(Protocol):
-    fixed: bool  # whether the batches are tensors of one shape on the device
-    length: int | None  # of a pass, as the sum of its batches' parts; None while it is not known
-
-    def over(self, number: int) -> Iterator[Batch]:
-        """Pass `number` over the data, in an order of its own."""
 
 
 class Look(NamedTuple):
@@ -93,15 +79,17 @@ class Loop(ABC):
         """How good the weights are, the larger the better; None to keep the last weights, not the best."""
 
     @abstractmethod
-    def note(self, look: Look) -> Any:
-        """What the history and the callback get of a look."""
+    def after(self, look: Look) -> str | None:
+        """`tell` of a look; return the reason to stop, or None."""
 
-    @abstractmethod
-    def enough(self, look: Look) -> str | None:
-        """The reason to stop after a look, or None."""
+    def tell(self, point: Any) -> None:
+        """Add to the history, and call back."""
+        self.history.append(point)
+        if self.callback is not None:
+            self.callback(point)
 
     def run(self) -> str:
-        """Train until there is a reason to stop, and return it: that of `enough`, "seconds" or "passes"."""
+        """Train until there is a reason to stop, and return it: that of `after`, "seconds" or "passes"."""
         reason = None
         while reason is None and self.number < self.passes:
             reason = self._one_pass()
@@ -129,11 +117,7 @@ class Loop(ABC):
         if score is not None and score > self.best:
             self.best, self.best_at, self.stale = score, passes, 0
             self.best_weights = copy.deepcopy(plain(self.model).state_dict())
-        look = Look(now - self.started, passes, loss, score)
-        self.history.append(self.note(look))
-        if self.callback is not None:
-            self.callback(self.history[-1])
-        return self.enough(look)
+        return self.after(Look(now - self.started, passes, loss, score))
 
     def restore_best(self) -> None:
         """Give the model the best weights seen."""

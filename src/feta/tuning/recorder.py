@@ -18,10 +18,10 @@ class Recorder:
 
     function: changes tensors in place; the tensor it returns, if any, is overwritten by the next call.
     warm_up: calls of the function before the recording. They make buffers and load libraries, which is not
-        allowed during a recording.
+        allowed during a recording. With math.inf nothing is recorded.
     """
 
-    def __init__(self, function: Callable[..., Any], warm_up: int = 1) -> None:
+    def __init__(self, function: Callable[..., Any], warm_up: float = 1) -> None:
         self.function, self.warm_up, self.failure = function, warm_up, ""
         self.graph: torch.cuda.CUDAGraph | None = None
         self._inputs: tuple[Tensor, ...] = ()

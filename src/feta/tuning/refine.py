@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -25,8 +25,8 @@ from feta.calibration.model import call, clock, device_of, differentiable, evalu
 from feta.errors import ConfigError, ModelError, unknown_name
 from feta.masks import hold_zeros
 from feta.report import RefinePoint, RefineReport
-from feta.tuning.batches import Original, matched
-from feta.tuning.loop import Batch, Look, Loop
+from feta.tuning.batches import Batch, Original, matched
+from feta.tuning.loop import Look, Loop
 from feta.tuning.ranks import Ranks
 from feta.tuning.stepping import (
     NARROW,
@@ -175,7 +175,7 @@ class _RefineLoop(Loop):
     """Judged by the loss on the held-out rows."""
 
     settings: Refinement
-    held_out: list[Batch]
+    held_out: Callable[[], Iterable[Batch]]
     scale: float = 1.0  # of the learning rate
 
     def rate(self, first: float, over: float) -> float:
@@ -184,8 +184,8 @@ class _RefineLoop(Loop):
     @torch.no_grad()
     def judge(self) -> float:
         """Minus the mean loss on the held-out rows."""
-        total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
-        for x, target, size, _ in self.held_out:
+        total, rows = torch.zeros((), dtype=torch.float64, device=self.ranks.device), 0
+        for x, target, size, _ in self.held_out():
             output = outputs_of(call(self.model, x, target.device, target.dtype))
             if output.shape != target.shape:
                 shapes = f"{tuple(output.shape[1:])} and {tuple(target.shape[1:])}"
@@ -193,19 +193,18 @@ class _RefineLoop(Loop):
             if self.settings.loss == "kl" and (output.ndim < 2 or output.shape[-1] == 1):
                 raise ConfigError("loss must be 'mse' for a model with one output, got 'kl'")
             total += LOSSES[self.settings.loss](output, target) * size
-        loss = float(total) / sum(batch.size for batch in self.held_out)
+            rows += size
+        loss = float(total) / rows
         if not math.isfinite(loss):
             cure = self.cure if self.steps else "look for it in the data and the models"
             raise ModelError(f"refinement must keep a finite loss, got {loss}; {cure}")
         return -loss
 
-    def note(self, look: Look) -> RefinePoint:
+    def after(self, look: Look) -> str | None:
         loss = -(look.score or 0.0)
         if loss > BACK_AT * -self.best:
             self._back()
-        return RefinePoint(look.seconds, look.passes, loss)
-
-    def enough(self, look: Look) -> str | None:
+        self.tell(RefinePoint(look.seconds, look.passes, loss))
         return "held-out" if self.stale >= self.settings.patience else None
 
     def _back(self) -> None:

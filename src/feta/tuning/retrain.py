@@ -24,8 +24,8 @@ from feta.calibration.model import clock, device_of, evaluating, float_dtype, ou
 from feta.errors import ConfigError, DataError
 from feta.masks import hold_zeros, plain
 from feta.report import RetrainPoint, RetrainReport
-from feta.tuning.batches import Validation, labelled
-from feta.tuning.loop import Batches, Look, Loop
+from feta.tuning.batches import Batches, Validation, labelled
+from feta.tuning.loop import Look, Loop
 from feta.tuning.ranks import Ranks, copy_of
 from feta.tuning.stepping import (
     NARROW,
@@ -226,10 +226,8 @@ class _RetrainLoop(Loop):
             raise ConfigError(f"validation must give a finite number, got {score}")
         return score
 
-    def note(self, look: Look) -> RetrainPoint:
-        return RetrainPoint(look.seconds, look.passes, look.score)
-
-    def enough(self, look: Look) -> str | None:
+    def after(self, look: Look) -> str | None:
+        self.tell(RetrainPoint(look.seconds, look.passes, look.score))
         goal, patience = self.settings.goal, self.settings.patience
         if goal is not None and look.score is not None and look.score >= goal - self.settings.tolerance:
             return "recovered"
