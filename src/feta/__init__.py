@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from feta.errors import ConfigError, DataError, FetaError, FileError, ModelError
     from feta.files.low_rank import low_rank
     from feta.masks import hold_zeros, masks_of
-    from feta.problem import Activation, LayerProblem, LayerSolution, Pruner, Status
+    from feta.problem import Activation, LayerProblem, LayerSolution, Needs, Pruner, Status
     from feta.pruners.alps import Alps
     from feta.pruners.corenet import Corenet
     from feta.pruners.exact_obs import ExactObs
     from feta.pruners.feta import Feta
+    from feta.pruners.feta_svrg import FetaSvrg
     from feta.pruners.lobs import Lobs
     from feta.pruners.net_trim import NetTrim
     from feta.pruners.sparsegpt import SparseGpt
@@ -49,12 +50,13 @@ _HOMES = {
     "feta.theory.robustness": ("Manifold",),
     "feta.errors": ("ConfigError", "DataError", "FetaError", "FileError", "ModelError"),
     "feta_lab.store": ("Network", "load", "load_into", "save"),
-    "feta.problem": ("Activation", "LayerProblem", "LayerSolution", "Pruner", "Status"),
+    "feta.problem": ("Activation", "LayerProblem", "LayerSolution", "Needs", "Pruner", "Status"),
     "feta.files.low_rank": ("low_rank",),
     "feta.pruners.alps": ("Alps",),
     "feta.pruners.corenet": ("Corenet",),
     "feta.pruners.exact_obs": ("ExactObs",),
     "feta.pruners.feta": ("Feta",),
+    "feta.pruners.feta_svrg": ("FetaSvrg",),
     "feta.pruners.lobs": ("Lobs",),
     "feta.pruners.net_trim": ("NetTrim",),
     "feta.pruners.sparsegpt": ("SparseGpt",),
@@ -84,6 +86,7 @@ __all__ = [
     "ExactObs",
     "Feta",
     "FetaError",
+    "FetaSvrg",
     "FileError",
     "LayerProblem",
     "LayerReport",
@@ -91,6 +94,7 @@ __all__ = [
     "Lobs",
     "Manifold",
     "ModelError",
+    "Needs",
     "NetTrim",
     "Network",
     "PruneEvent",

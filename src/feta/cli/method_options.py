@@ -25,6 +25,7 @@ class MethodOptions:
     """Options of the methods, as text: --METHOD.OPTION VALUE."""
 
     feta: _Options = None
+    feta_svrg: _Options = None
     threshold: _Options = None
     net_trim: _Options = None
     lobs: _Options = None

@@ -23,14 +23,10 @@ from feta.problem import LayerProblem
 
 @dataclass(frozen=True)
 class Step:
-    """What the rows say at V.
+    """What the rows say at V: the objective there, and the cross terms of the next least-squares problem."""
 
-    objective: F(V).
-    C: A~' T, the cross terms of the next least-squares problem (d_in [+ 1], d_out), float64 sums like H.
-    """
-
-    objective: float
-    C: Tensor
+    objective: float  # F(V)
+    C: Tensor  # (d_in [+ 1], d_out) float64: A~' T, sums over rows like H
 
 
 @dataclass

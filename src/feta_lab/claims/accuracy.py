@@ -14,8 +14,8 @@ from feta_lab.summaries import Spread, at_sparsity, by_method, by_setting, mean_
 EQUAL = 0.1  # points within which two accuracies count as equal: 5 images of a test half of 5,000
 WORSE = 1.0  # points below thresholding that count as significantly worse, when every seed is below
 
-# Labels of the paper's solver: as printed first, with the refit that we add second.
-PUBLISHED = ("feta:solver=svrg+debias=false", "feta:solver=svrg")
+# Labels of the paper's solver: as printed first, with the refit that we add second; then as they were before 0.2.
+PUBLISHED = ("feta-svrg:debias=false", "feta-svrg", "feta:solver=svrg+debias=false", "feta:solver=svrg")
 
 Runs = dict[str, dict[int, Record]]
 
