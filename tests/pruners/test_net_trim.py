@@ -47,9 +47,7 @@ def held(problem):
 
 def admm_of(problem, rho, start=None):
     _, _, W, _, _ = held(problem)
-    bound = W if problem.cascaded else None
-    constraints = Constraints(problem.stream, problem.activation, problem.bias is not None, bound)
-    return NetTrimAdmm(constraints, W if start is None else start, rho)
+    return NetTrimAdmm(Constraints(problem), W if start is None else start, rho)
 
 
 def literal_admm(A, B, V, omega, W3, epsilon, rho, has_bias):

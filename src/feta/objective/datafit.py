@@ -3,11 +3,9 @@
     fit(V) = sum ||rho(Z) - B||_F^2 = g(V) - h(V),      Z = A~ V
     g(V)   = sum rho(Z)^2 + B^2            h(V) = sum 2 B rho(Z)                          (section 3.2)
 
-g and h are convex because rho is convex and non-negative and B >= 0; for a linear layer h is linear and B may
-have any sign. Sums, not means, so that chunks add up. V (d_in [+ 1], d_out) holds the bias in its last row when
-`with_bias`; A~ is A with a column of ones, which is never formed.
-
-For the ReLU, with Z_k = A~ V_k at some weights V_k,
+g and h are convex because rho is convex and non-negative and B >= 0; for a linear layer h is linear and B may have
+any sign. Sums, not means, so that chunks add up. V (d_in [+ 1], d_out) holds the bias in its last row when
+`with_bias`; A~ is A with a column of ones, which is never formed. For the ReLU, with Z_k = A~ V_k at some V_k,
 
     fit(V) <= ||A~ V - T||_F^2,      T = B where B > 0, min(Z_k, 0) elsewhere
 

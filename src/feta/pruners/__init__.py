@@ -79,13 +79,12 @@ def _typed(method: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
     hints = typing.get_type_hints(method)
     fields = {f.name for f in dataclasses.fields(method)}
     typed = {}
-    for raw_name, value in options.items():
-        name = raw_name.replace("-", "_")
+    for given, value in options.items():
+        name = given.replace("-", "_")
         if name not in fields:
-            raise unknown_name(f"option of {method.name}", raw_name, fields or {"(none)"})
-        typed[name] = (
-            _convert(value, hints[name], f"{method.name}.{name}") if isinstance(value, str) else value
-        )
+            raise unknown_name(f"option of {method.name}", given, fields or {"(none)"})
+        where = f"{method.name}.{name}"
+        typed[name] = _convert(value, hints[name], where) if isinstance(value, str) else value
     return typed
 
 
@@ -94,17 +93,18 @@ def _convert(text: str, hint: Any, where: str) -> Any:
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         if text.lower() in ("none", "auto") and type(None) in typing.get_args(hint):
             return None
-        hint = next(arm for arm in typing.get_args(hint) if arm is not type(None))
+        hint = typing.get_args(hint)[0]
     if typing.get_origin(hint) is typing.Literal:
         if text not in typing.get_args(hint):
             raise unknown_name(f"value of {where}", text, typing.get_args(hint))
         return text
     if hint is bool:
-        if text.lower() in ("true", "yes", "on", "1"):
-            return True
-        if text.lower() in ("false", "no", "off", "0"):
-            return False
-        raise ConfigError(f"{where} must be true or false, got '{text}'")
+        words = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(
+            ("false", "no", "off", "0"), False
+        )
+        if text.lower() not in words:
+            raise ConfigError(f"{where} must be true or false, got '{text}'")
+        return words[text.lower()]
     try:
         return hint(text)
     except ValueError:

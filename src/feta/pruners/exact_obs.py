@@ -2,18 +2,13 @@
 
     minimise  1/2 (u - w)' H (u - w)  for each output,      H = A' A + damping I
 
-Each output loses its weights one by one, the one with the least w_q^2 / (2 [H^-1]_qq) first; the others
-move by -(w_q / [H^-1]_qq) H^-1[:, q], and the row and column of q are eliminated from H^-1, so that ranks
-are fresh at every step. The losses of all steps are recorded; the layer's removals are taken from the
-outputs whose next step costs least. U on the chosen support is the least-squares optimum, which is where
-the greedy path had arrived.
+Each output loses its weights one by one, the one with the least w_q^2 / (2 [H^-1]_qq) first; the others move by
+-(w_q / [H^-1]_qq) H^-1[:, q], and the row and column of q are eliminated from H^-1. The layer's removals are taken
+from the outputs whose next step costs least. U is the least-squares optimum on the support that is left.
 
-The paper's layers have no bias. Here it is fitted along with every removal, as one more input that is
-always 1 and never removed: A is centred in H. With fit_bias=False it is left as it is.
-
-H^-1 is never copied per output: after t removals it is H^-1 - G' G with G (t, d_in) the eliminated rows,
-so a step needs G's product with one of its columns, and memory is read in d_in^3 / 6 entries per output
-instead of the d_in^3 that down-dating in place reads and writes. Removed inputs are cut out on the way.
+H^-1 is never copied per output: after t removals it is H^-1 - G' G with G (t, d_in) the eliminated rows, which takes
+a sixth of the reading and writing of an update in place. A fitted bias is an input that is always 1 and never
+removed: A is centred in H.
 """
 
 from __future__ import annotations
@@ -61,7 +56,12 @@ class ExactObs:
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
         d_in, d_out = problem.W.shape
-        self._check_cost(d_in, d_out)
+        cost = d_out * float(d_in) ** 3
+        if cost > self.max_cost:
+            raise ConfigError(
+                f"exact-obs must cost at most max_cost {self.max_cost:.1e} for d_out * d_in^3, got {cost:.1e} "
+                f"for {d_in} x {d_out}; raise max_cost, or use 'alps', which costs d_in^2 * d_out a step"
+            )
         W = (problem.trained if self.fit_bias else problem.W).double()
         found = gram(problem.rows, with_bias=len(W) > d_in)
         # The Schur complement of the bias: down-dating it is down-dating H~ with the bias always refitted.
@@ -72,8 +72,9 @@ class ExactObs:
         inverse = solved.inverse()
         # Weights of inputs that never vary have no say the bias could not take over: they are the first to go.
         start = W[:d_in].where((H.diagonal() > 1e-6 * inputs.diagonal())[:, None], 0)
-        parts = []
-        for columns in torch.arange(d_out).split(self._outputs_at_once(d_in, W.device)):
+        budget, parts = self.batch_bytes or (2**23 if W.device.type == "cpu" else 2**32), []
+        # The eliminated rows have at most d_in^2 / 4 entries of 8 bytes for each output.
+        for columns in torch.arange(d_out).split(max(1, budget // (2 * d_in**2))):
             parts.append(removal_path(inverse, start[:, columns].t()))
             problem.report("remove", outputs=float(columns[-1] + 1))
         order, losses = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
@@ -83,18 +84,6 @@ class ExactObs:
         status = Status.DAMPED if refit.status is Status.DAMPED else solved.status
         stats = {"damping": solved.damping, "refit_damping": refit.damping}
         return problem.solved(refit.V, status, stats=stats)
-
-    def _check_cost(self, d_in: int, d_out: int) -> None:
-        cost = d_out * float(d_in) ** 3
-        if cost > self.max_cost:
-            raise ConfigError(
-                f"exact-obs must cost at most max_cost {self.max_cost:.1e} for d_out * d_in^3, got {cost:.1e} "
-                f"for {d_in} x {d_out}; raise max_cost, or use 'alps', which costs d_in^2 * d_out a step"
-            )
-
-    def _outputs_at_once(self, d_in: int, device: torch.device) -> int:
-        budget = self.batch_bytes or (2**23 if device.type == "cpu" else 2**32)
-        return max(1, budget // (2 * d_in**2))  # G has at most d_in^2 / 4 entries of 8 bytes
 
 
 def removal_path(inverse: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:

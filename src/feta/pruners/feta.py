@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 
@@ -18,19 +18,15 @@ from feta.calibration.statistics import gram
 from feta.calibration.stream import TensorStream
 from feta.errors import check_range, unknown_name
 from feta.problem import LayerProblem, LayerSolution, Needs, Status
-from feta.solvers.gram import SLOW, GramResult, GramSettings, GramSystem, solve_gram
+from feta.solvers.gram import SLOW, GramSettings, GramSystem, solve_gram
 from feta.solvers.majorise import SampledTargets, StreamedTargets
 from feta.solvers.wide import RowsSystem
 from feta.sparsity import Sparsity
 
-QUALITIES = {
-    "fast": GramSettings(retargets=1, admm=replace(SLOW, rho=0.1, every=3)),
+QUALITIES = {  # re-targets, searches for a support, how a search goes
+    "fast": GramSettings(1, admm=replace(SLOW, rho=0.1, every=3)),
     "default": GramSettings(),
-    "best": GramSettings(
-        retargets=10,
-        searches=3,
-        admm=replace(SLOW, schedule=((0.0, 1.05),), every=3, max_iterations=600),
-    ),
+    "best": GramSettings(10, 3, admm=replace(SLOW, schedule=((0.0, 1.05),), every=3, max_iterations=600)),
 }
 
 GRAM_BYTES = 20  # of the solver's matrices, for each entry of H: 5 float32 at the most at once
@@ -79,35 +75,31 @@ class Feta:
         if self.outer is not None:
             settings = replace(settings, retargets=self.outer)
         sample = self.sample or max(4096, 2 * d_in)
-        more: dict[str, Any] = {}
-        messages = []
-        if GRAM_BYTES * d_in**2 > self.memory * 2**30:
-            result, rows = self._on_rows(problem, keep, settings, sample)
-            more["held_rows"] = rows
-            messages.append(
-                f"{d_in} inputs need {GRAM_BYTES * d_in**2 / 2**30:.1f} GiB for a Gram matrix, over "
-                f"Feta.memory = {self.memory:g}: solved on {rows} held rows without one"
-            )
+        needed, messages, more = GRAM_BYTES * d_in**2 / 2**30, [], {}
+        if needed > self.memory:
+            held = self._held(problem, sample)
+            system = RowsSystem.of(held.A, problem.bias is not None)
+            solve = solve_gram(system, StreamedTargets(replace(problem, stream=held)), keep, settings)
+            more = {"held_rows": held.n_rows}
+            messages = [
+                f"{d_in} inputs need {needed:.1f} GiB for a Gram matrix, over Feta.memory = {self.memory:g}: "
+                f"solved on {held.n_rows} held rows without one"
+            ]
         else:
             sums = gram(problem.rows, with_bias=problem.bias is not None)
             all_rows = self.quality == "best"
             reader = StreamedTargets(problem) if all_rows else SampledTargets(problem, sums, sample)
-            result = solve_gram(problem, GramSystem(sums.H, d_in), reader, keep, settings)
-        if result.status is not Status.OK:
-            messages.insert(0, f"the solver ended as {result.status.value}")
-        stats = {"objectives": result.objectives, "iterations": result.iterations, "damping": result.damping}
-        return problem.solved(result.V, result.status, "; ".join(messages), stats | more)
+            solve = solve_gram(GramSystem(sums.H, d_in), reader, keep, settings)
+        if solve.status is not Status.OK:
+            messages = [f"the solver ended as {solve.status.value}", *messages]
+        stats = {"objectives": solve.objectives, "iterations": solve.iterations, "damping": solve.damping}
+        return problem.solved(solve.V, solve.status, "; ".join(messages), stats | more)
 
-    def _on_rows(
-        self, problem: LayerProblem, keep: int, settings: GramSettings, sample: int
-    ) -> tuple[GramResult, int]:
-        """The same solve on as many held rows as the memory has room for, and their number."""
+    def _held(self, problem: LayerProblem, sample: int) -> TensorStream:
+        """As many rows as the memory has room for, up to the sample."""
         # m rows take m * width values for themselves and 2 m^2 for their products and its factor.
         width, values = problem.W.shape[0] + 2 * problem.W.shape[1], self.memory * 2**30 / 4
         room = int((math.sqrt(width**2 + 8 * values) - width) / 4)
-        size = max(1, min(room, sample))
-        thin = problem.rows.thinned(max(1, -(-problem.rows.n_rows // size)))
+        thin = problem.rows.thinned(max(1, -(-problem.rows.n_rows // max(1, min(room, sample)))))
         A, B = (torch.cat(parts) for parts in zip(*thin.chunks(), strict=True))
-        held = replace(problem, stream=TensorStream(A, B))
-        system = RowsSystem.of(A, problem.bias is not None)
-        return solve_gram(held, system, StreamedTargets(held), keep, settings), len(A)
+        return TensorStream(A, B)

@@ -108,7 +108,7 @@ class FetaSvrg:
         if self.debias:
             system, reader = GramSystem(sums.H, len(W)), StreamedTargets(problem)
             rounds = GramSettings(retargets=self.refits, ridge=self.ridge, tolerance=1e-4)
-            refit = refit_on_support(problem, system, reader, V, mask, rounds)
+            refit = refit_on_support(system, reader, V, mask, rounds)
             V, status, stats["debiased_objectives"] = refit.V, refit.status, refit.objectives
         message = "" if status is Status.OK else f"the solver ended as {status.value}"
         return problem.solved(V, status, message, stats)

@@ -2,21 +2,13 @@
 
     minimise ||U||_1   subject to   ||(A U + b - B)_Omega||_F <= epsilon,   (A U + b)_Omega^c <= V
 
-A (m, d_in), U (d_in, d_out), Omega = {B > 1e-6}, everything for a linear layer. V = 0 in the parallel form; in
-the cascade A comes from the network pruned so far and V = A W + bias. The bias b is free. The solver is
-ADMM (solvers/net_trim_admm), 400 iterations with rho = 100 as in the paper.
+Omega = {B > 1e-6}, everything for a linear layer. V = 0 in the parallel form; in the cascade A comes from the network
+pruned so far and V = A W + bias. The bias b is free. The solver is solvers/net_trim_admm.
 
-The program has an epsilon and no sparsity, so an exact sparsity asks for a search: for a given epsilon the
-k largest weights of the solution are kept, and epsilon is chosen by what these can do.
-
-    error        the epsilon whose kept weights have the least error ||rho(A U + b) - B||; they may lie outside
-                 of the ball they were cut from, which the status then says
-    constraint   the least epsilon whose kept weights still meet the constraints, up to the tolerance: the
-                 program's promise holds, at the price of an epsilon two to four times as large
-
-The search is warm started, a quarter of the iterations settle at its first epsilon, three eighths are for
-its steps, and the rest run at the epsilon found. In the cascade W is sure to be feasible from
-sqrt(1.1) ||(A W + bias - B)_Omega|| on, the authors' epsilon there: `constraint` and a given epsilon keep above it.
+The program has an epsilon and no sparsity, so the k largest weights of a solution are kept, and epsilon is chosen by
+what these can do. Half of the iterations, or more, go into this search, and the rest run at the epsilon found. In
+the cascade W is feasible from sqrt(1.1) ||(A W + bias - B)_Omega|| on, the authors' epsilon there: the search for
+the constraint and a given epsilon keep above it.
 """
 
 from __future__ import annotations

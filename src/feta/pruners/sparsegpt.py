@@ -2,14 +2,12 @@
 
     minimise  ||A U - A W||_F^2,      H = A' A + damping I,      H^-1 = R' R  (R upper triangular)
 
-Inputs go from first to last in blocks. Before a block, its share of the layer's weights is chosen over all
-outputs by the largest w^2 / R_jj^2, where R_jj^2 is [H^-1]_jj once the inputs before j are fixed. Then, input
-by input, with U_j the kept part of W_j (row j of W):
+Inputs go from first to last in blocks. Before a block, its share of the layer's weights is chosen over all outputs by
+the largest w^2 / R_jj^2. Then, input by input, with U_j the kept part of row W_j,
 
     E_j = (W_j - U_j) / R_jj        W_l <- W_l - R_jl E_j     for all l > j
 
-inside the block at once, and for the inputs beyond it once per block. As in the paper the bias is not touched;
-with fit_bias=True it is the last input, always 1 and never pruned, and makes up for all that came before.
+inside the block at once, and for the inputs beyond it once per block.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from torch import Tensor
 from feta.calibration.statistics import gram
 from feta.errors import check_range
 from feta.problem import LayerProblem, LayerSolution, Needs
-from feta.solvers.cholesky import factor, lower_inverse
+from feta.solvers.cholesky import factor
 from feta.sparsity import Sparsity, top_k_mask
 
 
@@ -62,7 +60,8 @@ class SparseGpt:
         inputs.add_(damping)
         # The factor of H read backwards, turned around and inverted, is R: no second factorisation.
         solved = factor(H.flip(0, 1))
-        R = lower_inverse(solved.L).flip(0, 1)
+        identity = torch.eye(len(H), dtype=H.dtype, device=H.device)
+        R = torch.linalg.solve_triangular(solved.L, identity, upper=False).flip(0, 1)
         for start in range(0, d_in, self.block):
             stop = min(start + self.block, d_in)
             block = slice(start, stop)

@@ -1,8 +1,7 @@
 """Wanda: keep the weights that carry the most signal, |w_ij| ||a_i||_2; no weight is changed.
 
-W (d_in, d_out), a_i the i-th column of A (m, d_in). Weights compete within their output, as in the
-paper, or over the whole layer. Within outputs every column of U keeps floor(k / d_out) weights, and the
-k mod d_out weights left over go one each to the first outputs, so that the layer has exactly k.
+W (d_in, d_out), a_i the i-th column of A (m, d_in). Within outputs every column of U keeps floor(k / d_out) weights,
+and the k mod d_out weights left over go one each to the first outputs, so that the layer has exactly k.
 """
 
 from __future__ import annotations

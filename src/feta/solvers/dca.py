@@ -26,6 +26,8 @@ from feta.objective.datafit import DataFit
 from feta.objective.penalty import Regularised
 from feta.problem import ActivationStream, Status
 
+TOLERANCE = 1e-4  # the iterations end when V changes by less than this share of its norm
+
 
 @dataclass(frozen=True)
 class Svrg:
@@ -91,19 +93,14 @@ def acc_prox_svrg(
 
 @dataclass(frozen=True)
 class DcaResult:
-    """Where the iterations ended: at V, with the lambda of `objective` and the step of `settings`.
-
-    last: the full pass at V.
-    values: F after each accepted iterate, the start included, since lambda last changed.
-    status: NOT_CONVERGED when the iterates still moved.
-    """
+    """Where the iterations ended."""
 
     V: Tensor
-    last: FullPass
-    objective: Regularised
-    settings: Svrg
-    values: tuple[float, ...]
-    status: Status
+    last: FullPass  # at V
+    objective: Regularised  # with the lambda that was used at the end
+    settings: Svrg  # with the step that was used at the end
+    values: tuple[float, ...]  # F after each accepted iterate, the start included, since lambda last changed
+    status: Status  # NOT_CONVERGED when the iterates still moved
 
     @property
     def nonzeros(self) -> int:
@@ -119,10 +116,9 @@ def dca(
     *,
     outer: int,
     least: int = 0,
-    tolerance: float = 1e-4,
     start: FullPass | None = None,
 ) -> DcaResult:
-    """At most `outer` iterates from V, fewer when V changes by less than the tolerance times its norm.
+    """At most `outer` iterates from V, fewer when they no longer move.
 
     least: non-zero weights that no iterate may fall below; V must have them.
     start: the full pass at V, where the caller has it.
@@ -143,7 +139,7 @@ def dca(
         change = float(torch.linalg.vector_norm(moved - V) / torch.linalg.vector_norm(V).clamp_min(1e-30))
         V, here = moved, there
         values.append(value)
-        if change < tolerance:
+        if change < TOLERANCE:
             status = Status.OK
             break
     return DcaResult(V, here, objective, settings, tuple(values), status)

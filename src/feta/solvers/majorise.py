@@ -12,7 +12,8 @@ H = A~' A~ is fixed: a step needs only C = A~' T.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -23,14 +24,10 @@ from feta.problem import LayerProblem
 
 @dataclass(frozen=True)
 class Step:
-    """What the rows say at V.
+    """What the rows say at V: the objective there, and the cross terms of the next least-squares problem."""
 
-    objective: F(V).
-    C: A~' T, the cross terms of the next least-squares problem (d_in [+ 1], d_out), float64 sums like H.
-    """
-
-    objective: float
-    C: Tensor
+    objective: float  # F(V)
+    C: Tensor  # (d_in [+ 1], d_out) float64: A~' T, sums over rows like H
 
 
 @dataclass
@@ -82,26 +79,20 @@ class SampledTargets(StreamedTargets):
 
     statistics: Gram
     size: int
-    _held: list[tuple[Tensor, Tensor | None, Tensor]] | None = field(default=None, init=False)
-    _base: Tensor | None = field(default=None, init=False)
 
-    @property
+    @cached_property
     def held(self) -> list[tuple[Tensor, Tensor | None, Tensor]]:
         """A_s, B_s (None where it is rho of what follows), A_s~ W~."""
-        if self._held is None:
-            fit, W = self.problem.fit, self.problem.trained
-            thin = self.problem.rows.thinned(max(1, -(-self.statistics.rows // self.size)))
-            own = self.problem.own_outputs
-            pairs = ((A, None) for A in thin.inputs()) if own else thin.chunks()
-            self._held = [(A, B, fit.outputs(W, A)) for A, B in pairs]
-        return self._held
+        fit, W = self.problem.fit, self.problem.trained
+        thin = self.problem.rows.thinned(max(1, -(-self.statistics.rows // self.size)))
+        own = self.problem.own_outputs
+        pairs = ((A, None) for A in thin.inputs()) if own else thin.chunks()
+        return [(A, B, fit.outputs(W, A)) for A, B in pairs]
 
-    @property
+    @cached_property
     def base(self) -> Tensor:
         """H W~."""
-        if self._base is None:
-            self._base = self.statistics.H @ self.problem.trained.double()
-        return self._base
+        return self.statistics.H @ self.problem.trained.double()
 
     def rows(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
         for A, B, reference in self.held:
@@ -115,4 +106,4 @@ class SampledTargets(StreamedTargets):
         return self.base if self.problem.own_outputs else super().start()
 
     def release(self) -> None:
-        self._held = None
+        self.__dict__.pop("held", None)

@@ -7,10 +7,8 @@ H (d, d) is a Gram matrix, C (d, d_out) its cross terms with any targets, T (d, 
 The mask (d_in, d_out) holds the supports S_j. Rows of H beyond it, the bias, are in every support and
 outside the ridge; r is the ridge times the mean of H's diagonal over the other rows.
 
-Columns of about the same support size are gathered, padded with the identity and factored together.
-H is scaled to a unit diagonal first, so that one tolerance for pivots fits every input. On a CPU gathering
-H_SS costs as much as factoring it, and LAPACK called column by column is no faster, provided that a batch
-stays in the cache; hence the small batches there.
+Columns of about the same support size are gathered, scaled to a unit diagonal (so that one tolerance for pivots
+fits every input), padded with the identity and factored together, in batches that a CPU's cache can hold.
 """
 
 from __future__ import annotations
@@ -29,17 +27,12 @@ LADDER = (1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)  # of the unit 
 
 @dataclass(frozen=True)
 class Refit:
-    """The refitted columns, and what it took to get them.
+    """The refitted columns, and what it took to get them."""
 
-    V: (d, d_out) float64, zero outside the supports.
-    damping: the most that the ladder added, relative to the diagonal.
-    damped_columns: how many columns needed the ladder.
-    """
-
-    V: Tensor
+    V: Tensor  # (d, d_out) float64, zero outside the supports
     status: Status = Status.OK
-    damping: float = 0.0
-    damped_columns: int = 0
+    damping: float = 0.0  # the most that the ladder added, relative to the diagonal
+    damped_columns: int = 0  # how many needed the ladder
 
 
 def masked_refit(

@@ -2,20 +2,16 @@
 
     minimise ||U||_1   subject to   ||(A U - B)_Omega||_F <= epsilon,   (A U)_Omega^c <= V
 
-U (d_in [+ 1], d_out) has the bias as its last row, with input 1, outside the norm. Omega = {B > 1e-6}, all
-entries for a linear layer. One ball holds all columns together, so nothing separates but the rows of A.
-
-ADMM splits W1 = A W3 (m, d_out), in the set C of the constraints, and the sparse W2 = W3. With
-Z = A W3 - U1 and Q = W3 - U2 the duals U1, U2 and W1, W2 are functions of Z, Q and W3, and an iteration is
+U (d_in [+ 1], d_out) has the bias as its last row, outside the norm. Omega = {B > 1e-6}, all entries for a linear
+layer. ADMM splits W1 = A W3 (m, d_out), in the set C of the constraints, and the sparse W2 = W3. With Z = A W3 - U1
+and Q = W3 - U2 the duals U1, U2 and W1, W2 are functions of Z, Q and W3, and the same iterates come from
 
     D = P_C(Z) - Z        E = soft(Q, 1 / rho) - Q        S = (A'A / s^2 + I)^-1 (A'D / s^2 + E)
     Z <- A (W3 + 2 S) - D        Q <- (W3 + 2 S) - E        W3 <- W3 + S
 
-which are the same iterates. With T = B on Omega and V elsewhere, P_C needs only Z - T and the one number
-||(Z - T)_Omega||: so one array (m, d_out) is allocated, Net-Trim's known price, and D and Z - T take turns in
-it. A and B come chunk by chunk, twice an iteration; where V is not 0 it is A times the trained weights, formed
-anew each time. s = 0.3 sqrt(max A'A) is the authors' scaling of A, B, V and epsilon; it leaves the program as
-it is, so here it is just the weight 1 / s^2 of the first split.
+With T = B on Omega and V elsewhere, P_C needs only Z - T and ||(Z - T)_Omega||: one array (m, d_out) is allocated,
+Net-Trim's known price, and D and Z - T take turns in it. A and B come chunk by chunk, twice an iteration.
+s = 0.3 sqrt(max A'A) is the authors' scaling of the data, here just the weight 1 / s^2 of the first split.
 """
 
 from __future__ import annotations
@@ -37,19 +33,13 @@ OMEGA_THRESHOLD = 1e-6  # the authors' "positive"
 
 @dataclass(frozen=True)
 class Gap:
-    """How a response A U lies to the constraints.
+    """How a response A U lies to the constraints."""
 
-    misfit: ||(A U - B)_Omega||_F, to be <= epsilon.
-    excess: ||max(A U - V, 0)_Omega^c||_F, to be 0, and `worst` its largest entry.
-    error: ||rho(A U) - B||_F.
-    size: ||B_Omega||_F.
-    """
-
-    misfit: float
-    excess: float
-    worst: float
-    error: float
-    size: float
+    misfit: float  # ||(A U - B)_Omega||_F, to be <= epsilon
+    excess: float  # ||max(A U - V, 0)_Omega^c||_F, to be 0
+    worst: float  # the largest entry of that excess
+    error: float  # ||rho(A U) - B||_F
+    size: float  # ||B_Omega||_F
 
     def met(self, epsilon: float, tolerance: float) -> bool:
         """Both constraints in the norm of the ball, up to a share of its radius."""
@@ -85,7 +75,7 @@ class Constraints:
             omega = self.omega(B)
             R = self.problem.fit.outputs(X, A)
             error += _squares(self.problem.activation(R) - B)
-            R = R - self.targets(A, B, omega)
+            R -= self.targets(A, B, omega)
             inside = R * omega
             misfit += _squares(inside)
             size += _squares(B * omega)
@@ -96,11 +86,7 @@ class Constraints:
 
 
 class NetTrimAdmm:
-    """The state of the iteration; `run` goes on from where it stands, with an epsilon of its own.
-
-    W3: (d_in [+ 1], d_out), where to start; its dtype is that of the rows.
-    rho: ADMM's penalty.
-    """
+    """The state of the iteration, begun at W3; `run` goes on from where it stands, with an epsilon of its own."""
 
     def __init__(self, constraints: Constraints, W3: Tensor, rho: float) -> None:
         self.constraints, self.rho = constraints, rho

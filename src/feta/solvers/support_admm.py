@@ -1,21 +1,16 @@
 """Which weights to keep: l0-constrained least squares by ADMM.
 
-    minimise  1/2 tr(W' H W) - tr(C' W) + r/2 ||(W - T)_P||_F^2    subject to    ||W_P||_0 <= k, layer-wide
+    minimise  1/2 tr(W' H W) - tr(C' W) + r/2 ||(W - W0)_P||_F^2   subject to    ||W_P||_0 <= k, layer-wide
 
-H (d, d) is a Gram matrix, C (d, d_out) its cross terms with any targets, P the rows that may be pruned,
-T where the ridge pulls to; r is the ridge times the mean of H's diagonal over P. With the ridge in H and C,
-in variables that give H a unit diagonal, with a sparse copy D, a dual V and a growing penalty rho:
+H (d, d) is a Gram matrix, C (d, d_out) its cross terms with any targets, P the rows that may be pruned, W0 where
+the ridge pulls to. In variables that give H a unit diagonal, with a sparse copy D, a dual V and a penalty rho:
 
     W <- (H + rho I)^-1 (C - V + rho D)      D <- top_k(W + V / rho)      V <- V + rho (W - D)
 
-Every few iterations rho is raised, the more the larger the share of the k kept weights that changed in
-between, until the support rests. Rows outside P (the bias) are minimised over exactly: ADMM runs on the
-Schur complement of their block.
-
-With Y = W + V / rho, D is Y on the support and V / rho is Y off it, so Y and the mask are all there is to
-carry, and an iteration is one product with (H + rho I)^-1 and one selection. A Cholesky factor and its
-inverse for each rho take 10 ms at d = 784, as do products with the eigenvectors of H, which take 50 ms
-to find there and 870 ms at d = 2048 (60 ms for a factor); hence no eigenvectors.
+Every few iterations rho is raised, the more the more of the support has changed, until the support rests. Rows
+outside P, the bias, are minimised over exactly: ADMM runs on the Schur complement of their block. With
+Y = W + V / rho, D is Y on the support and V / rho is Y off it, so Y and the mask are all there is to carry. A new
+Cholesky factor for each rho costs less than the eigenvectors of H, which would serve every rho.
 """
 
 from __future__ import annotations
@@ -38,22 +33,15 @@ Step = Callable[[float], tuple[Dense, float]]  # rho -> the dense step, and the 
 
 @dataclass(frozen=True)
 class Admm:
-    """How the penalty grows, and when the search ends; the defaults are those of ALPS.
+    """How the penalty grows, and when the search ends; the defaults are those of ALPS."""
 
-    rho: the first penalty, in units of H's diagonal.
-    schedule: pairs (share, factor): rho is multiplied by the first factor whose share of k, or more, changed.
-    every: iterations between two looks at the support.
-    warm_up: the support can come to rest only after this many iterations.
-    max_iterations: where the search stops although the support still changes.
-    relaxation: of W towards the last D, in (0, 2); 1.6 takes a third fewer iterations to as good a support.
-    """
-
-    rho: float = 0.1
+    rho: float = 0.1  # the first penalty
+    # (share, factor): rho grows by the first factor for which more than this share of k has changed.
     schedule: tuple[tuple[float, float], ...] = ((0.1, 1.3), (0.005, 1.2), (0.0, 1.1))
-    every: int = 3
-    warm_up: int = 6
+    every: int = 3  # iterations between two looks at the support
+    warm_up: int = 6  # iterations before the support can come to rest
     max_iterations: int = 300
-    relaxation: float = 1.0
+    relaxation: float = 1.0  # in (0, 2); 1.6 takes a third fewer iterations to as good a support
 
     def __post_init__(self) -> None:
         check_range("Admm", "> 0", rho=self.rho)
@@ -64,20 +52,14 @@ class Admm:
 
 @dataclass(frozen=True)
 class SupportResult:
-    """The support, the sparse copy, and how the search went.
+    """The support, the sparse copy, and how the search went."""
 
-    mask: (d, d_out) bool; rows that may not be pruned are True.
-    D: (d, d_out), the sparse copy; its other rows are optimal for it.
-    rho: the last penalty.
-    damping: the most that a factor needed, relative to its diagonal.
-    """
-
-    mask: Tensor
-    D: Tensor
+    mask: Tensor  # (d, d_out) bool; rows that may not be pruned are True
+    D: Tensor  # (d, d_out), zero off the support; rows that may not be pruned are optimal for it
     iterations: int
-    rho: float
+    rho: float  # the last
     status: Status
-    damping: float = 0.0
+    damping: float = 0.0  # the most that a factor needed, relative to its diagonal
 
 
 def support_admm(
@@ -90,7 +72,6 @@ def support_admm(
     prunable: int | None = None,
     column_weights: Tensor | None = None,
     ridge: float = 0.0,
-    toward: Tensor | None = None,
     dtype: torch.dtype = torch.float32,
     watch: Watch | None = None,
 ) -> SupportResult:
@@ -98,7 +79,7 @@ def support_admm(
 
     prunable: how many of the first rows may be pruned and are counted; all by default.
     column_weights: (d_out,) factors of the columns' errors, not squared: which column deserves the weights.
-    ridge: relative to the mean of H's diagonal over these rows; pulls to `toward` (d, d_out), or to zero.
+    ridge: r, relative to the mean of H's diagonal over these rows; it pulls to W0.
     dtype: of the iterations; the scaling and the elimination of the other rows are float64.
     watch: called at every look at the support.
 
@@ -109,7 +90,7 @@ def support_admm(
         shapes = f"H {tuple(H.shape)}, C {tuple(C.shape)}, W0 {tuple(W0.shape)}"
         raise ConfigError(f"support_admm must have H (d, d) and C, W0 (d, d_out), got {shapes}")
     check_range("support_admm", ">= 0", k=k)
-    problem = _Reduced.of(H, C, d if prunable is None else prunable, ridge, toward, dtype)
+    problem = _Reduced.of(H, C, W0[:prunable], ridge, dtype)
     weights = (C.new_ones(C.shape[1]) if column_weights is None else column_weights).to(dtype)
     step = _gram_step(problem.H, problem.C.mul_(weights), explicit=admm.every * C.shape[1] >= d)
     found = search(step, problem.scaled(W0).to(dtype).mul_(weights), k, admm, watch)
@@ -187,10 +168,8 @@ class _Reduced:
     free: Tensor  # (f, d_out) H_FF^-1 C_F
 
     @classmethod
-    def of(
-        cls, H: Tensor, C: Tensor, p: int, ridge: float, toward: Tensor | None, dtype: torch.dtype
-    ) -> _Reduced:
-        H, C = H.double(), C.double()
+    def of(cls, H: Tensor, C: Tensor, W0: Tensor, ridge: float, dtype: torch.dtype) -> _Reduced:
+        H, C, p = H.double(), C.double(), len(W0)
         cross, coupling, free = H[p:, :p], H[p:, :p], C[p:]
         reduced, right = H[:p, :p].clone(), C[:p]  # the one copy: all that follows is done in place
         diagonal = reduced.diagonal().clone()
@@ -205,8 +184,7 @@ class _Reduced:
         reduced.masked_fill_(~alive, 0).masked_fill_(~alive.t(), 0)
         added = ridge * float(diagonal.mean())
         reduced.diagonal().add_(added)
-        if toward is not None:
-            right = right + added * toward[:p]
+        right = right + added * W0
         scale = reduced.diagonal()[:, None].where(alive, 1).sqrt()
         reduced.div_(scale.t()).div_(scale)
         right = (right / scale).where(alive, 0)

@@ -11,7 +11,7 @@ by the diagonal. Memory is that of the rows and of K. What rows that were not he
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -26,19 +26,13 @@ COLUMNS = 4096  # of A at a time where K is added up
 
 @dataclass(frozen=True)
 class RowsSystem:
-    """Rows A (m_s, d_in) as they are; centring and scaling happen inside the products.
-
-    mean: (d_in,), zero where there is no bias.
-    scale: (d_in, 1), the length of each centred column; one where the data says nothing.
-    alive: (d_in, 1) bool, where it says something.
-    K: (m_s, m_s).
-    """
+    """Rows A (m_s, d_in) as they are; centring and scaling happen inside the products."""
 
     A: Tensor
-    mean: Tensor
-    scale: Tensor
-    alive: Tensor
-    K: Tensor
+    mean: Tensor  # (d_in,): zero where there is no bias
+    scale: Tensor  # (d_in, 1): the length of each centred column; one where the data says nothing
+    alive: Tensor  # (d_in, 1) bool: whether it says something
+    K: Tensor  # (m_s, m_s)
     with_bias: bool
 
     @classmethod
@@ -65,14 +59,10 @@ class RowsSystem:
         back = torch.addmm(torch.outer(self.mean, Z.sum(0)), self.A.t(), Z, beta=-1)
         return (back / self.scale).where(self.alive, 0)
 
-    def support(
-        self, C: Tensor, V: Tensor, keep: int, admm: Admm, weights: Tensor | None = None
-    ) -> SupportResult:
+    def support(self, C: Tensor, V: Tensor, k: int, admm: Admm, weights: Tensor | None) -> SupportResult:
         by_output = 1.0 if weights is None else weights.to(self.A)
         start = (V[: self.A.shape[1]].to(self.A.dtype) * self.scale).where(self.alive, 0)
-        found = search(self._step(self._scaled(C) * by_output), start * by_output, keep, admm)
-        bias = found.mask.new_ones(int(self.with_bias), C.shape[1])
-        return replace(found, mask=torch.cat([found.mask, bias]))
+        return search(self._step(self._scaled(C) * by_output), start * by_output, k, admm)
 
     def refit(self, C: Tensor, mask: Tensor, V: Tensor, ridge: float) -> Refit:
         """Conjugate gradients from V; the ridge is relative to the mean squared length of A's columns."""
