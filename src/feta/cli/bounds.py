@@ -64,7 +64,7 @@ def bounds(
     """
     import torch
 
-    from feta.cli.subject import check_pair, open_subject
+    from feta.cli.subject import open_pair
     from feta.theory.report import generalisation_bounds
     from feta.theory.robustness import Manifold
 
@@ -79,8 +79,7 @@ def bounds(
     if dimension is not None and regularity is not None:
         manifold = Manifold(dimension, regularity)
     where = resolve_device(device)
-    subject, other = open_subject(dense, data_dir, data), open_subject(pruned, with_data=False)
-    check_pair(subject, other)
+    subject, other = open_pair(dense, pruned, data_dir, data)
     x, y = subject.rows("train", where)
     chosen = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:samples].to(x.device)
     report = generalisation_bounds(

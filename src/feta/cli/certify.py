@@ -57,13 +57,13 @@ def certify(
         How distance is measured: l2, the Euclidean norm, or linf, the largest change of a pixel.
     """
     from feta.certificates.attack import Attack
-    from feta.cli.subject import open_subject
+    from feta.cli.subject import open_pair
     from feta.files.atomic import check_writable
 
     wanted = _radii(radii)
     where = resolve_device(device)
     check_writable(output / JSON_NAME)
-    pair = open_subject(dense, data_dir, data), open_subject(pruned, with_data=False)
+    pair = open_pair(dense, pruned, data_dir, data)
     with progress_bar() as bar:
         task = bar.add_task("certifying", total=None, note="")
 
@@ -102,14 +102,11 @@ def certify_subjects(
     """feta.certify on the test half of the data, as one JSON object with radii in grey levels too.
 
     No row of that half is used in training or pruning. `options` are those of feta.certify.
-    Raises ConfigError where the two networks do not take the same inputs.
     """
     from dataclasses import asdict
 
     from feta.certificates.certificate import certify as certify_models
 
-    if not dense.takes_inputs_of(pruned):
-        raise ConfigError("both networks must take the same inputs, got two shapes or normalisations")
     x, y = dense.rows("test", device)
     found = certify_models(dense.model, pruned.model, x, y, device=device, **options)
     grey = 255 * min(dense.deviations)  # a ball of radius r holds the ball of r * grey grey levels

@@ -22,22 +22,6 @@ from feta.cli.method_options import MethodOptions, method_options
 from feta.cli.options import DataDir, Device, Json, MaybeWhole, Output, Records, Whole, check_places
 from feta.errors import ConfigError, DataError
 
-# What --json prints: a contract with programs.
-JSON_KEYS = (
-    "method",
-    "target_sparsity",
-    "sparsity",
-    "seconds",
-    "device",
-    "seed",
-    "options",
-    "allocation",
-    "layers",
-    "refinement",
-    "accuracy",
-    "file_bytes",
-)
-
 
 def prune(
     network: Path,
@@ -153,7 +137,7 @@ def prune(
     }
     subject.record(record_file, "prune", config, seed, summary)
     if json:
-        print_json({key: summary[key] for key in JSON_KEYS})
+        print_json(summary)
     else:
         _show(summary, output)
 
@@ -190,22 +174,10 @@ def _refinement(refine: bool, passes: int | None) -> Any:
 
 
 def _show(summary: Mapping[str, Any], output: Path | None) -> None:
-    rows = [
-        (
-            layer["name"],
-            "×".join(map(str, layer["shape"])),
-            layer["nonzeros"],
-            f"{100 * layer['sparsity']:.2f} %",
-            "–" if layer["relative_error"] is None else f"{layer['relative_error']:.4f}",
-            f"{layer['seconds']:.3f}",
-            layer["status"],
-        )
-        for layer in summary["layers"]
-    ]
+    from feta.report import HEADER, layer_row
+
     title = f"{summary['method']}, {100 * summary['sparsity']:.2f} % zeros"
-    print_table(
-        title, ("layer", "shape", "non-zeros", "sparsity", "relative error", "seconds", "status"), rows
-    )
+    print_table(title, HEADER, [layer_row(layer) for layer in summary["layers"]])
     refined = summary["refinement"]
     if refined is not None:
         fell = f"{refined['loss']} of the outputs {refined['loss_before']:.3g} → {refined['loss_after']:.3g}"

@@ -5,9 +5,10 @@ A package that knows a kind of network file adds how it is opened, see feta.plug
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,52 +23,24 @@ from feta.plugins import required
 Part = Literal["train", "validation", "test"]
 
 
-class Subject(Protocol):
+@dataclass(frozen=True)
+class Subject:
     """A network and its data, as commands see them."""
 
-    @property
-    def model(self) -> nn.Module: ...
-
-    @property
-    def specification(self) -> str:
-        """The network in one line."""
-        ...
-
-    @property
-    def data(self) -> str | None:
-        """What the data is called; None where there is none."""
-        ...
-
-    @property
-    def pruning(self) -> Mapping[str, Any] | None:
-        """What was done to the network since it was trained; None: nothing."""
-        ...
-
-    @property
-    def deviations(self) -> tuple[float, ...]:
-        """By what each input channel of pixels in [0, 1] was divided."""
-        ...
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """Versions and machine, for records."""
-        ...
-
-    def rows(self, part: Part, device: str) -> tuple[Tensor, Tensor]:
-        """Inputs as the model takes them, and their labels."""
-        ...
-
-    def takes_inputs_of(self, other: Subject) -> bool:
-        """Whether both networks take the same inputs, prepared in the same way."""
-        ...
-
-    def encode(self, model: nn.Module, pruning: Mapping[str, Any], accuracy: Mapping[str, float]) -> bytes:
-        """The file of this network with another model in it."""
-        ...
-
-    def record(self, path: Path, kind: str, config: Mapping[str, Any], seed: int, metrics: Any) -> None:
-        """Add a record of a run to a file."""
-        ...
+    model: nn.Module
+    specification: str  # the network in one line
+    data: str | None  # what its data is called; None where there is none
+    preparation: tuple[
+        Any, ...
+    ]  # shape and normalisation of its inputs: equal for a network and its pruned form
+    deviations: tuple[float, ...]  # by what each channel of pixels in [0, 1] was divided
+    rows: Callable[[Part, str], tuple[Tensor, Tensor]]  # part and device -> inputs and labels
+    encode: Callable[
+        [nn.Module, Mapping[str, Any], Mapping[str, float]], bytes
+    ]  # model, pruning, accuracy -> file
+    record: Callable[[Path, str, Mapping[str, Any], int, Any], None]  # file, kind, config, seed, metrics
+    pruning: Mapping[str, Any] | None = None  # what was done to it since it was trained
+    environment: Mapping[str, str] = field(default_factory=dict)  # versions and machine
 
 
 def open_subject(
@@ -77,37 +50,40 @@ def open_subject(
 
     Raises FileError for a file that cannot be read or does not describe its network, DataError for missing data.
     """
-    _, metadata = sparse_file.read(network)
-    described(metadata, network)
+    described(sparse_file.read(network)[1], network)
     opener = required("feta.subjects", "paper", f"{network}: a network in the paper's notation")
     with download_bar() as advance:
         found: Subject = opener(network, data_dir=data_dir, data=data, with_data=with_data, progress=advance)
     return found
 
 
+def open_pair(dense: Path, pruned: Path, data_dir: Path | None, data: str | None) -> tuple[Subject, Subject]:
+    """A network with its data, and what pruning has made of it.
+
+    Raises ConfigError where one cannot have come from the other.
+    """
+    first, second = open_subject(dense, data_dir, data), open_subject(pruned, with_data=False)
+    if first.specification != second.specification:
+        raise ConfigError(
+            f"the pruned network must come from the dense one, got {second.specification} and {first.specification}"
+        )
+    if first.preparation != second.preparation:
+        raise ConfigError(
+            f"both networks must take the same inputs, got {first.preparation} and {second.preparation}"
+        )
+    return first, second
+
+
 @torch.no_grad()
 def accuracy(model: nn.Module, subject: Subject, device: str) -> dict[str, float]:
     """Percent of right answers on the validation and the test half."""
     model = model.to(device)
-    found: dict[str, float] = {}
+
+    def right(x: Tensor, y: Tensor) -> int:
+        pairs = zip(x.split(1000), y.split(1000), strict=True)
+        return sum(int((model(a).argmax(1) == b).sum()) for a, b in pairs)
+
     parts: tuple[Part, ...] = ("validation", "test")
     with evaluating(model):
-        for part in parts:
-            x, y = subject.rows(part, device)
-            right = sum(
-                int((model(a).argmax(1) == b).sum())
-                for a, b in zip(x.split(1000), y.split(1000), strict=True)
-            )
-            found[part] = 100 * right / len(y)
-    return found
-
-
-def check_pair(dense: Subject, pruned: Subject) -> None:
-    """Raise ConfigError where one network cannot have come from the other."""
-    if dense.specification != pruned.specification:
-        raise ConfigError(
-            f"the pruned network must come from the dense one, got {pruned.specification} "
-            f"and {dense.specification}"
-        )
-    if not dense.takes_inputs_of(pruned):
-        raise ConfigError("both networks must take the same inputs, got two shapes or normalisations")
+        halves = {part: subject.rows(part, device) for part in parts}
+        return {part: 100 * right(x, y) / len(y) for part, (x, y) in halves.items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -13,29 +12,7 @@ from feta.engine.prune import prune
 from feta.engine.select import SparsityRequest
 from feta.tuning.retrain import retrain
 
-SUMMARY = (
-    "method",
-    "target_sparsity",
-    "sparsity",
-    "seconds",
-    "device",
-    "seed",
-    "options",
-    "compensated",
-    "allocation",
-)
 KEPT = ("method", "target_sparsity", "sparsity", "seed", "options", "compensated")
-LAYER = (
-    "name",
-    "shape",
-    "nonzeros",
-    "sparsity",
-    "relative_error",
-    "seconds",
-    "activation",
-    "status",
-    "message",
-)
 
 
 def prune_subject(
@@ -48,13 +25,11 @@ def prune_subject(
     rows = None if subject.data is None else subject.rows("train", device)[0]
     model = copy.deepcopy(subject.model).to(device)
     result = prune(model, rows, sparsity, method, device=device, **options)
-    report = result.report.to_dict()
-    summary: dict[str, Any] = {key: report[key] for key in SUMMARY}
-    summary["layers"] = [{key: layer[key] for key in LAYER} for layer in report["layers"]]
-    refinement = result.report.refinement
-    summary["refinement"] = None if refinement is None else refinement.to_dict()
-    kept = {key: summary[key] for key in KEPT}
-    if refinement is not None:
+    summary = result.report.to_dict()
+    for layer in summary["layers"]:
+        del layer["stats"]  # for people who look into a solver
+    kept = {key: summary[key] for key in KEPT} | {"layers": [layer["name"] for layer in summary["layers"]]}
+    if summary["refinement"] is not None:
         kept["refinement"] = {key: summary["refinement"][key] for key in ("passes", "loss")}
     summary["accuracy"] = None
     if subject.data is not None:
@@ -64,7 +39,6 @@ def prune_subject(
         }
         summary["accuracy"] = scores
         kept["dense_accuracy"] = scores["dense"]  # what retraining has to come back to
-    kept["layers"] = [layer["name"] for layer in summary["layers"]]
     return result.model.to("cpu"), summary, kept
 
 
@@ -78,15 +52,11 @@ def retrain_subject(
 
     Returns the retrained model, the run's summary, and what its file remembers of it.
     """
+    if goal is None:
+        goal = ((subject.pruning or {}).get("dense_accuracy") or {}).get("validation")
     model = copy.deepcopy(subject.model).to(device)
-    result = retrain(
-        model,
-        subject.rows("train", device),
-        validation=subject.rows("validation", device),
-        goal=dense_validation(subject.pruning) if goal is None else goal,
-        device=device,
-        **options,
-    )
+    rows, held_out = subject.rows("train", device), subject.rows("validation", device)
+    result = retrain(model, rows, validation=held_out, goal=goal, device=device, **options)
     scores = {
         "pruned": accuracy(model, subject, device),
         "retrained": accuracy(result.model, subject, device),
@@ -94,8 +64,3 @@ def retrain_subject(
     summary = {**result.report.to_dict(), "accuracy": scores}
     about = {key: summary[key] for key in ("epochs", "recovered", "goal", "tolerance", "stopped", "seed")}
     return result.model.to("cpu"), summary, {**(subject.pruning or {}), "retraining": about}
-
-
-def dense_validation(pruning: Mapping[str, Any] | None) -> float | None:
-    """Validation accuracy before pruning, as the network's file remembers it."""
-    return ((pruning or {}).get("dense_accuracy") or {}).get("validation")
