@@ -34,6 +34,7 @@ import torch
 from torch import nn
 
 import feta
+from feta.problem import Needs
 
 torch.set_num_threads(1)
 width, batch, few, many = map(int, sys.argv[1:])
@@ -57,7 +58,7 @@ def pruner(kind):
     @dataclass(frozen=True)
     class Reads:
         name: ClassVar[str] = "reads"
-        passes: ClassVar[str] = kind
+        needs: ClassVar[Needs] = Needs(kind)
 
         def prune(self, problem, target):
             rows = problem.rows
