@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from feta.pruners.wanda import Wanda
     from feta.report import LayerReport, PruneReport, RefineReport, RetrainReport
     from feta.sparsity import Sparsity
+    from feta.theory.bounds import BoundsReport, generalisation_bounds
     from feta.theory.dimension import Dimension, intrinsic_dimension
-    from feta.theory.report import BoundsReport, generalisation_bounds
     from feta.theory.robustness import Manifold
     from feta.tuning.refine import RefineResult, refine
     from feta.tuning.refine_run import Refinement
@@ -45,7 +45,7 @@ _HOMES = {
     "feta.certificates.attack": ("Attack",),
     "feta.certificates.certificate": ("Certificate", "certify"),
     "feta.theory.dimension": ("Dimension", "intrinsic_dimension"),
-    "feta.theory.report": ("BoundsReport", "generalisation_bounds"),
+    "feta.theory.bounds": ("BoundsReport", "generalisation_bounds"),
     "feta.theory.robustness": ("Manifold",),
     "feta.errors": ("ConfigError", "DataError", "FetaError", "FileError", "ModelError"),
     "feta_lab.store": ("Network", "load", "load_into", "save"),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from feta.errors import ConfigError
-from feta.theory.report import BoundsReport, generalisation_bounds
+from feta.theory.bounds import BoundsReport, generalisation_bounds
 from feta.theory.robustness import Manifold
 from feta_lab.data import DataSet
 from feta_lab.store import Network

@@ -193,8 +193,10 @@ def test_refused_networks_and_data():
         certify(model, model, images, labels[:3])
     with pytest.raises(ConfigError, match="labels must come with the batches"):
         certify(model, model, [images], labels)
-    with pytest.raises(DataError, match="at least one held-out sample"):
+    with pytest.raises(ConfigError, match="at least one sample"):
         certify(model, model, images[:0])
+    with pytest.raises(DataError, match="at least one held-out sample"):
+        certify(model, model, [])
     fewer = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
     with pytest.raises(ModelError, match=r"same number of scores, got \(4,\) and \(3,\)"):
         certify(model, fewer, images)

@@ -67,14 +67,14 @@ def test_relu():
 def test_max_pool(pool):
     generator = torch.Generator().manual_seed(1)
     low, high = box(generator, 2, 3, 7, 8)
-    stage = MaxPool("pool", pool, (3, 7, 8), tuple(pool(low).shape[1:]))
+    stage = MaxPool("pool", (3, 7, 8), tuple(pool(low).shape[1:]), pool)
     holds(pool_envelope(stage, low, high), low, high, pool, generator)
 
 
 def test_a_window_whose_winner_is_certain_is_exact():
     low = torch.tensor([[[[5.0, 0.0], [1.0, -2.0]]]], dtype=torch.float64)
     high = torch.tensor([[[[6.0, 4.0], [5.0, 2.0]]]], dtype=torch.float64)
-    envelope = pool_envelope(MaxPool("pool", nn.MaxPool2d(2), (1, 2, 2), (1, 1, 1)), low, high)
+    envelope = pool_envelope(MaxPool("pool", (1, 2, 2), (1, 1, 1), nn.MaxPool2d(2)), low, high)
     rows, constant = envelope.back(-torch.ones(1, 1, 1, 1, 1, dtype=torch.float64))
     assert rows.flatten().tolist() == [-1, 0, 0, 0]
     assert constant.item() == 0
@@ -84,5 +84,5 @@ def test_an_open_window_by_hand():
     """x in [0, 4], the rest at most 1: under the chord from (0, 1) to (4, 4)."""
     low = torch.tensor([[[[0.0, -1.0]]]], dtype=torch.float64)
     high = torch.tensor([[[[4.0, 1.0]]]], dtype=torch.float64)
-    envelope = pool_envelope(MaxPool("pool", nn.MaxPool2d((1, 2)), (1, 1, 2), (1, 1, 1)), low, high)
+    envelope = pool_envelope(MaxPool("pool", (1, 1, 2), (1, 1, 1), nn.MaxPool2d((1, 2))), low, high)
     assert (envelope.upper.item(), envelope.offset.item(), envelope.lower.item()) == (0.75, 1.0, 1.0)

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from feta.certificates.chain import chain_of
-from feta.certificates.rows import row_norms, unit_rows
 
 LAYERS = [
     (nn.Linear(7, 5), (7,)),
@@ -22,7 +21,7 @@ def matrix(stage) -> Tensor:
     """(outputs, inputs), column by column."""
     size = int(torch.tensor(stage.in_shape).prod())
     eye = torch.eye(size, dtype=torch.float64).reshape(size, *stage.in_shape)
-    return stage.linear(eye).flatten(1).t()
+    return stage.with_weight(stage.weight).apply(eye).flatten(1).t()
 
 
 @pytest.mark.parametrize(("layer", "shape"), LAYERS, ids=lambda value: str(value))
@@ -32,12 +31,12 @@ def test_rows_are_those_of_the_matrix(layer, shape):
     units = torch.stack(
         [torch.randperm(len(dense), generator=torch.Generator().manual_seed(s))[:4] for s in (0, 1)]
     )
-    rows, bias = unit_rows(stage, units)
+    rows, bias = stage.rows(units)
     assert rows.shape == (2, 4, *shape)
     torch.testing.assert_close(rows.flatten(2), dense[units])
     at_zero = stage.apply(torch.zeros(1, *shape, dtype=torch.float64)).flatten()
     torch.testing.assert_close(bias, at_zero[units])
-    norms = row_norms(stage).flatten()
+    norms = stage.row_norms.flatten()
     exact = dense.norm(dim=1)
     if getattr(layer, "padding_mode", "zeros") == "zeros":
         torch.testing.assert_close(norms, exact)
@@ -51,4 +50,4 @@ def test_rows_of_a_mean():
             :1
         ]
     )
-    torch.testing.assert_close(row_norms(stage), torch.full((2, 3), 0.5, dtype=torch.float64))
+    torch.testing.assert_close(stage.row_norms, torch.full((2, 3), 0.5, dtype=torch.float64))

@@ -12,7 +12,7 @@ from torch import nn
 
 import feta
 from feta.errors import ConfigError
-from feta.theory.report import generalisation_bounds
+from feta.theory.bounds import generalisation_bounds
 from feta.theory.robustness import Manifold
 
 X = torch.randn(150, 1, 6, 6, generator=torch.Generator().manual_seed(0))

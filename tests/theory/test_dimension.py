@@ -8,8 +8,16 @@ import pytest
 import torch
 
 from feta.errors import ConfigError
-from feta.theory.covering import covering_radii, regularity
-from feta.theory.dimension import intrinsic_dimension, maximum_likelihood, nearest, pca, sample_rows, two_nn
+from feta.theory.dimension import (
+    covering_radii,
+    intrinsic_dimension,
+    maximum_likelihood,
+    nearest,
+    pca,
+    regularity,
+    sample_rows,
+    two_nn,
+)
 
 
 def sphere(k: int, n: int = 1500, ambient: int = 30, seed: int = 0) -> torch.Tensor:

@@ -27,7 +27,7 @@ def chain(first: float, second: float):
 
 def test_a_small_change_arrives_at_once():
     dense, pruned = chain(1, 1), chain(1, 0.9)
-    walk = three_steps(dense, pruned, lambda: [X], SETTING, labels=torch.tensor([0, 0]))
+    walk = three_steps(dense, pruned, [X], SETTING, labels=torch.tensor([0, 0]))
     assert walk.arrived
     assert [start.at for start in walk.starts] == [0.0]
     assert walk.starts[0].accuracy == 50
@@ -38,7 +38,7 @@ def test_a_small_change_arrives_at_once():
 def test_a_larger_change_needs_more_starts():
     """γ = sqrt(2) · 0.1, loss e · 0.2² · ‖H‖: with ‖H‖ = 3 the margin is gone at sqrt(2) / (e · 0.4 · 3)."""
     dense, pruned = chain(1, 1), chain(1, 4)
-    walk = three_steps(dense, pruned, lambda: [X], SETTING, max_starts=20)
+    walk = three_steps(dense, pruned, [X], SETTING, max_starts=20)
     first, second = walk.starts[:2]
     assert first.accuracy is None
     assert second.at == pytest.approx(math.sqrt(2) * 0.1 / (math.e * 0.04 * 3))
@@ -51,7 +51,7 @@ def test_a_larger_change_needs_more_starts():
 
 
 def test_what_is_out_of_reach_is_said():
-    walk = three_steps(chain(1, 1), chain(1, 1e6), lambda: [X], SETTING, max_starts=3)
+    walk = three_steps(chain(1, 1), chain(1, 1e6), [X], SETTING, max_starts=3)
     assert (walk.arrived, walk.bound, len(walk.starts)) == (False, None, 3)
     assert walk.log_needed > math.log(1e4)
     assert 0 < walk.starts[1].at < walk.starts[2].at < 1e-3
@@ -59,11 +59,11 @@ def test_what_is_out_of_reach_is_said():
 
 def test_no_margin_no_way():
     """A tie at the start: the step is zero, and there is no second start."""
-    walk = three_steps(chain(0, 0), chain(1, 2), lambda: [X], SETTING)
+    walk = three_steps(chain(0, 0), chain(1, 2), [X], SETTING)
     assert len(walk.starts) == 1
     assert (walk.arrived, walk.log_needed) == (False, math.inf)
 
 
 def test_bad_input():
     with pytest.raises(ConfigError, match="max_starts must be >= 1, got 0"):
-        three_steps(chain(1, 1), chain(1, 1), lambda: [X], SETTING, max_starts=0)
+        three_steps(chain(1, 1), chain(1, 1), [X], SETTING, max_starts=0)

@@ -351,6 +351,13 @@ def test_bad_input():
         Setting(Manifold(1, 1), 2, 0)
     with pytest.raises(ModelError, match="alike but for their weights"):
         compare(DENSE, nn.Sequential(linear([[1, 0], [0, 1]])), X)
+    square = torch.ones(1, 1, 2, 2, dtype=torch.float64)
+    wide, narrow = (
+        nn.Sequential(nn.Conv2d(1, 2, k, padding=p), nn.AdaptiveAvgPool2d(1), nn.Flatten()).double()
+        for k, p in ((3, 1), (1, 0))
+    )
+    with pytest.raises(ModelError, match="layer '0' must have the same shape in both networks"):
+        compare(wide, narrow, square)
     one = nn.Sequential(linear([[1, 0]]))
     with pytest.raises(ModelError, match=r"scores of two or more classes, got shape \(1,\)"):
         compare(one, one, X)

@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from feta.certificates.stages import MaxPool
@@ -54,16 +53,14 @@ def relu_envelope(low: Tensor, high: Tensor) -> Envelope:
 
 def pool_envelope(stage: MaxPool, low: Tensor, high: Tensor) -> Envelope:
     """x_i is the input of the window with the largest lower bound."""
-    lows, highs = (_windows(stage, values) for values in (low, high))  # (n, channels, window, positions)
+    # A pixel of which nothing is known, low = -inf, still goes before padding, which is no input.
+    low = low.clamp_min(torch.finfo(low.dtype).min)
+    lows, highs = stage.windows(low), stage.windows(high)  # (n, channels, window, positions)
     winner = lows.argmax(2, keepdim=True)
     rest = highs.scatter(2, winner, float("-inf")).amax(2)
     upper, offset = _chord(lows.gather(2, winner).squeeze(2), highs.gather(2, winner).squeeze(2), rest)
-    _, height, width = stage.in_shape
-    places = torch.arange(height * width, dtype=torch.float64, device=low.device)
-    numbers = _windows(stage, places.view(1, 1, height, width))[0, 0]  # (window, positions); -inf: padding
-    pick = numbers.expand_as(lows).gather(2, winner).squeeze(2).long()
-    shape = (len(low), *stage.out_shape)
-    upper, offset = upper.reshape(shape), offset.reshape(shape)
+    pick = stage.pixels.to(low.device).expand_as(lows).gather(2, winner).squeeze(2)
+    upper, offset = (values.reshape(len(low), *stage.out_shape) for values in (upper, offset))
     return Envelope(torch.ones_like(upper), upper, offset, pick, stage.in_shape)
 
 
@@ -75,24 +72,3 @@ def _chord(low: Tensor, high: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
     # rest is -inf in windows of one pixel: those are certain wins.
     offset = torch.where(wins, torch.zeros_like(low), rest - slope * low)
     return slope, offset
-
-
-def _windows(stage: MaxPool, x: Tensor) -> Tensor:
-    """(n, channels, window, positions): the pixels of every window, -inf outside the image."""
-    pool = stage.pool
-    kernel, stride, padding, dilation = (
-        (v, v) if isinstance(v, int) else tuple(v)
-        for v in (pool.kernel_size, pool.stride, pool.padding, pool.dilation)
-    )
-    n, channels, *size = x.shape
-    # The last windows may hang over the edge (ceil_mode): pad as far as the last output reaches.
-    ends = [
-        max(0, (out - 1) * stride[a] + dilation[a] * (kernel[a] - 1) + 1 - padding[a] - size[a])
-        for a, out in enumerate(stage.out_shape[1:])
-    ]
-    padded = F.pad(x, (padding[1], ends[1], padding[0], ends[0]), value=float("-inf"))
-    height, width = (
-        (stage.out_shape[1 + a] - 1) * stride[a] + dilation[a] * (kernel[a] - 1) + 1 for a in (0, 1)
-    )
-    patches = F.unfold(padded[..., :height, :width].flatten(0, 1)[:, None], kernel, dilation, 0, stride)
-    return patches.reshape(n, channels, patches.shape[1], -1)

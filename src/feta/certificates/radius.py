@@ -4,7 +4,8 @@
     radius = min_j  (m_j - rounding) / (||w_c - w_j||_2 prod_i ||W_i||_2)
 
 with m_j the margin of class c over class j at the sample, w_j the rows of the last layer, and proven upper
-values of the norms of the layers before it, pooling included. It holds everywhere at once, and that makes it small.
+values of the norms of the layers before it, pooling included. The constants hold everywhere at once, so the
+radius is small.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from feta.certificates.chain import Chain
-from feta.certificates.rounding import OUTWARD, Rounding
-from feta.certificates.stages import Affine, AvgPool, Stage
-from feta.errors import ConfigError, ModelError
+from feta.certificates.rounding import Rounding
+from feta.certificates.stages import OUTWARD, Affine, AvgPool, Summing
+from feta.errors import ModelError
 
 
 @torch.no_grad()
@@ -29,15 +30,15 @@ def global_radius(
     Without `rounding` it is that of exact arithmetic, and certifies nothing of a network that is run.
     """
     check_scores(chain)
-    x = inputs.to(chain.device, torch.float64)
-    head = chain.stages[-1] if isinstance(chain.stages[-1], Affine) else None
-    body = chain.stages[:-1] if head is not None else chain.stages
-    values = [x]
-    for stage in chain.stages:
-        values.append(stage.apply(values[-1]))
-    scores, gain = values[-1], math.prod(stage.lipschitz for stage in body) * OUTWARD
+    values = chain.values(inputs)
+    scores, last = values[-1], chain.stages[-1]
+    # Where no linear layer comes last, the scores themselves are compared: w_j is the unit vector e_j.
+    rows, body = torch.eye(scores.shape[1]).to(scores), chain.stages
+    if isinstance(last, Affine):
+        rows, body = last.weight, chain.stages[:-1]
+    gain = math.prod(stage.lipschitz for stage in body) * OUTWARD
     margins = scores.gather(1, classes[:, None]) - scores  # (n, classes), 0 at c
-    slopes = gain * _row_distances(head, scores)[classes]  # (n, classes), 0 at c
+    slopes = gain * torch.linalg.vector_norm(rows[:, None] - rows[None], dim=2)[classes]  # the same
     own = nn.functional.one_hot(classes, scores.shape[1]).bool()
 
     def smallest(slack: Tensor) -> Tensor:
@@ -47,18 +48,17 @@ def global_radius(
         return share.masked_fill(own, float("inf")).amin(1)
 
     widest = smallest(torch.zeros_like(margins))  # no radius is larger: rounding is bounded on that ball
-    # Infinite only for a network that is constant; nothing is claimed of it.
-    finite = torch.where(widest.isfinite(), widest, torch.zeros_like(widest))
-    error = torch.zeros_like(finite)
-    if rounding is not None:
-        error = _rounding_error(chain.stages, values, finite, rounding)
-    radius = smallest(math.sqrt(2) * error[:, None]) / OUTWARD
-    radius = torch.where(widest.isfinite(), radius, torch.zeros_like(radius))
+    # It is infinite only for a constant network, of which nothing is claimed.
+    constant = ~widest.isfinite()
+    widest = widest.masked_fill(constant, 0)
+    error = torch.zeros_like(widest) if rounding is None else _rounding_error(chain, values, widest, rounding)
+    radius = (smallest(math.sqrt(2) * error[:, None]) / OUTWARD).masked_fill(constant, 0)
     # The box of radius r lies in the ball of radius r sqrt(d).
     return radius if norm == "l2" else radius / math.sqrt(math.prod(chain.in_shape)) / OUTWARD
 
 
 def check_scores(chain: Chain) -> None:
+    """Raise ModelError where the chain does not end in class scores, or a Linear layer gets more than vectors."""
     if len(chain.out_shape) != 1 or chain.out_shape[0] < 2:
         raise ModelError(f"certify must get networks with two or more class scores, got {chain.out_shape}")
     for stage in chain.affines:
@@ -66,33 +66,15 @@ def check_scores(chain: Chain) -> None:
             raise ModelError(f"layer '{stage.name}' must get vectors, got samples of shape {stage.in_shape}")
 
 
-def check_norm(norm: str) -> None:
-    if norm not in ("l2", "linf"):
-        raise ConfigError(f"certify.norm must be 'l2' or 'linf', got '{norm}'")
-
-
-def _row_distances(head: Affine | None, scores: Tensor) -> Tensor:
-    """(classes, classes): ||w_c - w_j||_2, or ||e_c - e_j||_2 where no linear layer comes last."""
-    if head is not None and head.weight.ndim == 2:
-        rows = head.weight.double()
-    else:
-        rows = torch.eye(scores.shape[1], dtype=torch.float64, device=scores.device)
-        rows = rows * (head.lipschitz if head is not None else 1.0)
-    distances: Tensor = torch.linalg.vector_norm(rows[:, None] - rows[None], dim=2)
-    return distances
-
-
-def _rounding_error(
-    stages: tuple[Stage, ...], values: list[Tensor], radius: Tensor, rounding: Rounding
-) -> Tensor:
+def _rounding_error(chain: Chain, values: list[Tensor], radius: Tensor, rounding: Rounding) -> Tensor:
     """(n,): how far the computed scores may be from the exact ones, in the Euclidean norm, on the ball.
 
     error' = L error + || box at the sample || + share || |W| || (reach + error),   reach = gain so far x radius
     """
     error, gain = torch.zeros_like(radius), 1.0
-    for stage, value in zip(stages, values[:-1], strict=True):
+    for stage, value in zip(chain.stages, values[:-1], strict=True):
         local = torch.zeros_like(radius)
-        if isinstance(stage, Affine | AvgPool):
+        if isinstance(stage, Summing):
             reach = gain * radius + error
             local = rounding.box(stage, value.abs()).flatten(1).norm(dim=1)
             local += rounding.share(stage) * _absolute_norm(stage) * reach
@@ -104,11 +86,10 @@ def _rounding_error(
     return error
 
 
-def _absolute_norm(stage: Affine | AvgPool) -> float:
+def _absolute_norm(stage: Summing) -> float:
     """At least || |W| ||_2: the root of its largest row sum times its largest column sum."""
     if isinstance(stage, AvgPool):
         return stage.lipschitz
-    one = stage.weight.new_ones(1, *stage.in_shape), stage.weight.new_ones(1, *stage.out_shape)
-    return (
-        math.sqrt(float(stage.apply_abs(one[0]).max()) * float(stage.transpose_abs(one[1]).max())) * OUTWARD
-    )
+    row_sums = stage.absolute.apply(stage.weight.new_ones(1, *stage.in_shape))
+    column_sums = stage.absolute.transpose(stage.weight.new_ones(1, *stage.out_shape))
+    return math.sqrt(float(row_sums.max()) * float(column_sums.max())) * OUTWARD

@@ -13,7 +13,7 @@ from feta.cli.options import DataDir, DataName, Device, Json, Whole, data_of
 from feta.errors import ConfigError
 
 if TYPE_CHECKING:
-    from feta.theory.report import BoundsReport
+    from feta.theory.bounds import BoundsReport
     from feta.theory.theorems import Bound
 
 LN10 = math.log(10)

@@ -154,10 +154,12 @@ def _both_ways(conv: nn.Conv2d, weight: Tensor, x: Tensor) -> tuple[Tensor, Tens
 
 def convolve(conv: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """The layer with other weights, and without a bias where none is given."""
-    mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
-    return F.conv2d(
-        F.pad(x, padding_of(conv), mode=mode), weight, bias, conv.stride, 0, conv.dilation, conv.groups
-    )
+    return F.conv2d(pad(conv, x), weight, bias, conv.stride, 0, conv.dilation, conv.groups)
+
+
+def pad(conv: nn.Conv2d, x: Tensor) -> Tensor:
+    """What the layer's kernel moves over: the images with their padding."""
+    return F.pad(x, padding_of(conv), mode="constant" if conv.padding_mode == "zeros" else conv.padding_mode)
 
 
 def _stride_one(conv: nn.Conv2d, weight: Tensor, shape: Sequence[int]) -> tuple[Tensor, tuple[int, int]]:

@@ -5,7 +5,7 @@ network reached. 3. Start from there again.
 
 The networks between dense and pruned are taken on the straight line, where the printed loss e D² sum ‖H_i‖/‖W_i‖
 grows in proportion to the way gone: the zero is met at a share γ / lost of the way that is left. Margins of real
-networks are many orders of magnitude under that loss, so the number of restarts is as large; `needed` says how
+networks are many orders of magnitude under that loss, so the number of restarts is as large; `log_needed` says how
 large. Only the last start counts for the bound of the last network, and it may be that network itself: the bound
 `pruned` of theorems.by_itself is where this procedure ends.
 """
@@ -13,18 +13,17 @@ large. Only the last start counts for the bound of the last network, and it may 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from feta.certificates.chain import Chain
 from feta.errors import ConfigError
-from feta.theory.margins import gaps
-from feta.theory.perturbation import blend
+from feta.theory.perturbation import blend, measure
 from feta.theory.robustness import Setting
-from feta.theory.theorems import Bound, from_loss, printed_loss
+from feta.theory.theorems import Bound, all_layers
 
 
 @dataclass(frozen=True)
@@ -43,9 +42,7 @@ class Procedure:
 
     starts: tuple[Start, ...]
     bound: Bound | None
-    log_needed: (
-        float  # ln of the number of starts at the pace of the last one; 0 when it arrived with the first
-    )
+    log_needed: float  # ln of the number of starts, at the pace of the last one; 0: the first one arrived
 
     @property
     def arrived(self) -> bool:
@@ -55,22 +52,23 @@ class Procedure:
 def three_steps(
     dense: Chain,
     pruned: Chain,
-    batches: Callable[[], Iterable[Tensor]],
+    batches: Iterable[Any],
     setting: Setting,
     *,
     labels: Tensor | None = None,
     max_starts: int = 5,
 ) -> Procedure:
-    """Walk from dense to pruned by Theorem 5.2 as printed; `batches` gives a fresh pass over the samples."""
+    """Walk from dense to pruned by Theorem 5.2 as printed; every start makes a pass over `batches`."""
     if max_starts < 1:
         raise ConfigError(f"max_starts must be >= 1, got {max_starts}")
     starts: list[Start] = []
     at, log_needed = 0.0, math.inf
     for _ in range(max_starts):
-        here = blend(dense, pruned, at)
-        gap, accuracy, largest_input = _pass(here, batches(), labels)
-        bound = from_loss(here, gap, printed_loss(here, pruned, largest_input), setting)
+        seen = measure(blend(dense, pruned, at), pruned, batches)
+        bound = all_layers(seen, setting, "paper")
         reach = -bound.log_lost
+        right = None if labels is None else int((seen.answers == labels.cpu()).sum())
+        accuracy = None if right is None else 100 * right / seen.samples
         starts.append(Start(at, bound.log_gamma, reach, accuracy))
         if bound.log_bound is not None:
             return Procedure(tuple(starts), bound, math.log(len(starts)))
@@ -80,19 +78,3 @@ def three_steps(
             break
         at = min(at + step, 1.0)
     return Procedure(tuple(starts), None, log_needed)
-
-
-@torch.no_grad()
-def _pass(
-    chain: Chain, batches: Iterable[Tensor], labels: Tensor | None
-) -> tuple[Tensor, float | None, float]:
-    """Gaps of the samples, accuracy in percent, and D."""
-    found, right, seen, largest = [], 0, 0, 0.0
-    for batch in batches:
-        outputs = chain.apply(batch)
-        found.append(gaps(outputs).cpu())
-        largest = max(largest, float(batch.flatten(1).double().norm(dim=1).max()))
-        if labels is not None:
-            right += int((outputs.argmax(1).cpu() == labels[seen : seen + len(batch)].cpu()).sum())
-        seen += len(batch)
-    return torch.cat(found).double(), None if labels is None else 100 * right / seen, largest

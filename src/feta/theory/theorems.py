@@ -8,6 +8,10 @@ What is left of the margin γ gives a bound on the generalisation error by `robu
     sound   γ₂ >= min over samples j of (o_j − lost_j) / L₂,   o_j = gap_j / sqrt(2),   L₂ of the pruned network
             5.1: lost_j = gain_i e_ij                                    5.2: lost_j = sum over i of gain_i e_ij
 
+The gap of a sample is its largest output minus the second largest. The printed score o is v·f(x) with
+v = sqrt(2) (δ_g − δ_j), a vector of norm 2, so that "score <= Lipschitz constant · distance to the boundary" fails
+by a factor of two; with v of norm 1 it is gap / sqrt(2).
+
 Proof of the sound margin. Let x be a point to which the pruned network g2 does not give sample j's class c: some
 unit v = (δ_c − δ_k)/sqrt(2) has v·f2(x) <= 0. Then o_j <= v·f1(x_j) − v·f2(x)
 <= ‖f1(x_j) − f2(x_j)‖ + ‖f2(x_j) − f2(x)‖ <= lost_j + L₂ ‖x_j − x‖. Errors are met at sample j alone, so C1 is
@@ -27,12 +31,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from feta.certificates.chain import Chain
-from feta.theory.margins import Form, log_left, log_scores
 from feta.theory.perturbation import LayerChange, Perturbation, log_lipschitz, log_matrix_product
 from feta.theory.robustness import Setting, log, log_sum
 
+Form = Literal["paper", "sound"]
 Theorem = Literal["5.1", "5.2", "dense", "pruned"]  # the last two: a network by itself
+SCORE_FACTOR: dict[Form, float] = {"paper": math.sqrt(2), "sound": 1 / math.sqrt(2)}
 
 
 @dataclass(frozen=True)
@@ -63,50 +67,33 @@ class Bound:
 def one_layer(seen: Perturbation, layer: LayerChange, setting: Setting, form: Form) -> Bound:
     """Theorem 5.1: only `layer` is pruned."""
     if form == "paper":
-        log_lost = log(layer.largest_error) + layer.log_matrix_gain
-        return from_loss(seen.dense, seen.gaps, log_lost, setting, "5.1", layer.name)
-    product = layer.log_reach + log(layer.pruned.norm.upper) + layer.log_gain
-    return _sound(seen, setting, "5.1", layer.errors.log() + layer.log_gain, product, layer.name)
+        log_lost = _same(log(layer.largest_error) + layer.log_matrix_gain)
+        product = log_matrix_product(seen.dense.stages)
+    else:
+        log_lost = layer.errors.log() + layer.log_gain
+        product = layer.log_reach + log(layer.pruned.norm.upper) + layer.log_gain
+    return _bound(setting, "5.1", form, seen.gaps, log_lost, product, layer.name)
 
 
 def all_layers(seen: Perturbation, setting: Setting, form: Form) -> Bound:
     """Theorem 5.2: all layers are pruned."""
-    if form == "paper":
-        log_lost = printed_loss(seen.dense, seen.pruned, seen.largest_input)
-        return from_loss(seen.dense, seen.gaps, log_lost, setting)
-    return _sound(seen, setting, "5.2", seen.log_shifts, log_lipschitz(seen.pruned.stages))
-
-
-def printed_loss(dense: Chain, pruned: Chain, largest_input: float) -> float:
-    """ln of the loss of 5.2 as printed, e D² sum ‖H_i‖/‖W_i‖, times the product of norms: in units of the output."""
-    pairs = [
-        (w.minus(u).matrix_norm, w.matrix_norm) for w, u in zip(dense.affines, pruned.affines, strict=True)
-    ]
-    terms = [log(change) - log(norm) for change, norm in pairs if change]
-    lost = 1 + 2 * log(largest_input) + log_sum(*terms) + log_matrix_product(dense.stages)
-    return math.inf if math.isnan(lost) else lost  # a layer of zeros both divides and multiplies: all is lost
-
-
-def from_loss(
-    dense: Chain,
-    gap: Tensor,
-    log_lost: float,
-    setting: Setting,
-    theorem: Theorem = "5.2",
-    layer: str | None = None,
-) -> Bound:
-    """The printed bound: one loss for all samples, set against the smallest score."""
-    scores, lost = log_scores(gap, "paper"), torch.tensor([log_lost], dtype=torch.float64)
-    product = log_matrix_product(dense.stages)
-    return _bound(setting, theorem, "paper", scores.min()[None], lost, product, scores, layer)
+    if form == "sound":
+        product = log_lipschitz(seen.pruned.stages)
+        return _bound(setting, "5.2", form, seen.gaps, seen.log_shifts, product)
+    # The printed loss times the product of norms, to be in units of the output.
+    product = log_matrix_product(seen.dense.stages)
+    changes = ((layer.difference.matrix_norm, layer.dense.matrix_norm) for layer in seen.layers)
+    terms = [log(change) - log(norm) for change, norm in changes if change]
+    lost = 1 + 2 * log(seen.largest_input) + log_sum(*terms) + product
+    # A layer of zeros both divides and multiplies: all is lost.
+    return _bound(setting, "5.2", form, seen.gaps, _same(math.inf if math.isnan(lost) else lost), product)
 
 
 def by_itself(seen: Perturbation, setting: Setting, form: Form, which: Theorem = "pruned") -> Bound:
     """The bound of one network by its own scores and norms: nothing is lost."""
-    gap, chain = (seen.pruned_gaps, seen.pruned) if which == "pruned" else (seen.gaps, seen.dense)
+    gaps, chain = (seen.pruned_gaps, seen.pruned) if which == "pruned" else (seen.gaps, seen.dense)
     product = log_matrix_product if form == "paper" else log_lipschitz
-    scores, nothing = log_scores(gap, form), torch.tensor([-math.inf], dtype=torch.float64)
-    return _bound(setting, which, form, scores, nothing, product(chain.stages), scores, None)
+    return _bound(setting, which, form, gaps, _same(-math.inf), product(chain.stages))
 
 
 def lemma_applies(layers: Sequence[LayerChange]) -> bool:
@@ -114,43 +101,36 @@ def lemma_applies(layers: Sequence[LayerChange]) -> bool:
     return all(x.difference.matrix_norm <= x.dense.matrix_norm / len(layers) for x in layers)
 
 
-def _sound(
-    seen: Perturbation,
-    setting: Setting,
-    theorem: Theorem,
-    log_lost: Tensor,
-    log_product: float,
-    layer: str | None = None,
-) -> Bound:
-    """Every sample with its own score and its own loss; the least that is left counts."""
-    scores = log_scores(seen.gaps, "sound")
-    return _bound(setting, theorem, "sound", scores, log_lost, log_product, scores, layer)
+def _same(log_lost: float) -> Tensor:
+    """One loss for all samples, set against the smallest score."""
+    return torch.tensor([log_lost], dtype=torch.float64)
 
 
 def _bound(
     setting: Setting,
     theorem: Theorem,
     form: Form,
-    log_score: Tensor,
+    gaps: Tensor,
     log_lost: Tensor,
     log_product: float,
-    scores: Tensor,
-    layer: str | None,
+    layer: str | None = None,
 ) -> Bound:
-    left = float(log_left(log_score, log_lost).min())
-    shares = torch.where(log_score == -math.inf, math.inf, log_lost - log_score)
-    gone = left == -math.inf
-    margin = math.nan if gone else _quotient(left, log_product)
+    """What is left of the scores after a loss, over the product of norms, and the bound that it gives."""
+    scores = gaps.double().log() + math.log(SCORE_FACTOR[form])  # minus infinity at a tie
+    lost = torch.where(scores == -math.inf, math.inf, log_lost - scores)  # ln of the share that is lost
+    left = torch.where(lost < 0, scores + torch.log1p(-lost.clamp(max=0).exp()), -math.inf)
+    least = float(left.min())
+    margin = None if least == -math.inf else _quotient(least, log_product)
     return Bound(
         theorem,
         form,
         setting.manifold.source,
         layer,
-        _quotient(float(scores.min()), log_product),
-        float(shares.max()),
-        None if gone else margin,
-        None if gone else getattr(setting, form)(margin),
-        float((log_left(scores, log_lost) > -math.inf).double().mean()),
+        log_gamma=_quotient(float(scores.min()), log_product),
+        log_lost=float(lost.max()),
+        log_margin=margin,
+        log_bound=None if margin is None else getattr(setting, form)(margin),
+        kept=float((left > -math.inf).double().mean()),
     )
 
 
