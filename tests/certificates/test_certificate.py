@@ -153,7 +153,7 @@ def test_a_vacuous_form_says_so():
         radii=(99,),
     )
     assert found.to_dict()["forms"]["global"]["vacuous"] is True
-    assert Form((0.0, 0.0)).median == 0
+    assert Form((0.0, 0.0)).to_dict((1.0,))["median_radius"] == 0
 
 
 def test_progress_is_told():

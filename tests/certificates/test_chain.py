@@ -109,7 +109,9 @@ def test_transposes_and_absolute_values(name):
             torch.testing.assert_close((straight * other).sum(), (x * stage.transpose(other)).sum())
         if isinstance(stage, Affine):
             absolute = stage.absolute
-            torch.testing.assert_close((absolute.apply(x) * other).sum(), (x * absolute.transpose(other)).sum())
+            torch.testing.assert_close(
+                (absolute.apply(x) * other).sum(), (x * absolute.transpose(other)).sum()
+            )
             assert (absolute.apply(x.abs()) >= straight.abs() - 1e-9).all()
         x = y
 

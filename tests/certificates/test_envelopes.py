@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from feta.certificates.envelopes import pool_envelope, relu_envelope
+from feta.certificates.relaxation import pool_envelope, relu_envelope
 from feta.certificates.stages import MaxPool
 
 POOLS = [

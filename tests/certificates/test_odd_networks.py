@@ -165,10 +165,10 @@ def test_the_local_radius_of_a_deep_network():
 
 
 def test_what_the_attack_refutes_is_not_certified(monkeypatch):
-    from feta.certificates import pair
+    from feta.certificates import radius
 
     wrong = lambda chain, inputs, classes, rounding, norm: torch.full((len(inputs),), 1e3).double()  # noqa: E731
-    monkeypatch.setattr(pair, "global_radius", wrong)
+    monkeypatch.setattr(radius, "global_radius", wrong)
     form = both(net(), forms=("global",)).forms["global"]
     assert form.certified_but_changed > 30
     assert form.any_certified == len(X) - form.certified_but_changed
@@ -269,9 +269,9 @@ def test_local_is_never_less_than_global():
 
 
 def test_a_sample_without_a_slope_does_not_mislead_the_next(monkeypatch):
-    from feta.certificates import pair
+    from feta.certificates import radius
 
-    monkeypatch.setattr(pair, "BATCH_VALUES", 1)  # a batch for each sample
+    monkeypatch.setattr(radius, "BATCH_VALUES", 1)  # a batch for each sample
     model = net()
     with torch.no_grad():
         model[0].bias.fill_(-2.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from feta.certificates.pair import largest_radius
+from feta.certificates.radius import largest_radius
 
 
 def test_it_finds_every_end_from_afar():

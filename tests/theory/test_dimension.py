@@ -53,7 +53,6 @@ def test_high_dimensions_fall_short_as_the_page_says():
     rows = torch.randn(500, 40, generator=torch.Generator().manual_seed(0))
     found = intrinsic_dimension(rows)
     assert found.two_nn < 36
-    assert found.trusted_up_to == pytest.approx(2 * math.log10(500))
 
 
 # Slow references

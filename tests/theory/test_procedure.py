@@ -11,9 +11,8 @@ from torch import nn
 from feta.certificates.chain import chain_of
 from feta.errors import ConfigError
 from feta.theory.perturbation import blend, measure
-from feta.theory.procedure import three_steps
 from feta.theory.robustness import Manifold, Setting
-from feta.theory.theorems import all_layers
+from feta.theory.theorems import all_layers, three_steps
 
 X = torch.tensor([[0.1, 0.0], [0.0, 0.2]], dtype=torch.float64)
 SETTING = Setting(Manifold(2.0, 1.0), 2, 2)

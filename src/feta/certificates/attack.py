@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from feta.calibration.model import evaluating
+from feta.certificates.stages import length
 from feta.errors import ConfigError, ModelError
 
 Norm = Literal["l2", "linf"]
@@ -47,12 +48,7 @@ class Attack:
 
     @torch.no_grad()
     def changed(
-        self,
-        models: Sequence[nn.Module],
-        inputs: Tensor,
-        classes: Tensor,
-        radius: Tensor,
-        norm: Norm = "l2",
+        self, models: Sequence[nn.Module], inputs: Tensor, classes: Tensor, radius: Tensor, norm: Norm = "l2"
     ) -> Tensor:
         """(n,) bool: an input within `radius` of the sample was found that some model does not call `classes`."""
         found = torch.zeros_like(classes, dtype=torch.bool)
@@ -115,8 +111,7 @@ class _Ball:
         return self.centre + nearer
 
     def _length(self, x: Tensor) -> Tensor:
-        norms: Tensor = torch.linalg.vector_norm(x.double().flatten(1), dim=1)
-        return norms.view_as(self.radius)
+        return length(x.double()).view_as(self.radius)
 
 
 @torch.enable_grad()

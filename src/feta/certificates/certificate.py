@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from statistics import median_low
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from feta.calibration.model import device_of, evaluating, float_dtype
 from feta.certificates.agreement import Agreement, agreement
 from feta.certificates.attack import Attack, Norm
 from feta.certificates.chain import chain_of
-from feta.certificates.pair import Pair
+from feta.certificates.radius import Pair
 from feta.certificates.rounding import Rounding, check_precision
 from feta.errors import ConfigError, DataError, ModelError
 
@@ -48,9 +49,21 @@ class Form:
     def any_certified(self) -> int:
         return sum(found > 0 for found in self.radius)
 
-    @property
-    def median(self) -> float:
-        return float(torch.tensor(self.radius, dtype=torch.float64).median())
+    def to_dict(self, radii: Sequence[float]) -> dict[str, Any]:
+        n, counts = len(self.radius), [self.certified(r) for r in radii]
+        return {
+            "samples": n,
+            "certified": [
+                {"radius": r, "samples": k, "share": k / n} for r, k in zip(radii, counts, strict=True)
+            ],
+            "certified_any": self.any_certified,
+            "vacuous": not any(counts),
+            "median_radius": median_low(self.radius),
+            "certified_but_changed": self.certified_but_changed,
+            "changed_beyond": [{"times": times, "samples": count} for times, count in self.changed_beyond],
+            "radius": list(self.radius),
+            "certified_any_in_exact_arithmetic": self.exact and sum(r > 0 for r in self.exact),
+        }
 
 
 @dataclass(frozen=True)
@@ -77,24 +90,7 @@ class Certificate:
             "only_dense_right": held.only_dense_right,
             "only_pruned_right": held.only_pruned_right,
             "norm": self.norm,
-            "forms": {name: self._form(form) for name, form in self.forms.items()},
-        }
-
-    def _form(self, form: Form) -> dict[str, Any]:
-        n = len(form.radius)
-        rows = [
-            {"radius": r, "samples": form.certified(r), "share": form.certified(r) / n} for r in self.radii
-        ]
-        return {
-            "samples": n,
-            "certified": rows,
-            "certified_any": form.any_certified,
-            "vacuous": all(row["samples"] == 0 for row in rows),
-            "median_radius": form.median,
-            "certified_but_changed": form.certified_but_changed,
-            "changed_beyond": [{"times": times, "samples": count} for times, count in form.changed_beyond],
-            "radius": list(form.radius),
-            "certified_any_in_exact_arithmetic": form.exact and sum(r > 0 for r in form.exact),
+            "forms": {name: form.to_dict(self.radii) for name, form in self.forms.items()},
         }
 
 

@@ -92,6 +92,15 @@ def chain_of(model: nn.Module, example: Tensor) -> Chain:
     return chain
 
 
+def check_scores(chain: Chain) -> None:
+    """Raise ModelError where the chain does not end in class scores, or a Linear layer gets more than vectors."""
+    if len(chain.out_shape) != 1 or chain.out_shape[0] < 2:
+        raise ModelError(f"certify must get networks with two or more class scores, got {chain.out_shape}")
+    for stage in chain.affines:
+        if isinstance(stage.layer, nn.Linear) and len(stage.in_shape) != 1:
+            raise ModelError(f"layer '{stage.name}' must get vectors, got samples of shape {stage.in_shape}")
+
+
 def _stages(model: nn.Module, example: Tensor) -> list[Stage]:
     try:
         traced = fx.symbolic_trace(model)

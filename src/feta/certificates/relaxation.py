@@ -6,6 +6,13 @@ earlier stages, with ReLU and max-pooling replaced by the line that keeps the in
 
     f_c(x') - f_j(x')  >=  <rows_k, a_k(x')> + constant_k      for every k and every x' in the ball
 
+ReLU and max-pooling are both y = max(x_i, rest) with low <= x_i <= high and rest <= M (ReLU: M = 0). max is convex
+in x_i, so it lies under its chord; it lies over x_i, and for ReLU over 0 too:
+
+    lower x_i <= y <= upper x_i + offset,    upper = (high - M) / (high - low),  offset = M - upper low
+
+Where x_i is certain to win (low >= M) both lines are x_i itself; where it cannot (high <= M) the upper is M.
+
 At each k the right side is minimised over what is known of a_k, at the input over the ball itself; the largest
 of these is the bound. The boxes of hidden units are made tighter by the same substitution, unit by unit.
 Errors of arithmetic enter as boxes (`rounding`), so the bound holds for the network as it is run.
@@ -22,11 +29,9 @@ import torch
 from torch import Tensor, nn
 
 from feta.certificates.attack import Norm
-from feta.certificates.chain import Chain
-from feta.certificates.envelopes import pool_envelope, relu_envelope
-from feta.certificates.radius import check_scores
+from feta.certificates.chain import Chain, check_scores
 from feta.certificates.rounding import Rounding
-from feta.certificates.stages import OUTWARD, Affine, Flatten, MaxPool, ReLU, Stage, Summing
+from feta.certificates.stages import OUTWARD, Affine, Flatten, MaxPool, ReLU, Stage, Summing, length
 from feta.errors import ModelError
 
 
@@ -59,6 +64,62 @@ class Known:
         low, high = torch.maximum(low, self.low), torch.minimum(high, self.high)
         corner = length(torch.maximum(high - self.centre, self.centre - low))
         return Known(self.centre, low, high, torch.minimum(self.spread, corner * OUTWARD))
+
+
+@dataclass(frozen=True, eq=False)
+class Envelope:
+    """Lines per output: slopes `lower` and `upper`, `offset` of the upper one, and `pick`, which input i is."""
+
+    lower: Tensor
+    upper: Tensor
+    offset: Tensor
+    pick: Tensor | None = None  # (n, channels, positions) into the flat input map; None: the unit itself
+    in_shape: tuple[int, ...] = ()
+
+    def back(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows (n, R, ...) on the outputs become rows on the inputs and a constant (n, R), from below."""
+        negative = rows.clamp_max(0)
+        constant = dot(negative.flatten(2), self.offset)
+        # positive * lower + negative * upper, in few passes over memory: this is where the time goes.
+        moved = (rows * self.lower[:, None]).addcmul_(negative, (self.upper - self.lower)[:, None])
+        if self.pick is None:
+            return moved, constant
+        n, R = moved.shape[:2]
+        channels, height, width = self.in_shape
+        flat = moved.new_zeros(n, R, channels, height * width)
+        # Overlapping windows may pick the same pixel: their rows add up.
+        flat.scatter_add_(3, self.pick[:, None].expand(n, R, -1, -1), moved.flatten(3))
+        return flat.reshape(n, R, *self.in_shape), constant
+
+
+def relu_envelope(low: Tensor, high: Tensor) -> Envelope:
+    upper, offset = _chord(low, high, torch.zeros_like(low))
+    # Of the lines below, the one that leaves the smaller triangle.
+    lower = ((low >= 0) | (high > -low)).to(low)
+    return Envelope(lower, upper, offset)
+
+
+def pool_envelope(stage: MaxPool, low: Tensor, high: Tensor) -> Envelope:
+    """x_i is the input of the window with the largest lower bound."""
+    # A pixel of which nothing is known, low = -inf, still goes before padding, which is no input.
+    low = low.clamp_min(torch.finfo(low.dtype).min)
+    lows, highs = stage.windows(low), stage.windows(high)  # (n, channels, window, positions)
+    winner = lows.argmax(2, keepdim=True)
+    rest = highs.scatter(2, winner, float("-inf")).amax(2)
+    upper, offset = _chord(lows.gather(2, winner).squeeze(2), highs.gather(2, winner).squeeze(2), rest)
+    pick = stage.pixels.to(low.device).expand_as(lows).gather(2, winner).squeeze(2)
+    upper, offset = (values.reshape(len(low), *stage.out_shape) for values in (upper, offset))
+    return Envelope(torch.ones_like(upper), upper, offset, pick, stage.in_shape)
+
+
+def _chord(low: Tensor, high: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
+    """Slope and offset of the upper line of max(x, rest) over low <= x <= high."""
+    wins, loses = rest <= low, rest >= high
+    width = torch.where(wins | loses, torch.ones_like(low), high - low)
+    slope = torch.where(wins, 1.0, torch.where(loses, 0.0, (high - rest) / width))
+    # rest is -inf in windows of one pixel: those are certain wins.
+    offset = torch.where(wins, torch.zeros_like(low), rest - slope * low)
+    return slope, offset
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +225,7 @@ class Relaxation:
         gaps, units = gap.topk(count, dim=1)
         # A sample with fewer open units than its neighbours in the batch leaves the rest as they are.
         decided = torch.where(gaps > 0, 0.0, float("inf"))
-        size = max(step.before.centre[0].numel() for step in earlier)
+        size = max(low.shape[1], *(step.before.centre[0].numel() for step in earlier))
         chunk = max(1, self.memory // (2 * len(low) * size))
         for part, unused in zip(units.split(chunk, dim=1), decided.split(chunk, dim=1), strict=True):
             rows, bias = stage.rows(part)
@@ -190,9 +251,3 @@ def _pools_first(stages: Sequence[Stage]) -> list[Stage]:
 def dot(rows: Tensor, values: Tensor) -> Tensor:
     """(n, R) inner products of rows (n, R, size) with values (n, ...)."""
     return torch.einsum("nrs,ns->nr", rows, values.flatten(1))
-
-
-def length(values: Tensor) -> Tensor:
-    """(n,) Euclidean norms."""
-    norms: Tensor = torch.linalg.vector_norm(values.flatten(1), dim=1)
-    return norms

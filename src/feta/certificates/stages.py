@@ -5,14 +5,13 @@
     MaxPool, ReLU, Flatten
 
 `in_shape` and `out_shape` are those of one sample. `lipschitz` is a proven upper value of the stage's
-Lipschitz constant in the Euclidean norm.
+Lipschitz constant in the Euclidean norm. `transpose`, of the linear stages, maps outputs to inputs.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -21,7 +20,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.grad import conv2d_input
 
-from feta.layers import padding_of
 from feta.solvers.norms import ROUNDING, NormEstimate, convolve, operator_norm, pad, spectral_norm
 
 Shape = tuple[int, ...]
@@ -52,14 +50,7 @@ class ReLU(Stage):
         return x.relu()
 
 
-class LinearStage(Stage):
-    """A stage with a transpose, which maps a batch of outputs to a batch of inputs."""
-
-    @abstractmethod
-    def transpose(self, y: Tensor) -> Tensor: ...
-
-
-class Flatten(LinearStage):
+class Flatten(Stage):
     """The same numbers in another shape."""
 
     def apply(self, x: Tensor) -> Tensor:
@@ -70,7 +61,7 @@ class Flatten(LinearStage):
 
 
 @dataclass(frozen=True, eq=False)
-class Affine(LinearStage):
+class Affine(Stage):
     """x -> W x + b. `layer` says how W acts: as a matrix, or with a Conv2d's stride, padding and groups."""
 
     layer: nn.Linear | nn.Conv2d
@@ -137,38 +128,25 @@ class Affine(LinearStage):
 
     def rows(self, units: Tensor) -> tuple[Tensor, Tensor]:
         """The rows (n, R, ...) and biases (n, R) of units (n, R), which count through the flat output."""
-        positions = math.prod(self.out_shape[1:])
-        channel, position = units // positions, units % positions
-        conv = self.layer
-        if isinstance(conv, nn.Linear):
-            return self.weight[units], self.bias[channel]
-        if conv.groups > 1 or conv.padding_mode != "zeros":
-            ones = self.weight.new_zeros(*units.shape, math.prod(self.out_shape))
-            ones = ones.scatter(2, units[..., None], 1).reshape(-1, *self.out_shape)
-            return self.transpose(ones).unflatten(0, units.shape), self.bias[channel]
-        # The same as the transpose, without its cost: each channel's kernel, put where its unit looks.
-        inputs, *size = self.in_shape
-        kernel, stride, dilation = conv.kernel_size, conv.stride, conv.dilation
-        taps = window_pixels(size, kernel, stride, dilation, padding_of(conv)).t().to(units.device)
-        rows = self.weight.new_zeros(*units.shape, inputs, math.prod(size) + 1)
-        rows.scatter_(
-            3, taps[position][:, :, None].expand(-1, -1, inputs, -1), self.weight[channel].flatten(3)
-        )
-        return rows[..., :-1].reshape(*units.shape, *self.in_shape), self.bias[channel]
+        bias = self.bias[units // math.prod(self.out_shape[1:])]
+        if self.weight.ndim == 2:
+            return self.weight[units], bias
+        ones = self.weight.new_zeros(*units.shape, math.prod(self.out_shape)).scatter(2, units[..., None], 1)
+        return self.transpose(ones.reshape(-1, *self.out_shape)).unflatten(0, units.shape), bias
 
 
 @dataclass(frozen=True, eq=False)
-class AvgPool(LinearStage):
-    """Means of windows: means_down @ image @ means_across^T for every channel, with any padding and divisor."""
+class AvgPool(Stage):
+    """Means of windows: down @ image @ across^T for every channel, with any padding and divisor."""
 
-    means_down: Tensor  # (height out, height in)
-    means_across: Tensor  # (width out, width in)
+    down: Tensor  # (height out, height in): the means along one axis
+    across: Tensor  # (width out, width in)
 
     def apply(self, x: Tensor) -> Tensor:
-        return self.means_down @ x @ self.means_across.t()
+        return self.down @ x @ self.across.t()
 
     def transpose(self, y: Tensor) -> Tensor:
-        return self.means_down.t() @ y @ self.means_across
+        return self.down.t() @ y @ self.across
 
     @property
     def absolute(self) -> AvgPool:
@@ -176,19 +154,16 @@ class AvgPool(LinearStage):
 
     @property
     def terms(self) -> int:
-        counts = ((means != 0).sum(1).max() for means in (self.means_down, self.means_across))
-        return math.prod(map(int, counts))
+        return math.prod(int((means != 0).sum(1).max()) for means in (self.down, self.across))
 
     @cached_property
     def lipschitz(self) -> float:
         """Exact: the norm of a Kronecker product is the product of the norms."""
-        return spectral_norm(self.means_down) * spectral_norm(self.means_across) * OUTWARD
+        return spectral_norm(self.down) * spectral_norm(self.across) * OUTWARD
 
     @property
     def row_norms(self) -> Tensor:
-        return torch.outer(
-            *(torch.linalg.vector_norm(m, dim=1) for m in (self.means_down, self.means_across))
-        )
+        return torch.outer(self.down.norm(dim=1), self.across.norm(dim=1))
 
 
 Summing = Affine | AvgPool  # the stages whose outputs are sums of products, and so get rounded
@@ -207,16 +182,17 @@ class MaxPool(Stage):
     @cached_property
     def pixels(self) -> Tensor:
         """(window, positions): the numbers of the pixels in each window; padding counts as one pixel more."""
-        pool, size = self.pool, self.in_shape[1:]
-        kernel, stride, before, dilation = map(
-            pair, (pool.kernel_size, pool.stride, pool.padding, pool.dilation)
-        )
+        pool, (height, width) = self.pool, self.in_shape[1:]
+        settings = pool.kernel_size, pool.stride, pool.padding, pool.dilation
+        kernel, stride, before, dilation = map(pair, settings)
         # To the end of the last window: beyond the edge with ceil_mode, or short of it, and then negative.
         bottom, right = (
-            (self.out_shape[1 + a] - 1) * stride[a] + dilation[a] * (kernel[a] - 1) + 1 - before[a] - size[a]
-            for a in (0, 1)
+            (out - 1) * stride[a] + dilation[a] * (kernel[a] - 1) + 1 - before[a] - self.in_shape[1 + a]
+            for a, out in enumerate(self.out_shape[1:])
         )
-        return window_pixels(size, kernel, stride, dilation, [before[1], right, before[0], bottom])
+        numbers = torch.arange(height * width, dtype=torch.float64).view(1, 1, height, width)
+        padded = F.pad(numbers, (before[1], right, before[0], bottom), value=height * width)
+        return F.unfold(padded, kernel, dilation, 0, stride)[0].long()
 
     def windows(self, x: Tensor) -> Tensor:
         """(n, channels, window, positions): the values in every window, -inf for padding."""
@@ -232,16 +208,6 @@ class MaxPool(Stage):
         return math.sqrt(int(counts[:-1].max()))
 
 
-def window_pixels(
-    size: Sequence[int], kernel: Shape, stride: Shape, dilation: Shape, padding: list[int]
-) -> Tensor:
-    """(taps, positions): the numbers of the pixels each window sees; padding has the number height * width."""
-    height, width = size
-    pixels = torch.arange(height * width, dtype=torch.float64).view(1, 1, height, width)
-    padded = F.pad(pixels, padding, value=height * width)
-    return F.unfold(padded, kernel, dilation, 0, stride)[0].long()
-
-
 def window_means(pool: nn.AvgPool2d | nn.AdaptiveAvgPool2d, size_in: int, size_out: int, axis: int) -> Tensor:
     """(size_out, size_in): row o takes the mean over the o-th window along one axis."""
     units = torch.eye(size_in, dtype=torch.float64)[None]
@@ -251,6 +217,12 @@ def window_means(pool: nn.AvgPool2d | nn.AdaptiveAvgPool2d, size_in: int, size_o
     means = F.avg_pool1d(units, kernel, stride, padding, pool.ceil_mode, pool.count_include_pad)[0].t()
     # A divisor of the user's own divides plain sums, and does so once for both axes.
     return means if pool.divisor_override is None else (means != 0).double()
+
+
+def length(values: Tensor) -> Tensor:
+    """(n,) Euclidean norms of a batch."""
+    norms: Tensor = torch.linalg.vector_norm(values.flatten(1), dim=1)
+    return norms
 
 
 def pair(value: int | tuple[int, ...]) -> tuple[int, int]:

@@ -22,9 +22,8 @@ from feta.errors import ConfigError
 from feta.solvers.norms import NormEstimate
 from feta.theory.dimension import Dimension, Regularity, intrinsic_dimension, regularity
 from feta.theory.perturbation import Perturbation, measure
-from feta.theory.procedure import Procedure, three_steps
 from feta.theory.robustness import Manifold, Setting
-from feta.theory.theorems import Bound, Form, Theorem, all_layers, by_itself, lemma_applies, one_layer
+from feta.theory.theorems import Bound, Form, Procedure, Theorem, every_bound, lemma_applies, three_steps
 
 FORMS: tuple[Form, ...] = ("paper", "sound")
 
@@ -138,10 +137,10 @@ def generalisation_bounds(
         found = regularity(rows, dimension.two_nn, n_rows=dimension_rows, seed=seed)
         manifold = found.manifold
     setting = Setting(manifold, before.out_shape[0], seen.samples, delta)
-    bounds = [bound for form in FORMS for bound in _bounds(seen, setting, form)]
+    bounds = [bound for form in FORMS for bound in every_bound(seen, setting, form)]
     if input_width is not None:
         box = Manifold.box(math.prod(before.in_shape), input_width)
-        bounds += _bounds(seen, replace(setting, manifold=box), "sound")
+        bounds += every_bound(seen, replace(setting, manifold=box), "sound")
     if max_starts:
         procedure = three_steps(before, after, inputs, setting, labels=labels, max_starts=max_starts)
     return BoundsReport(
@@ -163,15 +162,6 @@ def generalisation_bounds(
         regularity=found,
         procedure=procedure,
     )
-
-
-def _bounds(seen: Perturbation, setting: Setting, form: Form) -> list[Bound]:
-    return [
-        *(one_layer(seen, layer, setting, form) for layer in seen.layers),
-        all_layers(seen, setting, form),
-        by_itself(seen, setting, form, "pruned"),
-        by_itself(seen, setting, form, "dense"),
-    ]
 
 
 @torch.no_grad()

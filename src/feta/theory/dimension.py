@@ -49,11 +49,6 @@ class Dimension:
     rows: int  # different ones; copies say nothing
     ambient: int
 
-    @property
-    def trusted_up_to(self) -> float:
-        """About the largest dimension so many rows can show."""
-        return 2 * math.log10(self.rows)
-
 
 def intrinsic_dimension(
     rows: Tensor,

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from feta.certificates.chain import Chain
-from feta.certificates.stages import Affine, ReLU, Stage
+from feta.certificates.stages import Affine, ReLU, Stage, length
 from feta.errors import ConfigError, ModelError
 from feta.theory.robustness import log
 
@@ -57,13 +57,8 @@ class LayerChange:
         return float(self.errors.max())
 
     @property
-    def log_reach(self) -> float:
-        """ln of the proven Lipschitz constant of the dense stages before it."""
-        return log_lipschitz(self.chains[0].stages[: self.place])
-
-    @property
     def log_gain(self) -> float:
-        """ln of that of the dense stages behind it."""
+        """ln of the proven Lipschitz constant of the dense stages behind it."""
         return log_lipschitz(self.chains[0].stages[self.place + 1 :])
 
     @property
@@ -129,12 +124,6 @@ def _compare(dense: Chain, pruned: Chain, places: list[int], batch: Any) -> list
         x, y = after, other.apply(y)
     gaps = (top[:, 0] - top[:, 1] for top in (scores.topk(2, dim=1).values for scores in (x, y)))
     return [column.cpu() for column in (inputs, *gaps, length(x - y), x.argmax(1), y.argmax(1), *errors)]
-
-
-def length(values: Tensor) -> Tensor:
-    """(samples,) Euclidean norms."""
-    norms: Tensor = torch.linalg.vector_norm(values.flatten(1), dim=1)
-    return norms
 
 
 def blend(dense: Chain, pruned: Chain, share: float) -> Chain:

@@ -19,19 +19,34 @@ never needed at an unknown point; with x = x_j it follows that a positive margin
 lost_j: change the layers one by one from the last to the first; each change meets the input the layer has in the
 dense network and passes through pruned layers behind it (for 5.1: through unchanged ones). No condition on ‖H_i‖,
 biases included, no D.
+
+`three_steps` is the paper's procedure for a margin that pruning takes to zero: go from dense to pruned until
+γ − lost reaches zero, compute everything anew there, start again. On the straight line the printed loss grows in
+proportion to the way gone, so the zero is met at a share γ / lost of the way that is left. Margins of real networks
+are many orders of magnitude under that loss, and the number of restarts is as large: `log_needed`. Only the last
+start counts for the bound of the last network, and it may be that network itself: `by_itself` is where this ends.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from feta.theory.perturbation import LayerChange, Perturbation, log_lipschitz, log_matrix_product
+from feta.certificates.chain import Chain
+from feta.errors import ConfigError
+from feta.theory.perturbation import (
+    LayerChange,
+    Perturbation,
+    blend,
+    log_lipschitz,
+    log_matrix_product,
+    measure,
+)
 from feta.theory.robustness import Setting, log, log_sum
 
 Form = Literal["paper", "sound"]
@@ -71,7 +86,8 @@ def one_layer(seen: Perturbation, layer: LayerChange, setting: Setting, form: Fo
         product = log_matrix_product(seen.dense.stages)
     else:
         log_lost = layer.errors.log() + layer.log_gain
-        product = layer.log_reach + log(layer.pruned.norm.upper) + layer.log_gain
+        before = log_lipschitz(seen.dense.stages[: layer.place])
+        product = before + log(layer.pruned.norm.upper) + layer.log_gain
     return _bound(setting, "5.1", form, seen.gaps, log_lost, product, layer.name)
 
 
@@ -94,6 +110,16 @@ def by_itself(seen: Perturbation, setting: Setting, form: Form, which: Theorem =
     gaps, chain = (seen.pruned_gaps, seen.pruned) if which == "pruned" else (seen.gaps, seen.dense)
     product = log_matrix_product if form == "paper" else log_lipschitz
     return _bound(setting, which, form, gaps, _same(-math.inf), product(chain.stages))
+
+
+def every_bound(seen: Perturbation, setting: Setting, form: Form) -> list[Bound]:
+    """5.1 for each layer, 5.2, and both networks by themselves."""
+    whole = (
+        all_layers(seen, setting, form),
+        by_itself(seen, setting, form),
+        by_itself(seen, setting, form, "dense"),
+    )
+    return [*(one_layer(seen, layer, setting, form) for layer in seen.layers), *whole]
 
 
 def lemma_applies(layers: Sequence[LayerChange]) -> bool:
@@ -139,3 +165,57 @@ def _quotient(log_score: float, log_product: float) -> float:
     if log_score == -math.inf:
         return -math.inf
     return math.inf if log_product == -math.inf else log_score - log_product
+
+
+@dataclass(frozen=True)
+class Start:
+    """One start: where on the way, how far the margin carries from there, and the accuracy there."""
+
+    at: float  # share of the way from dense to pruned
+    log_gamma: float
+    log_reach: float  # ln of the share of the rest of the way at which the margin is gone
+    accuracy: float | None  # percent on the samples; None without labels
+
+
+@dataclass(frozen=True)
+class Procedure:
+    """The starts made, and the bound of the pruned network if the last one carries all the way."""
+
+    starts: tuple[Start, ...]
+    bound: Bound | None
+    log_needed: float  # ln of the number of starts, at the pace of the last one; 0: the first one arrived
+
+    @property
+    def arrived(self) -> bool:
+        return self.bound is not None
+
+
+def three_steps(
+    dense: Chain,
+    pruned: Chain,
+    batches: Iterable[Any],
+    setting: Setting,
+    *,
+    labels: Tensor | None = None,
+    max_starts: int = 5,
+) -> Procedure:
+    """Walk from dense to pruned by Theorem 5.2 as printed; every start makes a pass over `batches`."""
+    if max_starts < 1:
+        raise ConfigError(f"max_starts must be >= 1, got {max_starts}")
+    starts: list[Start] = []
+    at, log_needed = 0.0, math.inf
+    for _ in range(max_starts):
+        seen = measure(blend(dense, pruned, at), pruned, batches)
+        bound = all_layers(seen, setting, "paper")
+        reach = -bound.log_lost
+        right = None if labels is None else int((seen.answers == labels.cpu()).sum())
+        accuracy = None if right is None else 100 * right / seen.samples
+        starts.append(Start(at, bound.log_gamma, reach, accuracy))
+        if bound.log_bound is not None:
+            return Procedure(tuple(starts), bound, math.log(len(starts)))
+        log_needed = bound.log_lost  # steps of this size in the rest of the way
+        step = math.exp(reach) * (1 - at)
+        if at + step == at:  # below the resolution of floats: the next start would be this one
+            break
+        at = min(at + step, 1.0)
+    return Procedure(tuple(starts), None, log_needed)
