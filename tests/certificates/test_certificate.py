@@ -143,29 +143,15 @@ def test_a_network_agrees_with_itself_and_is_left_alone():
 
 
 def test_a_vacuous_form_says_so():
-    found = certify(
-        trained("dense"),
-        trained("dense"),
-        held_out()[0],
-        samples=5,
-        attack=None,
-        forms=("global",),
-        radii=(99,),
-    )
+    model = trained("dense")
+    found = certify(model, model, held_out()[0], samples=5, attack=None, forms=("global",), radii=(99,))
     assert found.to_dict()["forms"]["global"]["vacuous"] is True
     assert Form((0.0, 0.0)).to_dict((1.0,))["median_radius"] == 0
 
 
 def test_progress_is_told():
-    told = []
-    certify(
-        trained("dense"),
-        trained("dense"),
-        held_out()[0],
-        samples=5,
-        attack=ATTACK,
-        callback=lambda text, done, total: told.append((text, done, total)),
-    )
+    told, model = [], trained("dense")
+    certify(model, model, held_out()[0], samples=5, attack=ATTACK, callback=lambda *news: told.append(news))
     assert ("local radius", 5, 5) in told
     assert {text for text, _, _ in told} >= {"agreement", "global radius", "attack on local"}
 

@@ -1,4 +1,4 @@
-"""A network as a chain: the same outputs, folded batch-norm, adjoints, Lipschitz constants, refusals."""
+"""A network as a chain: the same outputs, folded batch-norm, adjoints, rows, Lipschitz constants, refusals."""
 
 from __future__ import annotations
 
@@ -147,17 +147,42 @@ def test_overlap_of_max_pooling(pool, overlap):
     assert stage.lipschitz == math.sqrt(overlap)
 
 
-def test_overlap_is_reached():
-    """One bright pixel that is in four windows moves four outputs."""
+def test_lipschitz_constants_of_pools_are_reached():
+    """One bright pixel that is in four windows moves four outputs; means are exact."""
     stage = chain_of(network(nn.Conv2d(2, 1, 1), nn.MaxPool2d(3, 2, 1)), IMAGES).stages[1]
     x = torch.zeros(1, 1, 9, 8, dtype=torch.float64)
     x[0, 0, 3, 3] = 1
     assert float(stage.apply(x).norm()) == stage.lipschitz == 2
+    mean = chain_of(network(nn.AvgPool2d(2), nn.Conv2d(2, 1, 1)), IMAGES).stages[0]
+    assert mean.lipschitz == pytest.approx(0.5)
+    torch.testing.assert_close(mean.row_norms, torch.full((4, 4), 0.5, dtype=torch.float64))
 
 
-def test_average_pooling_is_exact():
-    stage = chain_of(network(nn.AvgPool2d(2), nn.Conv2d(2, 1, 1)), IMAGES).stages[0]
-    assert stage.lipschitz == pytest.approx(0.5)
+LINEAR = [
+    (nn.Linear(7, 5), (7,)),
+    (nn.Conv2d(2, 3, 3, padding=1), (2, 5, 6)),
+    (nn.Conv2d(2, 4, (3, 2), stride=2, padding=(0, 1), dilation=(2, 1)), (2, 7, 6)),
+    (nn.Conv2d(4, 4, 3, groups=2, padding="same"), (4, 4, 4)),
+    (nn.Conv2d(2, 2, 3, padding=1, padding_mode="circular"), (2, 4, 4)),
+]
+
+
+@pytest.mark.parametrize(("layer", "shape"), LINEAR, ids=str)
+def test_rows_are_those_of_the_operator_as_a_matrix(layer, shape):
+    (stage,) = chain_of(nn.Sequential(layer), torch.randn(2, *shape)).stages
+    units = torch.eye(math.prod(shape), dtype=torch.float64).reshape(-1, *shape)
+    matrix = stage.with_weight(stage.weight).apply(units).flatten(1).t()
+    draw = torch.Generator().manual_seed(0)
+    units = torch.stack([torch.randperm(len(matrix), generator=draw)[:4] for _ in range(2)])
+    rows, bias = stage.rows(units)
+    assert rows.shape == (2, 4, *shape)
+    torch.testing.assert_close(rows.flatten(2), matrix[units])
+    at_zero = stage.apply(torch.zeros(1, *shape, dtype=torch.float64)).flatten()
+    torch.testing.assert_close(bias, at_zero[units])
+    norms, exact = stage.row_norms.flatten(), matrix.norm(dim=1)
+    if getattr(layer, "padding_mode", "zeros") == "zeros":
+        torch.testing.assert_close(norms, exact)
+    assert (norms >= exact * (1 - 1e-12)).all()
 
 
 def test_the_norm_of_a_bias():
@@ -174,39 +199,26 @@ def test_the_model_is_left_alone():
     assert model[1].weight.dtype == torch.float32
 
 
-class Residual(nn.Module):
-    def __init__(self) -> None:
+class Custom(nn.Module):
+    """A layer, and a function of it and of the input."""
+
+    def __init__(self, layer, function) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(2, 2, 3, padding=1)
+        self.layer, self.function = layer, function
 
     def forward(self, x):
-        return x + self.conv(x)
+        return self.function(self.layer, x)
 
 
-class Branching(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.dense = nn.Linear(8, 3)
-
-    def forward(self, x):
-        return self.dense(x if x.sum() > 0 else -x)
-
-
-class Scaled(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.dense = nn.Linear(8, 3)
-
-    def forward(self, x):
-        return self.dense(x) * 2
+CONV, DENSE = nn.Conv2d(2, 2, 3, padding=1), nn.Linear(8, 3)
 
 
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (Residual(), "must be a chain, got 'add' which reads x and conv"),
-        (Branching(), "cannot be traced"),
-        (Scaled(), r"got 'mul' \(a function\)"),
+        (Custom(CONV, lambda conv, x: x + conv(x)), "must be a chain, got 'add' which reads x and layer"),
+        (Custom(DENSE, lambda dense, x: dense(x if x.sum() > 0 else -x)), "cannot be traced"),
+        (Custom(DENSE, lambda dense, x: dense(x) * 2), r"got 'mul' \(a function\)"),
         (network(nn.Conv2d(2, 2, 1), nn.Sigmoid()), r"got '1' \(Sigmoid\)"),
         (
             nn.Sequential(nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2, track_running_stats=False)),

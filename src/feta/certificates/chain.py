@@ -10,7 +10,7 @@ model on the example.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -61,16 +61,17 @@ class Chain:
         """A batch in float64, where the chain is."""
         return x.to(self.affines[0].weight)
 
-    def values(self, x: Tensor) -> list[Tensor]:
+    def values(self, x: Tensor) -> Iterator[Tensor]:
         """The inputs of a batch, and what every stage makes of them in turn."""
-        values = [self.place(x)]
+        yield (x := self.place(x))
         for stage in self.stages:
-            values.append(stage.apply(values[-1]))
-        return values
+            yield (x := stage.apply(x))
 
     def apply(self, x: Tensor) -> Tensor:
         """The network's output for a batch."""
-        return self.values(x)[-1]
+        for value in self.values(x):
+            x = value
+        return x
 
 
 @torch.no_grad()

@@ -155,7 +155,7 @@ def global_radius(
     Without `rounding` it is that of exact arithmetic, and certifies nothing of a network that is run.
     """
     check_scores(chain)
-    values = chain.values(inputs)
+    values = list(chain.values(inputs))
     scores, last = values[-1], chain.stages[-1]
     # Where no linear layer comes last, the scores themselves are compared: w_j is the unit vector e_j.
     rows, body = torch.eye(scores.shape[1]).to(scores), chain.stages

@@ -167,29 +167,28 @@ def generalisation_bounds(
 @torch.no_grad()
 def _layers(seen: Perturbation, rows: Tensor | None, seed: int) -> tuple[LayerBounds, ...]:
     """The layers' numbers; a layer that gets too few different rows has no dimension."""
-    values = None if rows is None else seen.dense.values(rows)
-    found = []
-    for layer in seen.layers:
-        dimension = None
-        if values is not None:
+    dimensions: dict[int, Dimension] = {}
+    places = [layer.place for layer in seen.layers]
+    for place, value in enumerate(() if rows is None else seen.dense.values(rows)):
+        if place in places:
             with suppress(ConfigError):
-                dimension = intrinsic_dimension(values[layer.place], n_rows=len(values[0]), seed=seed)
-        found.append(
-            LayerBounds(
-                name=layer.name,
-                norm=layer.dense.norm,
-                pruned_norm=layer.pruned.norm,
-                change=layer.difference.norm,
-                bias_change=layer.difference.bias_norm,
-                matrix_norm=layer.dense.matrix_norm,
-                matrix_change=layer.difference.matrix_norm,
-                largest_error=layer.largest_error,
-                log_gain=layer.log_gain,
-                log_matrix_gain=layer.log_matrix_gain,
-                dimension=dimension,
-            )
+                dimensions[place] = intrinsic_dimension(value, n_rows=len(value), seed=seed)
+    return tuple(
+        LayerBounds(
+            name=layer.name,
+            norm=layer.dense.norm,
+            pruned_norm=layer.pruned.norm,
+            change=layer.difference.norm,
+            bias_change=layer.difference.bias_norm,
+            matrix_norm=layer.dense.matrix_norm,
+            matrix_change=layer.difference.matrix_norm,
+            largest_error=layer.largest_error,
+            log_gain=layer.log_gain,
+            log_matrix_gain=layer.log_matrix_gain,
+            dimension=dimensions.get(layer.place),
         )
-    return tuple(found)
+        for layer in seen.layers
+    )
 
 
 def _plain(value: Any) -> Any:

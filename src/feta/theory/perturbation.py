@@ -142,19 +142,12 @@ def blend(dense: Chain, pruned: Chain, share: float) -> Chain:
 def check_alike(dense: Chain, pruned: Chain) -> None:
     """Raise ModelError where the networks differ in more than their weights."""
     ours, theirs = (
-        [(s.name, type(s).__name__, s.in_shape, s.out_shape) for s in chain.stages]
+        [(type(s).__name__, s.in_shape, s.out_shape) for s in chain.stages]
+        + [tuple(layer.weight.shape) for layer in chain.affines]
         for chain in (dense, pruned)
     )
-    if [stage[1:] for stage in ours] != [stage[1:] for stage in theirs]:
-        raise ModelError(
-            f"the two networks must be alike but for their weights, got stages {ours} and {theirs}"
-        )
-    for stage, other in zip(dense.affines, pruned.affines, strict=True):
-        if stage.weight.shape != other.weight.shape:
-            raise ModelError(
-                f"layer '{stage.name}' must have the same shape in both networks, got "
-                f"{tuple(stage.weight.shape)} and {tuple(other.weight.shape)}"
-            )
+    if ours != theirs:
+        raise ModelError(f"the two networks must be alike but for their weights, got {ours} and {theirs}")
 
 
 def log_lipschitz(stages: Iterable[Stage]) -> float:
