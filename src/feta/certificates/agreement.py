@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from feta.calibration.model import evaluating
 from feta.errors import ConfigError, DataError, ModelError
 
+LabelledBatch = tuple[Tensor, Tensor | None]  # inputs, and their classes where these are known
+
 
 def lower_limit(successes: int, trials: int, delta: float) -> float:
     """At most the probability of success, with confidence 1 - delta; exact, one-sided."""
@@ -70,28 +72,24 @@ class Agreement:
 
 @torch.no_grad()
 def agreement(
-    dense: nn.Module,
-    pruned: nn.Module,
-    batches: Iterable[tuple[Tensor, Tensor | None]],
-    confidence: float = 0.99,
+    dense: nn.Module, pruned: nn.Module, batches: Iterable[LabelledBatch], confidence: float = 0.99
 ) -> Agreement:
     """Run both networks over held-out batches of (inputs, labels or None), and count."""
     if not 0 < confidence < 1:
         raise ConfigError(f"certify.confidence must be in (0, 1), got {confidence}")
     samples = agree = 0
-    right: Tensor | None = torch.zeros(
-        4, dtype=torch.int64
-    )  # of neither, only the pruned, only the dense, both
+    # Samples on which neither, only the pruned, only the dense or both are right; None without labels.
+    right: Tensor | None = torch.zeros(4, dtype=torch.int64)
     with evaluating(dense, pruned):
         for inputs, labels in batches:
             first, second = (answers_of(model, inputs) for model in (dense, pruned))
             samples += len(inputs)
             agree += int((first == second).sum())
-            if right is None or labels is None:
+            if labels is None:
                 right = None
-                continue
-            truth = labels.to(first.device)
-            right += torch.bincount(2 * (first == truth) + (second == truth), minlength=4).cpu()
+            elif right is not None:
+                truth = labels.to(first.device)
+                right += torch.bincount(2 * (first == truth) + (second == truth), minlength=4).cpu()
     if samples == 0:
         raise DataError("certify must get at least one held-out sample, got none")
     if right is None:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from feta.calibration.inputs import Inputs
 from feta.calibration.model import device_of, evaluating, float_dtype
-from feta.certificates.agreement import Agreement, agreement
+from feta.certificates.agreement import Agreement, LabelledBatch, agreement
 from feta.certificates.attack import Attack, Norm
 from feta.certificates.chain import chain_of
 from feta.certificates.radius import Pair
@@ -189,7 +189,7 @@ def _check(radii: Sequence[float], samples: int, norm: str, forms: Sequence[str]
 
 def _held_out(
     data: Tensor | Iterable[Any], labels: Any, kept: list[Tensor], count: int
-) -> Iterator[tuple[Tensor, Tensor | None]]:
+) -> Iterator[LabelledBatch]:
     """(inputs, labels or None), batch by batch; the first `count` inputs are put into `kept`.
 
     The data is read once, and each batch goes through `Inputs` by itself: nothing else is stored.
@@ -208,5 +208,6 @@ def _held_out(
             got = f"{tuple(truth.shape)} {truth.dtype}"
             raise DataError(f"labels must be a class for each of {len(inputs)} inputs, got {got}")
         kept.append(inputs[: count - sum(map(len, kept))])
-        for rows in torch.arange(len(inputs)).split(1000):
+        for start in range(0, len(inputs), 1000):
+            rows = slice(start, start + 1000)
             yield inputs[rows], None if truth is None else truth[rows]

@@ -175,7 +175,7 @@ def _layers(seen: Perturbation, rows: Tensor | None, seed: int) -> tuple[LayerBo
                 dimensions[place] = intrinsic_dimension(value, n_rows=len(value), seed=seed)
     return tuple(
         LayerBounds(
-            name=layer.name,
+            name=layer.dense.name,
             norm=layer.dense.norm,
             pruned_norm=layer.pruned.norm,
             change=layer.difference.norm,

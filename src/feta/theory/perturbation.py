@@ -28,28 +28,18 @@ from feta.theory.robustness import log
 class LayerChange:
     """One layer, dense and pruned. Names with `matrix` are of the reshaped kernel, as the paper prints them."""
 
-    chains: tuple[Chain, Chain]  # dense, pruned
+    dense: Affine
+    pruned: Affine
     place: int  # of the layer among the stages
+    behind: tuple[Stage, ...]  # the dense stages after it
     errors: Tensor  # (samples,) e_ij
-
-    @property
-    def dense(self) -> Affine:
-        return self.chains[0].stages[self.place]  # type: ignore[return-value]
-
-    @property
-    def pruned(self) -> Affine:
-        return self.chains[1].stages[self.place]  # type: ignore[return-value]
-
-    @property
-    def name(self) -> str:
-        return self.dense.name
 
     @cached_property
     def difference(self) -> Affine:
         """H = U − W, and what became of the bias."""
-        dense, pruned = self.dense, self.pruned
-        weight, bias = dense.weight.to(pruned.weight), dense.bias.to(pruned.bias)
-        return replace(pruned, weight=pruned.weight - weight, bias=pruned.bias - bias)
+        weight, bias = self.pruned.weight, self.pruned.bias
+        changed = weight - self.dense.weight.to(weight), bias - self.dense.bias.to(bias)
+        return replace(self.pruned, weight=changed[0], bias=changed[1])
 
     @property
     def largest_error(self) -> float:
@@ -59,12 +49,12 @@ class LayerChange:
     @property
     def log_gain(self) -> float:
         """ln of the proven Lipschitz constant of the dense stages behind it."""
-        return log_lipschitz(self.chains[0].stages[self.place + 1 :])
+        return log_lipschitz(self.behind)
 
     @property
     def log_matrix_gain(self) -> float:
         """ln of the product of the matrix norms of the dense layers behind it."""
-        return log_matrix_product(self.chains[0].stages[self.place + 1 :])
+        return log_matrix_product(self.behind)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,9 +94,10 @@ def measure(dense: Chain, pruned: Chain, batches: Iterable[Any]) -> Perturbation
     if not found:
         raise ConfigError("data must hold at least one sample, got none")
     inputs, gaps, pruned_gaps, shifts, first, second, *errors = map(torch.cat, zip(*found, strict=True))
-    layers = (LayerChange((dense, pruned), i, e) for i, e in zip(places, errors, strict=True))
+    parts = zip(dense.affines, pruned.affines, places, errors, strict=True)
+    layers = tuple(LayerChange(w, u, place, dense.stages[place + 1 :], e) for w, u, place, e in parts)
     agree, largest = int((first == second).sum()), float(inputs.max())
-    return Perturbation(dense, pruned, tuple(layers), gaps, pruned_gaps, shifts, first, agree, largest)
+    return Perturbation(dense, pruned, layers, gaps, pruned_gaps, shifts, first, agree, largest)
 
 
 def _compare(dense: Chain, pruned: Chain, places: list[int], batch: Any) -> list[Tensor]:

@@ -88,7 +88,7 @@ def one_layer(seen: Perturbation, layer: LayerChange, setting: Setting, form: Fo
         log_lost = layer.errors.log() + layer.log_gain
         before = log_lipschitz(seen.dense.stages[: layer.place])
         product = before + log(layer.pruned.norm.upper) + layer.log_gain
-    return _bound(setting, "5.1", form, seen.gaps, log_lost, product, layer.name)
+    return _bound(setting, "5.1", form, seen.gaps, log_lost, product, layer.dense.name)
 
 
 def all_layers(seen: Perturbation, setting: Setting, form: Form) -> Bound:
