@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from feta.engine.prune import prune
-from feta.engine.run import PruneEvent
+from feta.engine.settings import PruneEvent
 from feta_lab import data as datasets
 from feta_lab import store
 from feta_lab.bench import floor_seconds

@@ -1,4 +1,4 @@
-"""A method of your own: a frozen dataclass with a name, passes and prune. Run: python examples/custom_pruner.py"""
+"""A method of your own: a frozen dataclass with a name, needs and prune. Run: python examples/custom_pruner.py"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,7 +17,7 @@ class Centred:
 
     share: float = 1.0  # of that average
     name: ClassVar[str] = "centred"
-    passes: ClassVar[str] = "few"  # over the data: "none", "few" or "many"
+    needs: ClassVar[feta.Needs] = feta.Needs(passes="few")  # over the data: "none", "few" or "many"
 
     def prune(self, problem: feta.LayerProblem, target: feta.Sparsity) -> feta.LayerSolution:
         W, rows, sums = problem.W, 0, 0.0

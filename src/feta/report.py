@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -121,9 +122,8 @@ class PruneReport:
         return json.dumps(self.to_dict(), allow_nan=False)
 
     def __repr__(self) -> str:
-        header = ("layer", "shape", "non-zeros", "sparsity", "rel. error", "seconds", "status")
-        rows = [header, *(_row(layer) for layer in self.layers)]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
+        rows = [HEADER, *(layer_row(asdict(layer)) for layer in self.layers)]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(HEADER))]
         lines = [
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             for row in rows
@@ -141,8 +141,13 @@ class PruneReport:
         return "\n".join([title, *lines, *notes])
 
 
-def _row(layer: LayerReport) -> tuple[str, ...]:
-    error = "–" if layer.relative_error is None else f"{layer.relative_error:.4f}"
-    shape = "×".join(map(str, layer.shape))
-    share = f"{100 * layer.sparsity:.2f} %"
-    return (layer.name, shape, str(layer.nonzeros), share, error, f"{layer.seconds:.3f}", layer.status)
+HEADER = ("layer", "shape", "non-zeros", "sparsity", "rel. error", "seconds", "status")
+
+
+def layer_row(layer: Mapping[str, Any]) -> tuple[str, ...]:
+    """A layer's fields as text, under HEADER."""
+    error = "–" if layer["relative_error"] is None else f"{layer['relative_error']:.4f}"
+    shape, share = "×".join(map(str, layer["shape"])), f"{100 * layer['sparsity']:.2f} %"
+    return (
+        layer["name"], shape, str(layer["nonzeros"]), share, error, f"{layer['seconds']:.3f}", layer["status"]
+    )  # fmt: skip

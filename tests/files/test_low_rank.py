@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-import feta
 from feta.errors import ConfigError, ModelError
+from feta.files.low_rank import low_rank
 
 
 @pytest.fixture
@@ -16,27 +16,27 @@ def model():
 
 def test_full_rank_gives_the_same_outputs(model):
     x = torch.randn(9, 6, dtype=torch.float64)
-    torch.testing.assert_close(feta.low_rank(model, rank=8)(x), model(x))
-    torch.testing.assert_close(feta.low_rank(model, energy=1.0)(x), model(x))
+    torch.testing.assert_close(low_rank(model, rank=8)(x), model(x))
+    torch.testing.assert_close(low_rank(model, energy=1.0)(x), model(x))
 
 
 def test_error_is_that_of_the_singular_values_left_out(model):
     W = model[2][0].weight.detach()
-    pair = feta.low_rank(model, "2.0", rank=3)[2][0]
+    pair = low_rank(model, "2.0", rank=3)[2][0]
     error = torch.linalg.matrix_norm(pair[1].weight @ pair[0].weight - W) ** 2
     torch.testing.assert_close(error, torch.linalg.svdvals(W)[3:].square().sum())
 
 
 def test_energy_takes_the_least_rank_that_keeps_it(model):
     energies = torch.linalg.svdvals(model[2][0].weight.detach()).square()
-    pair = feta.low_rank(model, energy=0.7)[2][0]
+    pair = low_rank(model, energy=0.7)[2][0]
     r = pair[0].out_features
     assert energies[:r].sum() / energies.sum() >= 0.7 > energies[: r - 1].sum() / energies.sum()
 
 
 def test_fewer_weights_and_the_original_untouched(model):
     before = {name: t.clone() for name, t in model.state_dict().items()}
-    small = feta.low_rank(model, rank=2)
+    small = low_rank(model, rank=2)
     count = sum(p.numel() for p in small[2].parameters())
     assert count == 2 * (20 + 8) + 8 < sum(p.numel() for p in model[2].parameters())
     assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
@@ -45,7 +45,7 @@ def test_fewer_weights_and_the_original_untouched(model):
 
 def test_no_bias_stays_no_bias():
     model = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3, bias=False))
-    assert feta.low_rank(model, rank=2)[1][1].bias is None
+    assert low_rank(model, rank=2)[1][1].bias is None
 
 
 @pytest.mark.parametrize(
@@ -61,11 +61,11 @@ def test_no_bias_stays_no_bias():
 )
 def test_bad_requests(model, options, message):
     with pytest.raises(ConfigError, match=message):
-        feta.low_rank(model, **options)
+        low_rank(model, **options)
 
 
 def test_not_a_linear(model):
     with pytest.raises(ModelError, match="must be a Linear, got ReLU"):
-        feta.low_rank(model, "1", rank=1)
+        low_rank(model, "1", rank=1)
     with pytest.raises(ModelError, match="a model without one"):
-        feta.low_rank(nn.ReLU(), rank=1)
+        low_rank(nn.ReLU(), rank=1)

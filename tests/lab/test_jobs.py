@@ -9,6 +9,7 @@ import torch
 
 from feta.errors import ConfigError
 from feta.masks import masks_of
+from feta.tuning.retrain import Retraining
 from feta_lab import store
 from feta_lab.jobs import dense_validation, prune_network, retrain_network
 from feta_lab.judge import judge
@@ -68,7 +69,8 @@ def test_retraining_comes_back_to_what_the_file_remembers(network, tiny_data, tm
     pruned = store.load(tmp_path / "pruned.safetensors")
     assert dense_validation(pruned) == summary["accuracy"]["dense"]["validation"]
     before = {name: t.clone() for name, t in pruned.model.state_dict().items()}
-    retrained, result = retrain_network(pruned, tiny_data, max_epochs=3, tolerance=3, learning_rate=0.05)
+    settings = Retraining(max_epochs=3, tolerance=3, learning_rate=0.05)
+    retrained, result = retrain_network(pruned, tiny_data, settings=settings)
     assert json.loads(json.dumps(result)) == result
     assert result["goal"] == dense_validation(pruned)
     assert result["recovered"] is True

@@ -115,7 +115,7 @@ def test_a_file_without_a_description_says_what_to_do(tmp_path, network):
     ],
 )
 def test_a_description_that_is_not_whole(tmp_path, network, changes):
-    described = {**store._metadata(INFO)["network"], **changes}
+    described = {**INFO.to_metadata(), **changes}
     described = {key: value for key, value in described.items() if value is not None}
     sparse_file.write(tmp_path / "net", network.model.state_dict(), {"network": described})
     with pytest.raises(FetaError):

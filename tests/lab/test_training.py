@@ -68,8 +68,7 @@ def test_it_is_sgd_with_momentum_and_decay(tiny_data):
     assert [event.loss for event in events] == pytest.approx(losses, rel=1e-4)
 
 
-@pytest.mark.parametrize("epoch", [1, 3, 4])
-@pytest.mark.parametrize("momentum", [0.9, 0.0])
+@pytest.mark.parametrize(("epoch", "momentum"), [(1, 0.9), (3, 0.9), (4, 0.9), (3, 0.0)])
 def test_a_killed_run_goes_on_to_the_same_weights(tiny_data, tmp_path, epoch, momentum):
     settings, checkpoint = replace(SHORT, momentum=momentum), tmp_path / "run.partial"
     with pytest.raises(Killed):
@@ -176,19 +175,10 @@ def test_it_stops_when_validation_saturates_and_keeps_the_best(tiny_data):
     assert judge(network.model, tiny_data) == network.info.accuracy
 
 
-def test_it_stops_at_the_limit(tiny_data):
-    assert train(SPEC, tiny_data, Training(max_epochs=2)).info.epochs == 2
-
-
-def test_it_learns(tiny_data):
-    network = train(SPEC, tiny_data, Training(max_epochs=15, batch_size=16))
-    assert network.info.accuracy["test"] > 70  # chance is 33
-
-
 @pytest.mark.parametrize("specification", [SPEC, "4C3-MP2-8FC-3SM"])
 def test_a_learning_rate_that_diverges_is_an_error(tiny_data, specification):
     with pytest.raises(
-        ModelError, match=r"must keep a finite loss, got (nan|inf) in epoch \d; lower --learning-rate"
+        ModelError, match=r"must keep a finite loss, got (nan|inf) at epoch \d.00; lower --learning-rate"
     ):
         train(specification, tiny_data, replace(SHORT, learning_rate=1e15))
 
@@ -207,19 +197,6 @@ def test_what_comes_back(tiny_data):
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-@pytest.mark.parametrize("name", ["learning_rate", "decay", "batch_size", "max_epochs", "patience"])
-@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
-def test_settings_that_must_be_positive(name, value):
-    with pytest.raises(ConfigError, match=f"Training.{name} must be > 0 and finite, got {value}"):
-        Training(**{name: value})
-
-
-@pytest.mark.parametrize("momentum", [-0.1, 1.0, float("nan")])
-def test_momentum_outside_its_range(momentum):
-    with pytest.raises(ConfigError, match=r"Training.momentum must be in \[0, 1\), got"):
-        Training(momentum=momentum)
-
-
 def test_a_full_disk_stops_the_run_and_leaves_the_last_checkpoint(tiny_data, tmp_path, monkeypatch):
     checkpoint = tmp_path / "run.partial"
     with pytest.raises(Killed):
@@ -233,3 +210,19 @@ def test_a_full_disk_stops_the_run_and_leaves_the_last_checkpoint(tiny_data, tmp
         with pytest.raises(FileError, match="No space left on device"):
             train(SPEC, tiny_data, SHORT, checkpoint=checkpoint)
     assert equal(train(SPEC, tiny_data, SHORT, checkpoint=checkpoint), train(SPEC, tiny_data, SHORT))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        *(
+            (name, value, "must be > 0 and finite")
+            for name in ("decay", "patience")
+            for value in (0, float("nan"))
+        ),
+        *(("momentum", value, r"must be in \[0, 1\)") for value in (-0.1, 1.0, float("nan"))),
+    ],
+)
+def test_bad_settings(name, value, message):
+    with pytest.raises(ConfigError, match=f"Training.{name} {message}, got {value}"):
+        Training(**{name: value})

@@ -3,22 +3,22 @@
 import pytest
 import torch
 
+from feta.objective.activation import Activation, Softplus
 from feta.objective.datafit import DataFit
-from feta.objective.rectifier import Identity, Relu, Softplus
 
-RECTIFIERS = [Relu(), Softplus(4.0), Softplus(200.0), Identity()]
+RHOS = [*Activation, Softplus(4.0), Softplus(200.0)]
 
 
-@pytest.fixture(params=[(r, b) for r in RECTIFIERS for b in (True, False)], ids=str)
+@pytest.fixture(params=[(r, b) for r in RHOS for b in (True, False)], ids=str)
 def case(request):
-    rectifier, with_bias = request.param
+    rho, with_bias = request.param
     generator = torch.Generator().manual_seed(3)
     A = torch.randn(40, 6, generator=generator, dtype=torch.float64)
     B = torch.randn(40, 4, generator=generator, dtype=torch.float64)
-    if not isinstance(rectifier, Identity):
+    if rho is not Activation.LINEAR:
         B = B.clamp_min(0)
     V = torch.randn(6 + with_bias, 4, generator=generator, dtype=torch.float64)
-    return DataFit(rectifier, with_bias), V, A, B
+    return DataFit(rho, with_bias), V, A, B
 
 
 def test_outputs_include_the_bias_row(case):
@@ -64,7 +64,7 @@ def test_gradients_by_finite_differences(case, part):
 
 def test_softplus_neither_overflows_nor_loses_the_relu():
     Z = torch.tensor([-1e6, -1.0, 0.0, 1.0, 1e6])
-    value = Softplus(50.0).value(Z)
+    value = Softplus(50.0)(Z)
     assert torch.isfinite(value).all()
     torch.testing.assert_close(value, Z.clamp_min(0), atol=0.02, rtol=0)
-    assert float(Softplus(2.0).value(torch.zeros(()))) == pytest.approx(0.34657, abs=1e-4)  # log(2) / theta
+    assert float(Softplus(2.0)(torch.zeros(()))) == pytest.approx(0.34657, abs=1e-4)  # log(2) / theta

@@ -4,12 +4,14 @@ import pytest
 import torch
 
 from feta.errors import ConfigError
-from feta.objective.penalty import L1, GroupLasso
+from feta.objective.datafit import DataFit
+from feta.objective.group_lasso import GroupLasso
+from feta.objective.l1 import L1
+from feta.objective.penalty import PENALTIES, Penalty, Regularised, penalty_of
+from feta.problem import Activation
 
-PENALTIES = [L1(0.7), GroupLasso(0.9, dim=1), GroupLasso(0.9, dim=0)]
 
-
-@pytest.fixture(params=PENALTIES, ids=str)
+@pytest.fixture(params=PENALTIES.values(), ids=str)
 def penalty(request):
     return request.param
 
@@ -37,36 +39,58 @@ def test_prox_minimises_its_problem(penalty, U, step):
 
 def test_moreau_identity(penalty, U):
     """x = prox_f(x) + prox_f*(x), where prox_f* is the projection on the dual ball."""
-    rest = U - penalty.prox(U, 1.0)
-    if isinstance(penalty, L1):
-        dual = U.clamp(-penalty.strength, penalty.strength)
-    else:
-        dual = U * (penalty.strength / penalty.norms(U)).clamp_max(1)
+    rest = U - penalty.prox(U, 0.7)
+    dual = U * (0.7 / penalty.sizes(U)).clamp_max(1)
     torch.testing.assert_close(rest, dual)
+
+
+def test_sizes_say_what_leaves_as_a_whole(penalty, U):
+    sizes = penalty.sizes(U)
+    assert penalty.grouped == (sizes.shape != U.shape)
+    left = penalty.prox(U, 0.9)
+    assert torch.equal(left != 0, (sizes > 0.9).expand(U.shape))
+
+
+def test_the_table_takes_names_and_objects(penalty):
+    assert isinstance(penalty, Penalty)
+    assert penalty_of(penalty, "here") is penalty
+    assert penalty_of("rows", "here") == GroupLasso(dim=1)
+    with pytest.raises(ConfigError, match="unknown here 'row'; did you mean 'rows'"):
+        penalty_of("row", "here")
+    for wrong in (GroupLasso, 3, None):
+        with pytest.raises(ConfigError, match="here must be a name or a Penalty object"):
+            penalty_of(wrong, "here")
+
+
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_the_bias_is_not_penalised(penalty, U, with_bias):
+    F = Regularised(DataFit(Activation.RELU, with_bias), penalty, 2.0)
+    weights = U[:-1] if with_bias else U
+    assert F.penalise(U) == pytest.approx(2 * float(penalty.value(weights)))
+    moved = F.prox(U, 0.25)
+    torch.testing.assert_close(moved[: len(weights)], penalty.prox(weights, 0.5))
+    assert torch.equal(moved[len(weights) :], U[len(weights) :])
 
 
 def test_value_by_hand():
     U = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
-    assert float(L1(2.0).value(U)) == 14
-    assert float(GroupLasso(2.0, dim=1).value(U)) == 10  # one row of norm 5
-    assert float(GroupLasso(2.0, dim=0).value(U)) == 14  # two columns, norms 3 and 4
+    assert float(L1().value(U)) == 7
+    assert float(GroupLasso(dim=1).value(U)) == 5  # one row of norm 5
+    assert float(GroupLasso(dim=0).value(U)) == 7  # two columns, norms 3 and 4
 
 
 def test_zero_groups_stay_zero_and_finite():
     U = torch.zeros(3, 2)
-    assert torch.equal(GroupLasso(1.0).prox(U, 0.5), U)
+    assert torch.equal(GroupLasso().prox(U, 0.5), U)
 
 
 def test_groups_leave_as_a_whole():
     U = torch.tensor([[0.1, -0.1], [3.0, 4.0]])
-    shrunk = GroupLasso(1.0, dim=1).prox(U, 1.0)
+    shrunk = GroupLasso(dim=1).prox(U, 1.0)
     assert torch.equal(shrunk[0], torch.zeros(2))
     torch.testing.assert_close(shrunk[1], U[1] * 0.8)
 
 
-@pytest.mark.parametrize(
-    "make", [lambda: L1(-1.0), lambda: GroupLasso(float("nan")), lambda: GroupLasso(1.0, dim=2)]
-)
-def test_bad_hyperparameters(make):
-    with pytest.raises(ConfigError, match="must be"):
-        make()
+def test_bad_hyperparameters():
+    with pytest.raises(ConfigError, match=r"GroupLasso.dim must be 0"):
+        GroupLasso(dim=2)

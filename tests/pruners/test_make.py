@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import pytest
 
 from feta.errors import ConfigError
-from feta.problem import Pruner
+from feta.problem import Needs, Pruner
 from feta.pruners import METHODS, make, options_of
 from feta.pruners.threshold import Threshold
 
@@ -20,7 +20,7 @@ class Sample:
     """A method with an option of every type."""
 
     name: ClassVar[str] = "sample"
-    passes: ClassVar[str] = "none"
+    needs: ClassVar[Needs] = Needs("none")
     n_steps: int = 3
     step: float = 0.5
     ridge: float | None = None
@@ -43,7 +43,7 @@ def test_every_method_in_the_table(name):
     assert re.fullmatch(r"[a-z][a-z0-9-]*", name)
     pruner = make(name)
     assert isinstance(pruner, Pruner)
-    assert pruner.passes in ("none", "few", "many")
+    assert pruner.needs.passes in ("none", "few", "many")
     assert options_of(pruner) == {f.name: getattr(pruner, f.name) for f in dataclasses.fields(pruner)}
     assert method.__doc__
     with pytest.raises(dataclasses.FrozenInstanceError):

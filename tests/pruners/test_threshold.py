@@ -27,5 +27,5 @@ def test_the_largest_stay_and_nothing_else_changes(kept, seed):
 
 
 def test_it_looks_at_no_data():
-    assert Threshold.passes == "none"
+    assert Threshold.needs.passes == "none"
     assert Threshold().prune(LayerProblem(torch.ones(2, 2), None, None), Sparsity(0.5)).bias is None

@@ -9,7 +9,7 @@ import torch
 
 from feta.errors import ModelError
 from feta.problem import Status
-from feta.solvers.cholesky import factor, lower_inverse
+from feta.solvers.cholesky import factor
 
 
 def positive(d: int = 6, seed: int = 0) -> torch.Tensor:
@@ -66,9 +66,3 @@ def test_the_end_of_the_ladder_is_an_error_that_names_the_last_damping(bad):
         ModelError, match=re.escape("a 6 x 6 Gram matrix has no Cholesky factor even with damping 0.01")
     ):
         factor(H)
-
-
-@pytest.mark.parametrize("p", [1, 64, 65, 150])
-def test_lower_inverse_by_halves(p):
-    L = torch.randn(p, p, dtype=torch.float64).tril() / 20 + 2 * torch.eye(p, dtype=torch.float64)
-    torch.testing.assert_close(lower_inverse(L) @ L, torch.eye(p, dtype=torch.float64))

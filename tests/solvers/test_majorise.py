@@ -6,7 +6,8 @@ import torch
 from feta.calibration.statistics import gram
 from feta.calibration.stream import TensorStream
 from feta.problem import Activation, LayerProblem
-from feta.solvers.majorise import SampledTargets, StreamedTargets, refit_on_support, relu_targets
+from feta.solvers.gram import GramSettings, GramSystem, refit_on_support
+from feta.solvers.majorise import SampledTargets, StreamedTargets
 from feta.sparsity import top_k_mask
 
 
@@ -33,7 +34,7 @@ def extended(problem):
 def test_targets_bound_the_objective_from_above_everywhere(case):
     problem, _, other = case
     A, B = extended(problem), problem.stream.B
-    T = relu_targets(A @ other, B)
+    T = problem.fit.targets(A @ other, B)
     generator = torch.Generator().manual_seed(0)
     for scale in (0.0, 0.1, 1.0, 5.0):
         V = other + scale * torch.randn(other.shape, generator=generator, dtype=other.dtype)
@@ -46,11 +47,11 @@ def test_bound_is_tight_where_no_output_has_died(case):
     Z = A @ other
     dead = (B > 0) & (Z <= 0)
     assert dead.any()  # else the test shows nothing
-    gap = (Z - relu_targets(Z, B)).square() - (Z.clamp_min(0) - B).square()
+    gap = (Z - problem.fit.targets(Z, B)).square() - (Z.clamp_min(0) - B).square()
     torch.testing.assert_close(gap[~dead], torch.zeros_like(gap[~dead]))
     assert (gap[dead] > 0).all()
     # The DC slope leaves dead outputs where they are: no error is asked of them, so it is a tangent there.
-    tangent = relu_targets(Z, B, revive=False)
+    tangent = problem.fit.targets(Z, B, revive=False)
     torch.testing.assert_close(tangent[dead], Z[dead])
 
 
@@ -60,7 +61,7 @@ def test_streamed_targets_against_the_whole_matrix(case):
     step = StreamedTargets(problem).at(other)
     Z = A @ other
     assert step.objective == pytest.approx(float((Z.clamp_min(0) - B).square().sum()) / len(A))
-    torch.testing.assert_close(step.C, A.t() @ relu_targets(Z, B))
+    torch.testing.assert_close(step.C, A.t() @ problem.fit.targets(Z, B))
 
 
 def test_a_sample_of_all_rows_is_the_stream(case):
@@ -96,7 +97,9 @@ def test_refits_never_raise_the_objective(case):
     problem, V, _ = case
     mask = top_k_mask(problem.W.abs(), 12)
     H = gram(problem.rows, with_bias=problem.bias is not None).H
-    path = refit_on_support(StreamedTargets(problem), H, mask, V, rounds=30, ridge=0.0)
+    start = torch.cat([problem.W.where(mask, 0), V[len(mask) :]])
+    settings = GramSettings(retargets=30, ridge=0.0)
+    path = refit_on_support(GramSystem(H, len(mask)), StreamedTargets(problem), start, mask, settings)
     assert list(path.objectives) == sorted(path.objectives, reverse=True)
     assert path.objectives[-1] < 0.97 * path.objectives[0]
     assert not path.V[: len(mask)][~mask].any()

@@ -36,11 +36,11 @@ def slow(A: torch.Tensor, T: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.integers(0, 999), st.integers(1, 30), st.integers(1, 12), st.floats(0, 1), st.integers(1, 20000))
-def test_is_least_squares_on_each_support(seed: int, d: int, d_out: int, density: float, budget: int) -> None:
+@given(st.integers(0, 999), st.integers(1, 30), st.integers(1, 12), st.floats(0, 1))
+def test_is_least_squares_on_each_support(seed: int, d: int, d_out: int, density: float) -> None:
     A, T = rows(seed, m=3 * d + 5, d=d, d_out=d_out)
     mask = random_mask((d, d_out), density, seed)
-    refit = masked_refit(A.t() @ A, A.t() @ T, mask, budget=budget)
+    refit = masked_refit(A.t() @ A, A.t() @ T, mask)
     assert refit.status is Status.OK
     assert not refit.V[~mask].any()
     torch.testing.assert_close(A @ refit.V, A @ slow(A, T, mask), rtol=1e-7, atol=1e-7)
@@ -66,18 +66,16 @@ def test_ridge_pulls_to_toward_and_spares_the_bias() -> None:
     assert gradient[whole].abs().max() < 1e-9 * C.abs().max()
 
 
-@pytest.mark.parametrize("dtype", [F64, torch.float32])
-def test_singular_systems_are_damped_and_reported(dtype: torch.dtype) -> None:
+def test_singular_systems_are_damped_and_reported() -> None:
     A, T = rows()
     A = torch.cat([A, A[:, :3]], 1)  # collinear
     mask = torch.ones(15, 7, dtype=torch.bool)
     mask[12:, 0] = False  # one sound column
-    refit = masked_refit(A.t() @ A, A.t() @ T, mask, dtype=dtype)
+    refit = masked_refit(A.t() @ A, A.t() @ T, mask)
     assert refit.status is Status.DAMPED
     assert refit.damped_columns == 6
     assert 0 < refit.damping <= 1e-8
-    tolerance = 1e-5 if dtype is F64 else 1e-3
-    torch.testing.assert_close(A @ refit.V, A @ slow(A, T, mask), rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(A @ refit.V, A @ slow(A, T, mask), rtol=1e-5, atol=1e-5)
 
 
 def test_fewer_rows_than_inputs_still_fits_the_data() -> None:
@@ -99,20 +97,6 @@ def test_a_dead_input_keeps_toward_or_becomes_zero() -> None:
     torch.testing.assert_close(pulled.V[4], W[4])
     torch.testing.assert_close(pulled.V[5], plain.V[5])
     torch.testing.assert_close(masked_refit(H, C, mask, ridge=0.01, toward=W).V[4], W[4])
-
-
-def test_float32_is_close_and_ill_conditioned_columns_are_done_again() -> None:
-    A, T = rows()
-    mask = random_mask((12, 7), 0.6)
-    H, C = A.t() @ A, A.t() @ T
-    refit = masked_refit(H, C, mask, dtype=torch.float32, ridge=1e-3)
-    torch.testing.assert_close(refit.V, masked_refit(H, C, mask, ridge=1e-3).V, rtol=1e-3, atol=1e-4)
-    A[:, 1] = A[:, 0] + 1e-5 * A[:, 1]
-    hard = torch.ones(12, 7, dtype=torch.bool)
-    hard[1, 2:] = False
-    retried = masked_refit(A.t() @ A, A.t() @ T, hard, dtype=torch.float32)
-    assert (retried.status, retried.retried_columns, retried.damped_columns) == (Status.DAMPED, 2, 0)
-    torch.testing.assert_close(A @ retried.V, A @ slow(A, T, hard), rtol=1e-3, atol=1e-4)
 
 
 def test_supports_of_very_different_sizes() -> None:

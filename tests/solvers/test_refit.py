@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from feta.calibration.stream import TensorStream
 from feta.problem import LayerProblem, Status
-from feta.solvers.refit import refit_dense, split_bias_row, with_bias_row
+from feta.solvers.refit import refit_dense
 
 
 def problem(
@@ -26,10 +28,10 @@ def test_the_minimum_of_its_objective(bias, ridge):
     found = refit_dense(given, ridge)
     A = given.stream.A
     E = torch.cat([A, torch.ones(len(A), 1, dtype=A.dtype)], 1) if bias else A
-    W = with_bias_row(given.W, given.bias)
+    W = given.trained
     r = ridge * float((E.t() @ E).diagonal().mean())
     expected = torch.linalg.solve(E.t() @ E + r * torch.eye(len(W)), E.t() @ given.stream.B + r * W)
-    torch.testing.assert_close(with_bias_row(found.U, found.bias), expected)
+    torch.testing.assert_close(replace(given, W=found.U, bias=found.bias).trained, expected)
     assert found.status is Status.OK
 
 
@@ -61,9 +63,12 @@ def test_dtype_and_the_problem_are_kept(bias):
 
 
 def test_bias_rows():
-    W, b = torch.ones(3, 2), torch.zeros(2)
-    U, bias = split_bias_row(with_bias_row(W, b), True)
-    assert torch.equal(U, W)
-    assert torch.equal(bias, b)
-    assert with_bias_row(W, None) is W
-    assert split_bias_row(W, False) == (W, None)
+    given = problem()
+    assert torch.equal(given.trained, torch.cat([given.W, given.bias[None]]))
+    found = given.solved(given.trained)
+    assert torch.equal(found.U, given.W)
+    assert torch.equal(found.bias, given.bias)
+    assert given.solved(given.W).bias is given.bias  # no row for it: the bias stays
+    plain = problem(bias=False)
+    assert plain.trained is plain.W
+    assert plain.solved(plain.W).bias is None

@@ -1,5 +1,7 @@
 """Without a Gram matrix: the same least-squares problems, from held rows."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -8,7 +10,7 @@ from feta.calibration.stream import TensorStream
 from feta.errors import ConfigError
 from feta.problem import Activation, LayerProblem, Status
 from feta.pruners import make
-from feta.solvers.gram import GramSettings, GramSystem
+from feta.solvers.gram import SLOW, GramSystem
 from feta.solvers.masked_refit import masked_refit
 from feta.solvers.wide import RowsSystem
 from feta.sparsity import Sparsity
@@ -37,11 +39,11 @@ def test_the_dense_step_is_that_of_the_gram_matrix(bias):
     X = extended(A, bias)
     H, C = X.t() @ X, X.t() @ (X @ V + torch.sin(X @ V))
     # The Gram form iterates in float32: later on a near tie would fall the other way, and the paths part.
-    settings = GramSettings(max_iterations=16)
-    ours = RowsSystem.of(A, bias).support(C, V, 60, settings)
-    theirs = GramSystem(H, len(W)).support(C, V, 60, settings)
-    assert int(ours.mask[: len(W)].sum()) == 60
-    assert torch.equal(ours.mask, theirs.mask)
+    settings = replace(SLOW, max_iterations=16)
+    ours = RowsSystem.of(A, bias).support(C, V, 60, settings, None)
+    theirs = GramSystem(H, len(W)).support(C, V, 60, settings, None)
+    assert int(ours.mask.sum()) == 60
+    assert torch.equal(ours.mask, theirs.mask[: len(W)])
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -91,8 +93,8 @@ def test_float32_holds_on_inputs_of_large_mean():
     H = gram(TensorStream(A, A @ W), with_bias=True).H
     V = torch.cat([W, b[None]])
     C = H @ V
-    found = RowsSystem.of(A.float(), True).support(C, V, 80, GramSettings())
-    expected = GramSystem(H, 40).support(C, V, 80, GramSettings())
+    found = RowsSystem.of(A.float(), True).support(C, V, 80, SLOW, None)
+    expected = GramSystem(H, 40).support(C, V, 80, SLOW, None)
 
     def loss(mask):
         E = masked_refit(H, C, mask[:40]).V - V

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrizations
 
 import feta
 from feta.errors import ConfigError, FileError, ModelError
-from feta.tuning.labelled import right_answers
+from feta.tuning.batches import right_answers
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(330, 12, generator=GENERATOR)
@@ -75,17 +75,6 @@ def test_right_answers():
             right_answers(outputs, labels)
 
 
-def test_divergence_is_for_scores_of_classes():
-    model = nn.Sequential(*layers()[:-1], nn.Linear(16, 1), nn.Flatten(0)).eval()
-    for settings in (feta.Refinement(), feta.Refinement(loss="mse")):
-        run = lambda how=settings: feta.prune(model, X, 0.5, "threshold", layers="0", refine=how)  # noqa: E731
-        if settings.loss == "kl":
-            with pytest.raises(ConfigError, match="loss must be 'mse' for a model with one output"):
-                run()
-        else:
-            assert run().report.refinement.loss_after > 0
-
-
 @pytest.mark.parametrize("refine", [{"passes": 5}, "kl", 3])
 def test_refine_is_a_flag_or_settings(refine):
     with pytest.raises(ConfigError, match=r"refine must be True, False or a feta.Refinement, got"):
@@ -96,9 +85,10 @@ def test_what_torch_loads_is_no_part_of_a_budget():
     """In a process of its own: torch's compiler is there when the clock starts."""
     script = """
 import sys, torch, feta
-from feta.tuning import refining, retraining
+import feta.tuning.refine, feta.tuning.retrain
 seen = []
-for module in (refining, retraining):
+for name in ("refine", "retrain"):
+    module = sys.modules[f"feta.tuning.{name}"]
     inner = module.clock
     module.clock = lambda device, inner=inner: seen.append("torch._dynamo" in sys.modules) or inner(device)
 model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
@@ -147,17 +137,11 @@ def test_narrow_weights_are_judged_as_they_are_handed_back():
 def test_a_model_in_eval_mode_is_trained_all_the_same():
     """In whatever it is wrapped: only layers beside others in training mode are frozen."""
     inner = pruned(nn.Sequential(*layers(), nn.BatchNorm1d(3))).eval()
-    for model in (
-        inner,
-        nn.Sequential(nn.Identity(), inner).train(mode=False),
-        nn.Sequential(nn.Identity(), inner),
-    ):
-        norm = [
-            m
-            for m in feta.retrain(model, (X, Y), max_epochs=1).model.modules()
-            if isinstance(m, nn.BatchNorm1d)
-        ]
-        assert not torch.equal(norm[0].running_mean, inner[5].running_mean)
+    for training in (False, True):
+        model = nn.Sequential(nn.Identity(), inner)
+        model.training = training
+        trained = feta.retrain(model, (X, Y), max_epochs=1).model[1]
+        assert not torch.equal(trained[5].running_mean, inner[5].running_mean)
 
 
 def test_a_frozen_batch_norm_stays_frozen():
@@ -173,17 +157,22 @@ def test_a_last_batch_of_one_row():
     model = pruned(nn.Sequential(*layers(), nn.BatchNorm1d(3)))
     rows = []
     hook = model[0].register_forward_hook(lambda module, args, output: rows.append(len(output)))
-    feta.retrain(model, (X[:65], Y[:65]), max_epochs=1, batch_size=32)
+    feta.retrain(model, (X[:65], Y[:65]), max_epochs=1)
     hook.remove()
     assert rows == [32, 32]
 
 
-def test_the_seed_is_that_of_the_dropout_too():
+@pytest.mark.parametrize("how", ["refine", "retrain"])
+def test_the_same_seed_gives_the_same_weights(how):
     model = pruned(nn.Sequential(*layers()[:4], nn.Dropout(0.5), *layers()[4:]))
     runs = []
     for seed in (1, 1, 2):
-        torch.rand(7)  # the caller's own draws do not matter
-        runs.append(feta.retrain(model, (X, Y), max_epochs=1, seed=seed).model[0].weight)
+        torch.rand(7)  # the caller's own draws do not matter, also for dropout
+        if how == "refine":
+            result = feta.refine(model, nn.Sequential(*layers()), X, passes=1, seed=seed)
+        else:
+            result = feta.retrain(model, (X, Y), max_epochs=1, seed=seed)
+        runs.append(result.model[0].weight)
     assert torch.equal(runs[0], runs[1])
     assert not torch.equal(runs[0], runs[2])
     assert all(weight.grad is None for weight in runs)
@@ -225,12 +214,6 @@ def test_a_weight_that_is_computed_is_not_held():
         feta.masks_of(small, ["4"])
 
 
-def test_a_score_must_be_a_number():
-    model = pruned(nn.Sequential(*layers()))
-    with pytest.raises(ConfigError, match="validation must give a finite number, got nan"):
-        feta.retrain(model, (X, Y), validation=lambda model: float("nan"))
-
-
 def test_values_that_are_not_finite_are_named():
     model = nn.Sequential(*layers()).eval()
     bad = X.clone()
@@ -251,10 +234,11 @@ def test_a_loader_is_read_once_per_pass():
 
     model, data = nn.Sequential(*layers()).eval(), Counted(X.split(30))
     small = pruned(model)
-    report = feta.refine(small, model, data, passes=3, check_every=0.1, patience=100).report
+    often = feta.Refinement(passes=3, check_every=0.1, patience=100)
+    report = feta.refine(small, model, data, often).report
     assert len(report.history) > 25
     assert data.reads <= 3 + 5  # once for each pass; before that to look, to count, for the held-out rows
-    whole = feta.refine(small, model, X, passes=3, check_every=0.1, patience=100).report
+    whole = feta.refine(small, model, X, often).report
     assert report.loss_before == pytest.approx(whole.loss_before)
 
 
@@ -269,7 +253,7 @@ def test_dicts_whose_first_entry_is_a_number():
 
     batches = [{"scale": torch.tensor(2.0), "x": part} for part in X.split(50)]
     model = Scaled().eval()
-    result = feta.prune(model, batches, 0.5, "wanda", n_samples=120, refine=True)
+    result = feta.prune(model, batches, 0.5, "wanda", refine=True, settings=feta.Settings(n_samples=120))
     assert result.report.refinement.loss_after <= result.report.refinement.loss_before
     with pytest.raises(ConfigError, match="must yield x as a tensor or a dict of tensors, got a tuple"):
         feta.retrain(result.model, [((X[:5], X[:5]), Y[:5])])

@@ -2,18 +2,13 @@
 
     q_j = s_j / sum s        n ~ Multinomial(N, q)        u_j = n_j w_j / (N q_j),    E[u] = w
 
-for each output and each sign of its weights, a part: s (calibration/sensitivity) is measured on a small sample
-S of the inputs. W and U are (d_in, d_out); the bias is not touched.
+for each output and each sign of its weights, a part. The sensitivities s (calibration/sensitivity) are measured on a
+small sample S of the inputs. W and U are (d_in, d_out).
 
-How many draws: the paper's bound for a part is N = c sum s with one c for all of a layer's parts (8 K / e^2 times
-a logarithm, for a relative error e), far too large to be of use as it stands. The proportion is kept and c
-is chosen by bisection so that the expected number of distinct draws, sum (1 - (1 - q_j)^N), is the number of
-weights to keep. What the draw leaves over or short is settled by sensitivity: the least sensitive draws
-are dropped, or the most sensitive weights that were not drawn join with their trained values, and
-after them, where too few have any sensitivity, the largest ones.
-
-Corenet+ first removes every neuron that is silent on all of S. Its column becomes zero, and a bias above
-zero becomes zero with it: without its weights it would no longer be silent.
+The paper's number of draws for a part, N = c sum s, is a bound far too large to be of use. The proportion is kept,
+and c is chosen so that the expected number of distinct draws is the number of weights to keep. What the draw
+leaves over or short is settled by sensitivity: the least sensitive draws are dropped, or the most sensitive of the
+other weights join with their trained values, and after them the largest.
 """
 
 from __future__ import annotations
@@ -27,8 +22,8 @@ from torch import Tensor
 
 from feta.calibration.sensitivity import sensitivities
 from feta.calibration.stream import sample_rows
-from feta.errors import ConfigError
-from feta.problem import Activation, LayerProblem, LayerSolution
+from feta.errors import check_range
+from feta.problem import Activation, LayerProblem, LayerSolution, Needs
 from feta.sparsity import Sparsity, top_k_mask
 
 MOST_DRAWS = 1e12  # of one part; beyond it the weights are as good as exact
@@ -41,18 +36,21 @@ class Corenet:
     Formula: u_j = n_j·w_j / (N·q_j),  q_j ∝ max over x ∈ S of w_j a_j(x) / Σ_k w_k a_k(x)
     Cost: two passes for the sample; |S| d_in d_out for the sensitivities.
     Source: Baykal et al. 2018 (arXiv 1804.05345).
+
+    sample_size: inputs in S; sensitivities hardly change beyond a few hundred.
+    neuron_removal: whether outputs that are silent on all of S are removed first (Corenet+).
+    seed: of the sample and the draws.
     """
 
+    name: ClassVar[str] = "corenet"
+    needs: ClassVar[Needs] = Needs("few", seed=True)
+
     sample_size: int = 256
-    neuron_removal: bool = True  # Corenet+
+    neuron_removal: bool = True
     seed: int = 0
 
-    name: ClassVar[str] = "corenet"
-    passes: ClassVar[str] = "few"
-
     def __post_init__(self) -> None:
-        if self.sample_size < 1:
-            raise ConfigError(f"Corenet.sample_size must be >= 1, got {self.sample_size}")
+        check_range("Corenet", ">= 1", sample_size=self.sample_size)
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
         W = problem.W

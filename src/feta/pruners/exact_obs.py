@@ -2,18 +2,13 @@
 
     minimise  1/2 (u - w)' H (u - w)  for each output,      H = A' A + damping I
 
-Each output loses its weights one by one, the one with the least w_q^2 / (2 [H^-1]_qq) first; the others
-move by -(w_q / [H^-1]_qq) H^-1[:, q], and the row and column of q are eliminated from H^-1, so that ranks
-are fresh at every step. The losses of all steps are recorded; the layer's removals are taken from the
-outputs whose next step costs least. U on the chosen support is the least-squares optimum, which is where
-the greedy path had arrived.
+Each output loses its weights one by one, the one with the least w_q^2 / (2 [H^-1]_qq) first; the others move by
+-(w_q / [H^-1]_qq) H^-1[:, q], and the row and column of q are eliminated from H^-1. The layer's removals are taken
+from the outputs whose next step costs least. U is the least-squares optimum on the support that is left.
 
-The paper's layers have no bias. Here it is fitted along with every removal, as one more input that is
-always 1 and never removed: A is centred in H. With fit_bias=False it is left as it is.
-
-H^-1 is never copied per output: after t removals it is H^-1 - G' G with G (t, d_in) the eliminated rows,
-so a step needs G's product with one of its columns, and memory is read in d_in^3 / 6 entries per output
-instead of the d_in^3 that down-dating in place reads and writes. Removed inputs are cut out on the way.
+H^-1 is never copied per output: after t removals it is H^-1 - G' G with G (t, d_in) the eliminated rows, which takes
+a sixth of the reading and writing of an update in place. A fitted bias is an input that is always 1 and never
+removed: A is centred in H.
 """
 
 from __future__ import annotations
@@ -25,11 +20,10 @@ import torch
 from torch import Tensor
 
 from feta.calibration.statistics import gram
-from feta.errors import ConfigError
-from feta.problem import LayerProblem, LayerSolution, Status
+from feta.errors import ConfigError, check_range
+from feta.problem import LayerProblem, LayerSolution, Needs, Status
 from feta.solvers.cholesky import factor
 from feta.solvers.masked_refit import masked_refit
-from feta.solvers.refit import split_bias_row, with_bias_row
 from feta.sparsity import Sparsity
 
 
@@ -40,40 +34,47 @@ class ExactObs:
     Formula: q = argmin w_q² / [H⁻¹]_qq;  H⁻¹ ← H⁻¹ − H⁻¹[:, q] H⁻¹[q, :] / [H⁻¹]_qq
     Cost: one pass for H; d_in³ for each output, so for layers that are small enough.
     Source: Frantar and Alistarh 2022 (arXiv 2208.11580).
+
+    damping: added to H's diagonal, as a share of its mean; the paper's 0.01.
+    fit_bias: whether the bias is fitted along with every removal; the paper's layers have none.
+    max_cost: d_out * d_in^3 beyond which a layer is refused; 1e10 take a CPU about a second.
+    batch_bytes: memory of one batch of outputs. None: 8 MiB on a CPU, so that it stays in the cache, else 4 GiB.
     """
 
-    damping: float = 0.01  # of the mean of H's diagonal
-    fit_bias: bool = True
-    max_cost: float = 2e13  # d_out * d_in^3 beyond which a layer is refused; 1e10 take a CPU about a second
-    batch_bytes: int | None = None  # of one batch of outputs; by default 8 MiB on a CPU, 4 GiB elsewhere
-
     name: ClassVar[str] = "exact-obs"
-    passes: ClassVar[str] = "few"
+    needs: ClassVar[Needs] = Needs("few")
+
+    damping: float = 0.01
+    fit_bias: bool = True
+    max_cost: float = 2e13
+    batch_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        if not self.damping >= 0:
-            raise ConfigError(f"ExactObs.damping must be >= 0, got {self.damping}")
-        if not self.max_cost > 0:
-            raise ConfigError(f"ExactObs.max_cost must be > 0, got {self.max_cost}")
-        if self.batch_bytes is not None and self.batch_bytes < 1:
-            raise ConfigError(f"ExactObs.batch_bytes must be >= 1, got {self.batch_bytes}")
+        check_range("ExactObs", ">= 0", damping=self.damping)
+        check_range("ExactObs", "> 0", max_cost=self.max_cost)
+        check_range("ExactObs", ">= 1", batch_bytes=self.batch_bytes)
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
         d_in, d_out = problem.W.shape
-        self._check_cost(d_in, d_out)
-        has_bias = self.fit_bias and problem.bias is not None
-        found = gram(problem.rows, with_bias=has_bias)
-        W = with_bias_row(problem.W, problem.bias if has_bias else None).double()
+        cost = d_out * float(d_in) ** 3
+        if cost > self.max_cost:
+            raise ConfigError(
+                f"exact-obs must cost at most max_cost {self.max_cost:.1e} for d_out * d_in^3, got {cost:.1e} "
+                f"for {d_in} x {d_out}; raise max_cost, or use 'alps', which costs d_in^2 * d_out a step"
+            )
+        W = (problem.trained if self.fit_bias else problem.W).double()
+        found = gram(problem.rows, with_bias=len(W) > d_in)
         # The Schur complement of the bias: down-dating it is down-dating H~ with the bias always refitted.
         H = inputs = found.H[:d_in, :d_in]
-        if has_bias:
+        if found.with_bias:
             H = inputs - torch.outer(found.H[-1, :d_in], found.H[-1, :d_in]) / found.rows
         solved = factor(H, self.damping)
         inverse = solved.inverse()
         # Weights of inputs that never vary have no say the bias could not take over: they are the first to go.
         start = W[:d_in].where((H.diagonal() > 1e-6 * inputs.diagonal())[:, None], 0)
-        parts = []
-        for columns in torch.arange(d_out).split(self._outputs_at_once(d_in, W.device)):
+        budget, parts = self.batch_bytes or (2**23 if W.device.type == "cpu" else 2**32), []
+        # The eliminated rows have at most d_in^2 / 4 entries of 8 bytes for each output.
+        for columns in torch.arange(d_out).split(max(1, budget // (2 * d_in**2))):
             parts.append(removal_path(inverse, start[:, columns].t()))
             problem.report("remove", outputs=float(columns[-1] + 1))
         order, losses = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
@@ -81,21 +82,8 @@ class ExactObs:
         inputs.diagonal().add_(solved.damping)
         refit = masked_refit(found.H, found.H @ W, mask)
         status = Status.DAMPED if refit.status is Status.DAMPED else solved.status
-        U, bias = split_bias_row(refit.V.to(problem.W.dtype), has_bias)
         stats = {"damping": solved.damping, "refit_damping": refit.damping}
-        return LayerSolution(U, bias if has_bias else problem.bias, status, stats=stats)
-
-    def _check_cost(self, d_in: int, d_out: int) -> None:
-        cost = d_out * float(d_in) ** 3
-        if cost > self.max_cost:
-            raise ConfigError(
-                f"exact-obs must cost at most max_cost {self.max_cost:.1e} for d_out * d_in^3, got {cost:.1e} "
-                f"for {d_in} x {d_out}; raise max_cost, or use 'alps', which costs d_in^2 * d_out a step"
-            )
-
-    def _outputs_at_once(self, d_in: int, device: torch.device) -> int:
-        budget = self.batch_bytes or (2**23 if device.type == "cpu" else 2**32)
-        return max(1, budget // (2 * d_in**2))  # G has at most d_in^2 / 4 entries of 8 bytes
+        return problem.solved(refit.V, status, stats=stats)
 
 
 def removal_path(inverse: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,8 +1,7 @@
 """Wanda: keep the weights that carry the most signal, |w_ij| ||a_i||_2; no weight is changed.
 
-W (d_in, d_out), a_i the i-th column of A (m, d_in). Weights compete within their output, as in the
-paper, or over the whole layer. Within outputs every column of U keeps floor(k / d_out) weights, and the
-k mod d_out weights left over go one each to the first outputs, so that the layer has exactly k.
+W (d_in, d_out), a_i the i-th column of A (m, d_in). Within outputs every column of U keeps floor(k / d_out) weights,
+and the k mod d_out weights left over go one each to the first outputs, so that the layer has exactly k.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from feta.calibration.statistics import column_norms
 from feta.errors import ConfigError
-from feta.problem import LayerProblem, LayerSolution
+from feta.problem import LayerProblem, LayerSolution, Needs
 from feta.sparsity import Sparsity, top_k_mask
 
 
@@ -26,12 +25,14 @@ class Wanda:
     Formula: U = W ⊙ 1[|w_ij|·‖a_i‖₂ > t_j]
     Cost: one pass for the norms, one sort over the weights.
     Source: Sun et al. 2023 (arXiv 2306.11695).
+
+    scope: within what weights compete: their "output", as in the paper, or the whole "layer".
     """
 
-    scope: Literal["output", "layer"] = "output"
-
     name: ClassVar[str] = "wanda"
-    passes: ClassVar[str] = "few"
+    needs: ClassVar[Needs] = Needs("few")
+
+    scope: Literal["output", "layer"] = "output"
 
     def __post_init__(self) -> None:
         if self.scope not in ("output", "layer"):

@@ -47,21 +47,3 @@ def factor(H: Tensor, relative_damping: float = 0.0, *, ladder: int = 12) -> Fac
     raise ModelError(
         f"a {len(H)} x {len(H)} Gram matrix has no Cholesky factor even with damping {relative:g}"
     )
-
-
-def lower_inverse(L: Tensor) -> Tensor:
-    """L^-1 of a lower triangle (p, p), by halves.
-
-    A triangular solve against the identity does not see its zeros; halves do, and run as products.
-    """
-    p = len(L)
-    if p <= 64:
-        identity = torch.eye(p, dtype=L.dtype, device=L.device)
-        small: Tensor = torch.linalg.solve_triangular(L, identity, upper=False)
-        return small
-    half = p // 2
-    inverse = torch.zeros_like(L)
-    upper = inverse[:half, :half] = lower_inverse(L[:half, :half])
-    lower = inverse[half:, half:] = lower_inverse(L[half:, half:])
-    inverse[half:, :half] = -(lower @ (L[half:, :half] @ upper))
-    return inverse

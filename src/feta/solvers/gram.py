@@ -7,24 +7,26 @@
     3. refit: every column exactly on its support (solvers.masked_refit)
     4. re-target: the new A~' T, and back to 3, or to 2 for a support that suits the new targets
 
-The targets (solvers.majorise) are read from a sample of the rows that is held, or from all rows in passes.
-A step is kept only when it lowers F over these rows. Weights on the outputs, s_j, enter the choice of the
-support alone: they say which outputs get the weights, not how an output is fitted.
+The targets (solvers.majorise) are read from a sample of the rows that is held, or from all rows in passes. A step is
+kept only when it lowers F over these rows. Weights on the outputs enter the choice of the support alone: they say
+which outputs get the weights, not how an output is fitted.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from feta.errors import ConfigError
-from feta.problem import LayerProblem, Status
-from feta.solvers.majorise import Step, TargetReader
+from feta.problem import Status
+from feta.solvers.majorise import Step, StreamedTargets
 from feta.solvers.masked_refit import Refit, masked_refit
-from feta.solvers.support_admm import SupportResult, support_admm
+from feta.solvers.support_admm import Admm, SupportResult, support_admm
+from feta.solvers.wide import RowsSystem
+
+# rho grows more slowly than in ALPS, which finds a better support.
+SLOW = Admm(rho=0.03, schedule=((0.0, 1.3),), every=4, relaxation=1.6)
 
 
 @dataclass(frozen=True)
@@ -33,139 +35,112 @@ class GramSettings:
 
     retargets: int = 3
     searches: int = 1  # for a support, the first included
-    rho: float = 0.03
-    growth: float = 1.3  # of rho …
-    every: int = 4  # … after so many iterations
-    relaxation: float = 1.6
-    max_iterations: int = 300
     ridge: float = 1e-3  # of the mean of H's diagonal, towards the weights before the refit
-
-    def __post_init__(self) -> None:
-        for name in ("retargets", "searches", "every", "max_iterations"):
-            if not getattr(self, name) >= 1:
-                raise ConfigError(f"GramSettings.{name} must be >= 1, got {getattr(self, name)}")
-        if not self.growth > 1:
-            raise ConfigError(f"GramSettings.growth must be > 1, got {self.growth}")
-
-
-@dataclass
-class GramResult:
-    V: Tensor  # (d_in [+ 1], d_out), in the layer's own dtype
-    mask: Tensor  # (d_in, d_out) bool
-    objectives: list[float] = field(default_factory=list)  # F after each accepted step, the first refit first
-    iterations: int = 0  # of ADMM
-    status: Status = Status.OK
-    damping: float = 0.0
-
-
-class System(Protocol):
-    """The least-squares problems of one layer: what differs between a Gram matrix and held rows."""
-
-    def support(
-        self, C: Tensor, V: Tensor, keep: int, settings: GramSettings, weights: Tensor | None = None
-    ) -> SupportResult:
-        """The best weights to keep, from V, with outputs weighted; its mask has the bias row too."""
-        ...
-
-    def refit(self, C: Tensor, mask: Tensor, V: Tensor, ridge: float) -> Refit: ...
-
-
-def solve_gram(
-    problem: LayerProblem, system: System, reader: TargetReader, V: Tensor, keep: int, settings: GramSettings
-) -> GramResult:
-    """The pruned layer from the trained V (bias in the last row)."""
-    search = _Search(problem, system, keep, settings)
-    result = search.result
-    C = reader.start()
-    reader.release()  # the support search needs the memory
-    mask = search.support(C, V)
-    V = search.refit(C, mask, V)
-    del C
-    here = reader.at(V)
-    result.V, result.mask = V, mask
-    result.objectives.append(here.objective)
-    before, weight = V, 1.0  # Nesterov's sequence, begun anew whenever a step is refused
-    for round_ in range(1, settings.retargets + 1):
-        if round_ < settings.searches:
-            mask = search.support(here.C, result.V)
-            before, weight = result.V.where(_whole(mask, result.V), 0), 1.0
-        refit = search.refit(here.C, mask, result.V)
-        heavier = (1 + (1 + 4 * weight**2) ** 0.5) / 2
-        push = (weight - 1) / heavier
-        trial = refit + push * (refit - before)
-        last = round_ == settings.retargets  # nothing follows that would need its targets
-        there = Step(reader.objective(trial), here.C) if last else reader.at(trial)
-        problem.report("retarget", objective=there.objective, round=round_)
-        if there.objective <= result.objectives[-1]:
-            before, weight = refit, heavier
-            result.V, result.mask, here = trial, mask, there
-            result.objectives.append(there.objective)
-        elif push > 0 or mask is not result.mask:
-            mask, before, weight = result.mask, result.V, 1.0
-        elif not last:
-            # Some outputs have died, where the convex bound is not tight: the DC slope is.
-            here = reader.at(result.V, revive=False)
-    return result
-
-
-@dataclass
-class _Search:
-    """The system and the settings, and what the solve has cost so far."""
-
-    problem: LayerProblem
-    system: System
-    keep: int
-    settings: GramSettings
-    result: GramResult = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.result = GramResult(self.problem.W, self.problem.W)
-
-    def support(self, C: Tensor, V: Tensor) -> Tensor:
-        found = self.system.support(C, V, self.keep, self.settings, self.problem.output_weights)
-        self.result.iterations += found.iterations
-        if found.status is Status.NOT_CONVERGED and self.result.status is Status.OK:
-            self.result.status = Status.NOT_CONVERGED
-        self.result.damping = max(self.result.damping, found.damping)
-        self.problem.report("support", iterations=found.iterations, rho=found.rho)
-        return found.mask[: len(self.problem.W)]
-
-    def refit(self, C: Tensor, mask: Tensor, V: Tensor) -> Tensor:
-        refit = self.system.refit(C, mask, V, self.settings.ridge)
-        if refit.status is not Status.OK:
-            self.result.status = refit.status
-            self.result.damping = max(self.result.damping, refit.damping)
-        return refit.V.to(V.dtype)
-
-
-def _whole(mask: Tensor, V: Tensor) -> Tensor:
-    """The mask with the bias row, which is always kept."""
-    return torch.cat([mask, mask.new_ones(len(V) - len(mask), mask.shape[1])])
+    tolerance: float = 0.0  # the solve ends when a step lowers F by less than this share of it
+    admm: Admm = SLOW
 
 
 @dataclass(frozen=True)
 class GramSystem:
-    """Everything from H (d_in [+ 1], d_in [+ 1]), the sums over all rows."""
+    """The least-squares problems of a layer from H (d_in [+ 1], d_in [+ 1]), the sums over all rows."""
 
     H: Tensor
     d_in: int
 
-    def support(
-        self, C: Tensor, V: Tensor, keep: int, settings: GramSettings, weights: Tensor | None = None
-    ) -> SupportResult:
-        return support_admm(
-            self.H,
-            C,
-            V,
-            keep,
-            column_weights=weights,
-            penalised_rows=torch.arange(len(self.H), device=self.H.device) < self.d_in,
-            rho=settings.rho,
-            schedule=((0.0, settings.growth),),
-            every=settings.every,
-            max_iterations=settings.max_iterations,
-            relaxation=settings.relaxation,
-        )
+    def support(self, C: Tensor, V: Tensor, k: int, admm: Admm, weights: Tensor | None) -> SupportResult:
+        return support_admm(self.H, C, V, k, admm, prunable=self.d_in, column_weights=weights)
 
     def refit(self, C: Tensor, mask: Tensor, V: Tensor, ridge: float) -> Refit:
         return masked_refit(self.H, C, mask, ridge=ridge, toward=V)
+
+
+@dataclass
+class GramSolve:
+    """One layer's solve: where it stands, and the steps that take it on. V is zero where the mask is not."""
+
+    system: GramSystem | RowsSystem
+    reader: StreamedTargets
+    settings: GramSettings
+    V: Tensor  # (d_in [+ 1], d_out)
+    mask: Tensor  # (d_in, d_out) bool
+    objectives: list[float] = field(
+        default_factory=list
+    )  # F at the start of the re-targeting, then of each step
+    iterations: int = 0  # of ADMM
+    status: Status = Status.OK
+    damping: float = 0.0  # the most that a factor needed
+
+    def support(self, C: Tensor, keep: int) -> Tensor:
+        """The mask of the weights to keep for the cross terms C, searched for from V."""
+        problem = self.reader.problem
+        found = self.system.support(C, self.V, keep, self.settings.admm, problem.output_weights)
+        self.iterations += found.iterations
+        if found.status is Status.NOT_CONVERGED and self.status is Status.OK:
+            self.status = Status.NOT_CONVERGED
+        self.damping = max(self.damping, found.damping)
+        problem.report("support", iterations=found.iterations, rho=found.rho)
+        return found.mask[: len(problem.W)]
+
+    def refit(self, C: Tensor, mask: Tensor) -> Tensor:
+        """The weights on the mask that are best for C, the ridge pulling to V."""
+        refit = self.system.refit(C, mask, self.V, self.settings.ridge)
+        if refit.status is not Status.OK:
+            self.status, self.damping = refit.status, max(self.damping, refit.damping)
+        return refit.V.to(self.V.dtype)
+
+    def retarget(self, keep: int) -> None:
+        """New targets and a refit, again and again; the first few times with a new support of `keep` weights."""
+        reader, settings, mask = self.reader, self.settings, self.mask
+        here = reader.at(self.V)
+        self.objectives.append(here.objective)
+        before, weight = self.V, 1.0  # Nesterov's sequence, begun anew whenever a step is refused
+        tight = False  # whether the targets at hand are those of the DC slope
+        for round_ in range(1, settings.retargets + 1):
+            if round_ < settings.searches:
+                mask = self.support(here.C, keep)
+                before, weight = torch.cat([self.V[: len(mask)].where(mask, 0), self.V[len(mask) :]]), 1.0
+            refit = self.refit(here.C, mask)
+            heavier = (1 + (1 + 4 * weight**2) ** 0.5) / 2
+            push = (weight - 1) / heavier
+            trial = refit + push * (refit - before)
+            last = round_ == settings.retargets  # nothing follows that would need its targets
+            there = Step(reader.objective(trial), here.C) if last else reader.at(trial)
+            reader.problem.report("retarget", objective=there.objective, round=round_)
+            gain = self.objectives[-1] - there.objective
+            if gain >= 0:
+                before, weight = refit, heavier
+                self.V, self.mask, here, tight = trial, mask, there, False
+                self.objectives.append(there.objective)
+                if gain < settings.tolerance * self.objectives[-2]:
+                    break
+            elif push > 0 or mask is not self.mask:
+                mask, before, weight = self.mask, self.V, 1.0
+            elif tight or last:
+                break
+            else:
+                # Some outputs have died, where the convex bound is not tight: the DC slope is.
+                here, tight = reader.at(self.V, revive=False), True
+
+
+def solve_gram(
+    system: GramSystem | RowsSystem, reader: StreamedTargets, keep: int, settings: GramSettings
+) -> GramSolve:
+    """The reader's layer with `keep` non-zeros."""
+    problem = reader.problem
+    solve = GramSolve(system, reader, settings, problem.trained, torch.ones_like(problem.W, dtype=torch.bool))
+    C = reader.start()
+    reader.release()  # the support search needs the memory
+    solve.mask = solve.support(C, keep)
+    solve.V = solve.refit(C, solve.mask)
+    del C
+    solve.retarget(keep)
+    return solve
+
+
+def refit_on_support(
+    system: GramSystem, reader: StreamedTargets, V: Tensor, mask: Tensor, settings: GramSettings
+) -> GramSolve:
+    """min F over weights on the mask (d_in, d_out), from V, in float64; V must be zero elsewhere."""
+    solve = GramSolve(system, reader, settings, V.double(), mask)
+    solve.retarget(int(mask.sum()))
+    return solve

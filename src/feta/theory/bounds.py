@@ -1,6 +1,6 @@
 """Two networks and samples in, every quantity and every bound out.
 
-report = feta.generalisation_bounds(model, pruned, images)
+report = generalisation_bounds(model, pruned, images)
 report.bound("5.2", "sound").exponent          # the bound is 10^exponent
 report.layers[0].change.upper                  # ‖U − W‖, proven
 """
@@ -117,7 +117,7 @@ def generalisation_bounds(
     Returns a BoundsReport. Raises ConfigError for data or options that do not fit, and ModelError for networks
     that are not chains or are not alike.
 
-    >>> feta.generalisation_bounds(model, pruned, images).bound("5.2", "sound").exponent
+    >>> generalisation_bounds(model, pruned, images).bound("5.2", "sound").exponent
     """
     inputs = Inputs(data, batch_size=batch_size)
     example = next(iter(inputs))

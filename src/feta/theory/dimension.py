@@ -67,7 +67,7 @@ def intrinsic_dimension(
 
     Returns a Dimension. Raises ConfigError where there are too few different rows or they are not finite.
 
-    >>> feta.intrinsic_dimension(images).two_nn
+    >>> intrinsic_dimension(images).two_nn
     """
     points = sample_rows(rows, n_rows, seed)
     least, most = neighbours

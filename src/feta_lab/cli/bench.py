@@ -40,7 +40,7 @@ def bench(
     nets
         Presets, separated by commas; by default the dense ones of the paper.
     methods
-        Names, separated by commas; by default all. With options: feta:quality=best, feta:solver=svrg+debias=false.
+        Names, separated by commas; by default all. With options: feta:quality=best, feta-svrg:debias=false.
     sparsity
         Shares of zeros, separated by commas.
     seeds

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from feta.tuning.refine import refine
-from feta.tuning.refine_run import Refinement
+from feta.tuning.refine import Refinement, refine
 from feta_lab.experiments import Record, key_of
 from feta_lab.judge import judge
 from feta_lab.reproduce.experiment import Experiment, Table

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from feta.engine.prune import prune
-from feta.engine.select import prunable_names
-from feta.layers import LayerView
+from feta.layers import LayerView, prunable_names
 from feta_lab import data as datasets
 from feta_lab import networks, store
 from feta_lab.data import DataSet

@@ -75,7 +75,7 @@ def pruned(plan: PruningPlan, cell: Cell) -> Pruned:
     if found is not None:
         return found
     method, options = parse_method(cell["method"])
-    on_gpu = subject.images.is_cuda and make(method, options).passes == "many"
+    on_gpu = subject.images.is_cuda and make(method, options).needs.passes == "many"
     result = prune(
         subject.model,
         subject.images,

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from feta.tuning.retrain import retrain
-from feta.tuning.retrain_run import Retraining
+from feta.tuning.retrain import Retraining, retrain
 from feta_lab.experiments import Record
 from feta_lab.judge import judge
 from feta_lab.reproduce.experiment import Experiment, Table
@@ -66,10 +65,10 @@ def run_one(plan: Table1, cell: Cell) -> Mapping[str, Any]:
     retrained = retrain(
         result.model,
         (subject.images, subject.labels),
+        Retraining(**plan.retraining()),
         masks=result.masks,
         validation=subject.validation,
         goal=subject.dense["validation"],
-        **plan.retraining(),
         seed=cell["seed"],
         device=plan.where,
     )
