@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from feta.certificates.attack import Attack, margins
+from feta.certificates.attack import Attack, slopes
 from feta.errors import ConfigError
 
 
@@ -65,7 +65,9 @@ def test_same_seed_same_answer_and_the_mode_is_kept():
 
 def test_margins():
     scores = torch.tensor([[3.0, 1.0, 2.0], [0.0, 5.0, 7.0]])
-    assert margins(scores, torch.tensor([0, 1])).tolist() == [1, -2]
+    lead, gradient = slopes(nn.Identity(), scores, torch.tensor([0, 1]))
+    assert lead.tolist() == [1, -2]
+    assert gradient.tolist() == [[1, 0, -1], [0, 1, -1]]
 
 
 @pytest.mark.parametrize("name", ["points", "restarts", "steps"])

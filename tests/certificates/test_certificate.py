@@ -143,29 +143,15 @@ def test_a_network_agrees_with_itself_and_is_left_alone():
 
 
 def test_a_vacuous_form_says_so():
-    found = certify(
-        trained("dense"),
-        trained("dense"),
-        held_out()[0],
-        samples=5,
-        attack=None,
-        forms=("global",),
-        radii=(99,),
-    )
+    model = trained("dense")
+    found = certify(model, model, held_out()[0], samples=5, attack=None, forms=("global",), radii=(99,))
     assert found.to_dict()["forms"]["global"]["vacuous"] is True
-    assert Form((0.0, 0.0)).median == 0
+    assert Form((0.0, 0.0)).to_dict((1.0,))["median_radius"] == 0
 
 
 def test_progress_is_told():
-    told = []
-    certify(
-        trained("dense"),
-        trained("dense"),
-        held_out()[0],
-        samples=5,
-        attack=ATTACK,
-        callback=lambda text, done, total: told.append((text, done, total)),
-    )
+    told, model = [], trained("dense")
+    certify(model, model, held_out()[0], samples=5, attack=ATTACK, callback=lambda *news: told.append(news))
     assert ("local radius", 5, 5) in told
     assert {text for text, _, _ in told} >= {"agreement", "global radius", "attack on local"}
 
@@ -193,8 +179,10 @@ def test_refused_networks_and_data():
         certify(model, model, images, labels[:3])
     with pytest.raises(ConfigError, match="labels must come with the batches"):
         certify(model, model, [images], labels)
-    with pytest.raises(DataError, match="at least one held-out sample"):
+    with pytest.raises(ConfigError, match="at least one sample"):
         certify(model, model, images[:0])
+    with pytest.raises(DataError, match="at least one held-out sample"):
+        certify(model, model, [])
     fewer = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
     with pytest.raises(ModelError, match=r"same number of scores, got \(4,\) and \(3,\)"):
         certify(model, fewer, images)

@@ -1,4 +1,4 @@
-"""A network as a chain: the same outputs, folded batch-norm, adjoints, Lipschitz constants, refusals."""
+"""A network as a chain: the same outputs, folded batch-norm, adjoints, rows, Lipschitz constants, refusals."""
 
 from __future__ import annotations
 
@@ -104,14 +104,15 @@ def test_transposes_and_absolute_values(name):
     for stage in chain_of(NETWORKS[name](), IMAGES).stages:
         y = stage.apply(x)
         if isinstance(stage, Affine | AvgPool | Flatten):
-            straight = stage.linear(x) if isinstance(stage, Affine) else y
+            straight = stage.with_weight(stage.weight).apply(x) if isinstance(stage, Affine) else y
             other = torch.randn(y.shape, dtype=y.dtype, generator=torch.Generator().manual_seed(3))
             torch.testing.assert_close((straight * other).sum(), (x * stage.transpose(other)).sum())
         if isinstance(stage, Affine):
+            absolute = stage.absolute
             torch.testing.assert_close(
-                (stage.apply_abs(x) * other).sum(), (x * stage.transpose_abs(other)).sum()
+                (absolute.apply(x) * other).sum(), (x * absolute.transpose(other)).sum()
             )
-            assert (stage.apply_abs(x.abs()) >= stage.linear(x).abs() - 1e-9).all()
+            assert (absolute.apply(x.abs()) >= straight.abs() - 1e-9).all()
         x = y
 
 
@@ -143,34 +144,50 @@ def test_overlap_of_max_pooling(pool, overlap):
     stage = next(
         s for s in chain_of(network(nn.Conv2d(2, 1, 1), pool), IMAGES).stages if isinstance(s, MaxPool)
     )
-    assert stage.overlap == overlap
     assert stage.lipschitz == math.sqrt(overlap)
 
 
-def test_overlap_is_reached():
-    """One bright pixel that is in four windows moves four outputs."""
+def test_lipschitz_constants_of_pools_are_reached():
+    """One bright pixel that is in four windows moves four outputs; means are exact."""
     stage = chain_of(network(nn.Conv2d(2, 1, 1), nn.MaxPool2d(3, 2, 1)), IMAGES).stages[1]
     x = torch.zeros(1, 1, 9, 8, dtype=torch.float64)
     x[0, 0, 3, 3] = 1
     assert float(stage.apply(x).norm()) == stage.lipschitz == 2
+    mean = chain_of(network(nn.AvgPool2d(2), nn.Conv2d(2, 1, 1)), IMAGES).stages[0]
+    assert mean.lipschitz == pytest.approx(0.5)
+    torch.testing.assert_close(mean.row_norms, torch.full((4, 4), 0.5, dtype=torch.float64))
 
 
-def test_average_pooling_is_exact():
-    stage = chain_of(network(nn.AvgPool2d(2), nn.Conv2d(2, 1, 1)), IMAGES).stages[0]
-    assert stage.lipschitz == pytest.approx(0.5)
+LINEAR = [
+    (nn.Linear(7, 5), (7,)),
+    (nn.Conv2d(2, 3, 3, padding=1), (2, 5, 6)),
+    (nn.Conv2d(2, 4, (3, 2), stride=2, padding=(0, 1), dilation=(2, 1)), (2, 7, 6)),
+    (nn.Conv2d(4, 4, 3, groups=2, padding="same"), (4, 4, 4)),
+    (nn.Conv2d(2, 2, 3, padding=1, padding_mode="circular"), (2, 4, 4)),
+]
 
 
-def test_norm_and_difference_of_layers():
-    first, second = (chain_of(NETWORKS["dense"](), IMAGES).affines[0] for _ in range(2))
-    second.weight[0, 0] += 3
-    second.bias[1] -= 2
-    difference = second.minus(first)
-    assert difference.norm.value == pytest.approx(3)
-    assert difference.bias_norm == pytest.approx(2)
+@pytest.mark.parametrize(("layer", "shape"), LINEAR, ids=str)
+def test_rows_are_those_of_the_operator_as_a_matrix(layer, shape):
+    (stage,) = chain_of(nn.Sequential(layer), torch.randn(2, *shape)).stages
+    units = torch.eye(math.prod(shape), dtype=torch.float64).reshape(-1, *shape)
+    matrix = stage.with_weight(stage.weight).apply(units).flatten(1).t()
+    draw = torch.Generator().manual_seed(0)
+    units = torch.stack([torch.randperm(len(matrix), generator=draw)[:4] for _ in range(2)])
+    rows, bias = stage.rows(units)
+    assert rows.shape == (2, 4, *shape)
+    torch.testing.assert_close(rows.flatten(2), matrix[units])
+    at_zero = stage.apply(torch.zeros(1, *shape, dtype=torch.float64)).flatten()
+    torch.testing.assert_close(bias, at_zero[units])
+    norms, exact = stage.row_norms.flatten(), matrix.norm(dim=1)
+    if getattr(layer, "padding_mode", "zeros") == "zeros":
+        torch.testing.assert_close(norms, exact)
+    assert (norms >= exact * (1 - 1e-12)).all()
+
+
+def test_the_norm_of_a_bias():
     conv = chain_of(NETWORKS["adaptive"](), IMAGES).affines[0]
     assert conv.bias_norm == pytest.approx(float(conv.bias.norm()) * math.sqrt(3 * 2))
-    with pytest.raises(ModelError, match="layer '0' must have the same shape in both networks"):
-        chain_of(NETWORKS["norms"](), IMAGES).affines[0].minus(first)
 
 
 def test_the_model_is_left_alone():
@@ -182,39 +199,26 @@ def test_the_model_is_left_alone():
     assert model[1].weight.dtype == torch.float32
 
 
-class Residual(nn.Module):
-    def __init__(self) -> None:
+class Custom(nn.Module):
+    """A layer, and a function of it and of the input."""
+
+    def __init__(self, layer, function) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(2, 2, 3, padding=1)
+        self.layer, self.function = layer, function
 
     def forward(self, x):
-        return x + self.conv(x)
+        return self.function(self.layer, x)
 
 
-class Branching(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.dense = nn.Linear(8, 3)
-
-    def forward(self, x):
-        return self.dense(x if x.sum() > 0 else -x)
-
-
-class Scaled(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.dense = nn.Linear(8, 3)
-
-    def forward(self, x):
-        return self.dense(x) * 2
+CONV, DENSE = nn.Conv2d(2, 2, 3, padding=1), nn.Linear(8, 3)
 
 
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (Residual(), "must be a chain, got 'add' which reads x and conv"),
-        (Branching(), "cannot be traced"),
-        (Scaled(), r"got 'mul' \(a function\)"),
+        (Custom(CONV, lambda conv, x: x + conv(x)), "must be a chain, got 'add' which reads x and layer"),
+        (Custom(DENSE, lambda dense, x: dense(x if x.sum() > 0 else -x)), "cannot be traced"),
+        (Custom(DENSE, lambda dense, x: dense(x) * 2), r"got 'mul' \(a function\)"),
         (network(nn.Conv2d(2, 2, 1), nn.Sigmoid()), r"got '1' \(Sigmoid\)"),
         (
             nn.Sequential(nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2, track_running_stats=False)),

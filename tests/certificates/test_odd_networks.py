@@ -24,6 +24,18 @@ def net(*layers: nn.Module) -> nn.Module:
     return nn.Sequential(*(layers or (nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)))).eval()
 
 
+class Custom(nn.Module):
+    """Layers, and a function of them and of the input."""
+
+    def __init__(self, function, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers, self.function = net(*layers), function
+        self.eval()
+
+    def forward(self, x: torch.Tensor):
+        return self.function(self.layers, x)
+
+
 def both(model: nn.Module, x: torch.Tensor = X, **options):
     return certify(model, copy.deepcopy(model), x, samples=len(x), **options)
 
@@ -38,11 +50,8 @@ def cancelling(seed: int) -> nn.Module:
         first.running_var.uniform_(0.5, 2)
         first.running_mean.uniform_(1e5, 2e5)
         first.weight.uniform_(0.5, 2)
-        shift = (
-            first.running_mean.double()
-            * first.weight.double()
-            / (first.running_var.double() + first.eps).sqrt()
-        )
+        deviation = (first.running_var.double() + first.eps).sqrt()
+        shift = first.running_mean.double() * first.weight.double() / deviation
         first.bias.copy_(shift)
         second.running_mean.copy_(first.bias.double() - shift)
         second.weight.fill_(1e3)
@@ -62,19 +71,14 @@ def test_batch_norm_after_batch_norm():
     assert len(chain_of(model, x).affines) == 2
 
 
-class Cast(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = net()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            return self.body(x).float()
+def in_half(layers, x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return layers(x).float()
 
 
 def test_half_precision_inside_is_refused_and_outside_is_kept_out():
     with pytest.raises(ModelError, match=r"compute in float32 or float64, got aten\..* in bfloat16"):
-        both(Cast().eval())
+        both(Custom(in_half))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = both(net())
     assert inside.to_dict() == both(net()).to_dict()
@@ -82,14 +86,12 @@ def test_half_precision_inside_is_refused_and_outside_is_kept_out():
 
 @pytest.mark.parametrize("place", ["0", "1", ""])
 def test_hooks_are_refused(place):
-    model = net()
-    model.get_submodule(place).register_forward_hook(lambda module, args, output: output.clamp(max=6.0))
-    with pytest.raises(ModelError, match="must have no forward hooks, got one on"):
-        both(model)
-    model = net()
-    model.get_submodule(place).register_forward_pre_hook(lambda module, args: None)
-    with pytest.raises(ModelError, match="must have no forward hooks, got one on"):
-        both(model)
+    after, before = net(), net()
+    after.get_submodule(place).register_forward_hook(lambda module, args, output: output.clamp(max=6.0))
+    before.get_submodule(place).register_forward_pre_hook(lambda module, args: None)
+    for model in (after, before):
+        with pytest.raises(ModelError, match="must have no forward hooks, got one on"):
+            both(model)
 
 
 def test_torch_s_own_pruning_is_made_permanent_first():
@@ -106,18 +108,9 @@ def relu(x: torch.Tensor) -> torch.Tensor:
     return x.clamp(0, 6)
 
 
-class Named(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = net()[0], net()[2]
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(relu(self.first(x)))
-
-
 def test_a_function_is_known_by_what_it_is():
     with pytest.raises(ModelError, match="got 'relu'"):
-        both(Named().eval())
+        both(Custom(lambda layers, x: layers[2](relu(layers[0](x)))))
 
 
 def test_a_negative_divisor():
@@ -127,24 +120,19 @@ def test_a_negative_divisor():
 
 
 def test_values_beyond_float32_are_not_certified():
+    """The ball as well as the sample must be in range: that of 8 reaches sums of 3e38."""
     model = net(nn.Linear(1, 2, bias=False))
     with torch.no_grad():
         model[0].weight.copy_(torch.tensor([[2e37], [1e37]]))
-    found = both(model, torch.tensor([[10.0], [1.0]]), attack=None)
-    ball = torch.linspace(-1, 1, 2001)[:, None]
-    for form in found.forms.values():
-        for centre, radius in zip((10.0, 1.0), form.radius, strict=True):
-            assert bool((model(centre + radius * ball).argmax(1) == 0).all())
-            assert bool(torch.isfinite(model(centre + radius * ball)).all())
-
-
-def test_the_ball_as_well_as_the_sample_must_be_in_range():
-    model = net(nn.Linear(1, 2, bias=False))
-    with torch.no_grad():
-        model[0].weight.copy_(torch.tensor([[2e37], [1e37]]))
-    radius = both(model, torch.tensor([[8.0], [1.0]]), attack=None, forms=("global",)).forms["global"].radius
-    assert radius[0] == 0  # its ball reaches sums of 3e38
-    assert radius[1] > 0.9
+    x = torch.tensor([[10.0], [8.0], [1.0]])
+    forms = both(model, x, attack=None).forms
+    for form in forms.values():
+        for centre, radius in zip(x, form.radius, strict=True):
+            scores = model(centre + radius * torch.linspace(-1, 1, 2001)[:, None])
+            assert bool((scores.argmax(1) == 0).all())
+            assert bool(torch.isfinite(scores).all())
+    assert forms["global"].radius[1] == 0
+    assert forms["global"].radius[2] > 0.9
 
 
 def test_the_local_radius_of_a_deep_network():
@@ -165,10 +153,10 @@ def test_the_local_radius_of_a_deep_network():
 
 
 def test_what_the_attack_refutes_is_not_certified(monkeypatch):
-    from feta.theory import geometry
+    from feta.certificates import radius
 
     wrong = lambda chain, inputs, classes, rounding, norm: torch.full((len(inputs),), 1e3).double()  # noqa: E731
-    monkeypatch.setattr(geometry, "global_radius", wrong)
+    monkeypatch.setattr(radius, "global_radius", wrong)
     form = both(net(), forms=("global",)).forms["global"]
     assert form.certified_but_changed > 30
     assert form.any_certified == len(X) - form.certified_but_changed
@@ -200,18 +188,15 @@ def test_data_of_another_kind(data, labels, error):
         certify(net(), net(), data, labels)
 
 
-def test_labels_as_a_list():
+def test_labels_as_a_list_and_batches_without_them_as_a_loader_gives_them():
     assert certify(net(), net(), X, [0] * 40, forms=("global",)).agreement.both_right is not None
-
-
-class Pair(nn.Module):
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return x, x
+    loader = [[part] for part in X.split(10)]
+    assert certify(net(), net(), loader, forms=("global",), attack=None).agreement.samples == len(X)
 
 
 def test_outputs_of_another_kind():
     for model in (
-        nn.Sequential(net(), Pair()),
+        Custom(lambda layers, x: (layers(x), x)),
         net(nn.Linear(4, 1)),
         net(nn.Unflatten(1, (2, 2)), nn.Linear(2, 3)),
     ):
@@ -221,19 +206,9 @@ def test_outputs_of_another_kind():
         certify(net(), net().double(), X)
 
 
-class Silent(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = net()
-
-    @torch.no_grad()
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.body(x)
-
-
 def test_a_network_without_gradients():
     with pytest.raises(ModelError, match="must have gradients in its input"):
-        both(Silent().eval())
+        both(Custom(torch.no_grad()(lambda layers, x: layers(x))))
 
 
 def test_the_caller_s_data_stay_as_they_are():
@@ -242,19 +217,14 @@ def test_the_caller_s_data_stay_as_they_are():
     assert torch.equal(X, before)
 
 
-class Pooled(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.conv, self.last = nn.Conv2d(1, 4, 3), nn.Linear(4, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = F.relu(self.conv(x))
-        return self.last(torch.flatten(F.avg_pool2d(x, x.size()[2:]), 1))
+def pooled(layers, x):
+    x = F.relu(layers[0](x))
+    return layers[1](torch.flatten(F.avg_pool2d(x, x.size()[2:]), 1))
 
 
 def test_sizes_read_from_the_values():
-    assert both(Pooled().eval(), torch.randn(5, 1, 6, 6)).forms["local"].any_certified == 5
+    model = Custom(pooled, nn.Conv2d(1, 4, 3), nn.Linear(4, 3))
+    assert both(model, torch.randn(5, 1, 6, 6)).forms["local"].any_certified == 5
 
 
 def test_local_is_never_less_than_global():
@@ -269,9 +239,9 @@ def test_local_is_never_less_than_global():
 
 
 def test_a_sample_without_a_slope_does_not_mislead_the_next(monkeypatch):
-    from feta.theory import geometry
+    from feta.certificates import radius
 
-    monkeypatch.setattr(geometry, "BATCH_VALUES", 1)  # a batch for each sample
+    monkeypatch.setattr(radius, "BATCH_VALUES", 1)  # a batch for each sample
     model = net()
     with torch.no_grad():
         model[0].bias.fill_(-2.0)
@@ -307,8 +277,3 @@ def test_rows_that_nearly_coincide():
     twins = intrinsic_dimension(torch.cat([cloud, cloud[:1] + 1e-9]))
     assert twins.maximum_likelihood == pytest.approx(plain.maximum_likelihood, rel=0.05)
     assert twins.two_nn == pytest.approx(plain.two_nn, rel=0.05)
-
-
-def test_batches_without_labels_as_a_loader_gives_them():
-    loader = [[part] for part in X.split(10)]
-    assert certify(net(), net(), loader, forms=("global",), attack=None).agreement.samples == len(X)

@@ -75,12 +75,12 @@ def test_refusals(run, trained, pruned):
 def test_a_refuted_certificate_fails(run, trained, pruned, monkeypatch):
     import torch
 
-    from feta.theory import geometry
+    from feta.certificates import radius
 
     def wrong(chain, inputs, classes, rounding, norm):
         return torch.full((len(inputs),), 1e3, dtype=torch.float64)
 
-    monkeypatch.setattr(geometry, "global_radius", wrong)
+    monkeypatch.setattr(radius, "global_radius", wrong)
     answer = run("certify", trained, pruned, "--samples", "3", "-o", "c")
     assert answer.code == 1
     assert "no certified ball may hold another class, got {'global': 3" in " ".join(answer.err.split())

@@ -8,8 +8,16 @@ import pytest
 import torch
 
 from feta.errors import ConfigError
-from feta.theory.covering import covering_radii, regularity
-from feta.theory.dimension import intrinsic_dimension, maximum_likelihood, nearest, pca, sample_rows, two_nn
+from feta.theory.dimension import (
+    covering_radii,
+    intrinsic_dimension,
+    maximum_likelihood,
+    nearest,
+    pca,
+    regularity,
+    sample_rows,
+    two_nn,
+)
 
 
 def sphere(k: int, n: int = 1500, ambient: int = 30, seed: int = 0) -> torch.Tensor:
@@ -45,7 +53,6 @@ def test_high_dimensions_fall_short_as_the_page_says():
     rows = torch.randn(500, 40, generator=torch.Generator().manual_seed(0))
     found = intrinsic_dimension(rows)
     assert found.two_nn < 36
-    assert found.trusted_up_to == pytest.approx(2 * math.log10(500))
 
 
 # Slow references
@@ -129,20 +136,25 @@ def test_regularity_of_a_square():
     assert all((found.estimate / r) ** 2 >= n * (1 - 1e-9) for n, r in enumerate(radii.tolist(), 1))
 
 
-def test_bad_input():
-    with pytest.raises(ConfigError, match="at least 22 different rows, got 3"):
-        intrinsic_dimension(torch.eye(3))
-    with pytest.raises(ConfigError, match="rows must be floats with samples as rows"):
-        intrinsic_dimension(torch.ones(5, 5, dtype=torch.int64))
-    with pytest.raises(ConfigError, match="neighbours must be 2 <= first <= second"):
-        intrinsic_dimension(sphere(2, n=50), neighbours=(1, 5))
-    with pytest.raises(ConfigError, match=r"energies must be in \(0, 1\], got 2"):
-        intrinsic_dimension(sphere(2, n=50), energies=(2.0,))
-    with pytest.raises(ConfigError, match="finite"):
-        intrinsic_dimension(torch.full((30, 3), math.nan))
-    with pytest.raises(ConfigError, match="dimension must be > 0, got 0"):
-        regularity(sphere(2), 0)
-    with pytest.raises(ConfigError, match="at least 16 different rows"):
-        regularity(torch.eye(4), 1)
-    with pytest.raises(ConfigError, match="n_rows must be >= 3"):
-        regularity(sphere(2), 1, n_rows=0)
+@pytest.mark.parametrize(
+    ("estimate", "message"),
+    [
+        (lambda: intrinsic_dimension(torch.eye(3)), "at least 22 different rows, got 3"),
+        (
+            lambda: intrinsic_dimension(torch.ones(5, 5, dtype=torch.int64)),
+            "rows must be floats with samples",
+        ),
+        (lambda: intrinsic_dimension(sphere(2, n=50), neighbours=(1, 5)), "neighbours must be 2 <= first"),
+        (
+            lambda: intrinsic_dimension(sphere(2, n=50), energies=(2.0,)),
+            r"energies must be in \(0, 1\], got 2",
+        ),
+        (lambda: intrinsic_dimension(torch.full((30, 3), math.nan)), "finite"),
+        (lambda: regularity(sphere(2), 0), "dimension must be > 0, got 0"),
+        (lambda: regularity(torch.eye(4), 1), "at least 16 different rows"),
+        (lambda: regularity(sphere(2), 1, n_rows=0), "n_rows must be >= 3"),
+    ],
+)
+def test_bad_input(estimate, message):
+    with pytest.raises(ConfigError, match=message):
+        estimate()

@@ -7,15 +7,13 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 
 from feta.certificates.chain import chain_of
 from feta.errors import ConfigError, ModelError
 from feta.theory.perturbation import blend, measure
-from feta.theory.robustness import Manifold, Setting, log_sum
-from feta.theory.theorems import all_layers, by_itself, lemma_applies, one_layer
+from feta.theory.robustness import Manifold, Setting
+from feta.theory.theorems import all_layers, by_itself, lemma_applies, one_layer, three_steps
 
 SETTING = Setting(Manifold(2.0, 3.0), classes=2, samples=50, delta=0.1)
 
@@ -126,11 +124,12 @@ def test_against_plain_arithmetic(seed):
     dense, pruned, x = random_pair(seed, 1e-4)
     seen = compare(dense, pruned, x)
     W, U = ([m for m in net if isinstance(m, nn.Linear)] for net in (dense, pruned))
-    norms = [torch.linalg.svdvals(w.weight.detach())[0].item() for w in W]
-    pruned_norms = [torch.linalg.svdvals(u.weight.detach())[0].item() for u in U]
-    changes = [
-        torch.linalg.svdvals((u.weight - w.weight).detach())[0].item() for w, u in zip(W, U, strict=True)
-    ]
+    dense_weights, pruned_weights = ([layer.weight.detach() for layer in layers] for layers in (W, U))
+    differences = [u - w for w, u in zip(dense_weights, pruned_weights, strict=True)]
+    norms, pruned_norms, changes = (
+        [torch.linalg.svdvals(matrix)[0].item() for matrix in matrices]
+        for matrices in (dense_weights, pruned_weights, differences)
+    )
     a, errors = x, []
     for i, (w, u) in enumerate(zip(W, U, strict=True)):
         z, y = w(a), u(a)
@@ -140,33 +139,25 @@ def test_against_plain_arithmetic(seed):
         a = z
     top = a.detach().sort(dim=1, descending=True).values
     gap = top[:, 0] - top[:, 1]
-    # 5.1, every layer
-    for i, layer in enumerate(seen.layers):
-        behind = math.prod(norms[i + 1 :])
-        left = (math.sqrt(2) * gap.min().item() - errors[i].max().item() * behind) / math.prod(norms)
-        bound = one_layer(seen, layer, SETTING, "paper")
-        assert (bound.log_margin is not None) == (left > 0)
-        if left > 0:
-            assert math.exp(bound.log_margin) == pytest.approx(left)
-        changed = math.prod(norms) / norms[i] * pruned_norms[i]
-        left = (gap / math.sqrt(2) - errors[i] * behind).min().item() / changed
-        bound = one_layer(seen, layer, SETTING, "sound")
+
+    def agrees(bound, left):
         assert (bound.log_margin is not None) == (left > 0)
         if left > 0:
             assert math.exp(bound.log_margin) == pytest.approx(left, rel=1e-6)
-    # 5.2
+
+    for i, layer in enumerate(seen.layers):
+        behind = math.prod(norms[i + 1 :])
+        left = (math.sqrt(2) * gap.min().item() - errors[i].max().item() * behind) / math.prod(norms)
+        agrees(one_layer(seen, layer, SETTING, "paper"), left)
+        changed = math.prod(norms) / norms[i] * pruned_norms[i]
+        left = (gap / math.sqrt(2) - errors[i] * behind).min().item() / changed
+        agrees(one_layer(seen, layer, SETTING, "sound"), left)
     D = x.norm(dim=1).max().item()
-    left = math.sqrt(2) * gap.min().item() / math.prod(norms) - math.e * D**2 * sum(
-        h / w for h, w in zip(changes, norms, strict=True)
-    )
-    bound = all_layers(seen, SETTING, "paper")
-    assert (bound.log_margin is not None) == (left > 0)
+    lost = math.e * D**2 * sum(h / w for h, w in zip(changes, norms, strict=True))
+    agrees(all_layers(seen, SETTING, "paper"), math.sqrt(2) * gap.min().item() / math.prod(norms) - lost)
     lost = sum(e * math.prod(pruned_norms[i + 1 :]) for i, e in enumerate(errors))
-    left = (gap / math.sqrt(2) - lost).min().item() / math.prod(pruned_norms)
     bound = all_layers(seen, SETTING, "sound")
-    assert (bound.log_margin is not None) == (left > 0)
-    if left > 0:
-        assert math.exp(bound.log_margin) == pytest.approx(left, rel=1e-6)
+    agrees(bound, (gap / math.sqrt(2) - lost).min().item() / math.prod(pruned_norms))
     assert bound.kept == pytest.approx((gap / math.sqrt(2) > lost).double().mean().item())
 
 
@@ -292,67 +283,74 @@ def test_ties_and_zeros():
     assert math.isfinite(own.log_bound)
 
 
-# From margins to bounds
+# The three-step procedure: how far a margin carries, and where it ends
+
+STEPS = torch.tensor([[0.1, 0.0], [0.0, 0.2]], dtype=torch.float64)
+WALK = Setting(Manifold(2.0, 1.0), 2, 2)
 
 
-@given(st.floats(-20, 20), st.floats(0.5, 10), st.floats(0.1, 100), st.integers(2, 10), st.integers(1, 10**6))
-def test_bounds_are_their_formulas(log_margin, k, regularity, classes, samples):
-    setting = Setting(Manifold(k, regularity), classes, samples, 0.01)
-    gamma = math.exp(log_margin)
-    A = math.sqrt(math.log(2) * classes * 2 ** (k + 1) * regularity**k / samples)
-    B = math.sqrt(2 * math.log(100) / samples)
-    assert setting.paper(log_margin) == pytest.approx(math.log(A * gamma ** (-k / 2) + B), abs=1e-9)
-    # Of all powers of two under the margin `sound` takes the largest that still needs more than one ball, or so.
-    found = math.inf
-    for z in range(-32, 40):
-        if z * math.log(2) < log_margin:
-            cells = classes * max(1.0, (2 * regularity / 2.0**z) ** k)
-            share = 0.01 / (2 * (abs(z) + 1) * (abs(z) + 2))
-            found = min(found, math.sqrt((2 * cells * math.log(2) + 2 * math.log(1 / share)) / samples))
-    assert setting.sound(log_margin) >= math.log(found) - 1e-9
-    if gamma <= 2 * regularity:
-        assert setting.sound(log_margin) <= math.log(found) + math.log(2) * k / 2 + 1e-6
+def chain(first: float, second: float):
+    return chain_of(nn.Sequential(linear([[first, 0], [0, second]])), STEPS)
 
 
-def test_delta_is_shared_out():
-    assert sum(1 / (2 * (abs(z) + 1) * (abs(z) + 2)) for z in range(-100000, 100001)) <= 1
+def test_a_small_change_arrives_at_once():
+    dense, pruned = chain(1, 1), chain(1, 0.9)
+    walk = three_steps(dense, pruned, [STEPS], WALK, labels=torch.tensor([0, 0]))
+    assert walk.arrived
+    assert [start.at for start in walk.starts] == [0.0]
+    assert walk.starts[0].accuracy == 50
+    assert walk.bound == all_layers(measure(dense, pruned, [STEPS]), WALK, "paper")
+    assert walk.log_needed == 0
 
 
-def test_a_wide_margin_gives_a_bound_that_says_something():
-    bound = Setting(Manifold(1.0, 0.1), 2, 10**6).sound(math.log(0.5))
-    assert math.exp(bound) < 0.01
+def test_a_larger_change_needs_more_starts():
+    """γ = sqrt(2) · 0.1, loss e · 0.2² · ‖H‖: with ‖H‖ = 3 the margin is gone at sqrt(2) / (e · 0.4 · 3)."""
+    dense, pruned = chain(1, 1), chain(1, 4)
+    walk = three_steps(dense, pruned, [STEPS], WALK, max_starts=20)
+    first, second = walk.starts[:2]
+    assert first.accuracy is None
+    assert second.at == pytest.approx(math.sqrt(2) * 0.1 / (math.e * 0.04 * 3))
+    assert math.exp(first.log_reach) == pytest.approx(second.at)
+    assert walk.arrived
+    assert 1 < len(walk.starts) < 20
+    assert walk.log_needed == pytest.approx(math.log(len(walk.starts)))
+    last = blend(dense, pruned, walk.starts[-1].at)
+    assert walk.bound == all_layers(measure(last, pruned, [STEPS]), WALK, "paper")
 
 
-@given(st.integers(1, 50), st.floats(0.1, 10), st.floats(0.001, 1))
-def test_the_box_is_covered(size, width, share):
-    """Cubes that lie in balls: their number is at most what the regularity promises."""
-    manifold = Manifold.box(size, width)
-    radius = share * width * math.sqrt(size) / 2
-    cubes = size * math.log(math.ceil(width * math.sqrt(size) / (2 * radius)))
-    assert cubes <= manifold.dimension * math.log(manifold.regularity / radius) + 1e-9
+def test_what_is_out_of_reach_is_said():
+    walk = three_steps(chain(1, 1), chain(1, 1e6), [STEPS], WALK, max_starts=3)
+    assert (walk.arrived, walk.bound, len(walk.starts)) == (False, None, 3)
+    assert walk.log_needed > math.log(1e4)
+    assert 0 < walk.starts[1].at < walk.starts[2].at < 1e-3
 
 
-def test_log_sum():
-    assert log_sum() == -math.inf
-    assert log_sum(1000.0, 1000.0) == pytest.approx(1000 + math.log(2))
+def test_no_margin_no_way():
+    """A tie at the start: the step is zero, and there is no second start."""
+    walk = three_steps(chain(0, 0), chain(1, 2), [STEPS], WALK)
+    assert len(walk.starts) == 1
+    assert (walk.arrived, walk.log_needed) == (False, math.inf)
 
 
 # Bad input
 
 
-def test_bad_input():
-    with pytest.raises(ConfigError, match=r"Manifold.dimension must be > 0, got 0"):
-        Manifold(0, 1)
-    with pytest.raises(ConfigError, match=r"Manifold.regularity must be > 0, got inf"):
-        Manifold(1, math.inf)
-    with pytest.raises(ConfigError, match=r"delta must be in \(0, 1\), got 1"):
-        Setting(Manifold(1, 1), 2, 10, 1)
-    with pytest.raises(ConfigError, match=r"Setting.samples must be >= 1, got 0"):
-        Setting(Manifold(1, 1), 2, 0)
+def test_no_samples_and_no_starts():
+    with pytest.raises(ConfigError, match="at least one sample"):
+        measure(chain_of(DENSE, X), chain_of(DENSE, X), [])
+    with pytest.raises(ConfigError, match="max_starts must be >= 1, got 0"):
+        three_steps(chain(1, 1), chain(1, 1), [STEPS], WALK, max_starts=0)
+
+
+def test_networks_that_cannot_be_compared():
     with pytest.raises(ModelError, match="alike but for their weights"):
         compare(DENSE, nn.Sequential(linear([[1, 0], [0, 1]])), X)
+    wide, narrow = (
+        nn.Sequential(nn.Conv2d(1, 2, k, padding=k // 2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        for k in (3, 1)
+    )
+    with pytest.raises(ModelError, match="alike but for their weights"):
+        compare(wide, narrow, torch.ones(1, 1, 2, 2))
     one = nn.Sequential(linear([[1, 0]]))
     with pytest.raises(ModelError, match=r"scores of two or more classes, got shape \(1,\)"):
         compare(one, one, X)
-    with pytest.raises(ConfigError, match="at least one sample"):
-        measure(chain_of(DENSE, X), chain_of(DENSE, X), [])

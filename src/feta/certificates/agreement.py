@@ -1,11 +1,11 @@
-"""How often two networks agree on inputs nobody has tried, from a sample of inputs, with exact confidence.
+"""How often two networks agree on inputs nobody has tried, with exact confidence, from a sample of inputs.
 
     k of n samples agree:   P(agree) >= the p at which k or more out of n has probability delta  (Clopper-Pearson)
     accuracy lost         = P(only the first is right) - P(only the second is right)
                          <= upper(n10, n; delta / 2) - lower(n01, n; delta / 2)                  (union bound)
 
-Exact binomial limits hold for every n and every p; they ask one thing of the samples: that they were drawn
-independently of both networks (no calibration, training or selection row) from the inputs spoken about.
+Exact binomial limits hold for every n and every p. They ask one thing of the samples: that they were drawn
+independently of both networks (no calibration, training or selection row) from the inputs in question.
 """
 
 from __future__ import annotations
@@ -20,10 +20,15 @@ from torch import Tensor, nn
 from feta.calibration.model import evaluating
 from feta.errors import ConfigError, DataError, ModelError
 
+LabelledBatch = tuple[Tensor, Tensor | None]  # inputs, and their classes where these are known
+
 
 def lower_limit(successes: int, trials: int, delta: float) -> float:
     """At most the probability of success, with confidence 1 - delta; exact, one-sided."""
-    _check(successes, trials, delta)
+    if not (trials >= 1 and 0 <= successes <= trials):
+        raise ConfigError(f"successes must be in [0, trials >= 1], got {successes} of {trials}")
+    if not 0 < delta < 1:
+        raise ConfigError(f"delta must be in (0, 1), got {delta}")
     return 0.0 if successes == 0 else float(beta.ppf(delta, successes, trials - successes + 1))
 
 
@@ -67,36 +72,34 @@ class Agreement:
 
 @torch.no_grad()
 def agreement(
-    dense: nn.Module,
-    pruned: nn.Module,
-    batches: Iterable[tuple[Tensor, Tensor | None]],
-    confidence: float = 0.99,
+    dense: nn.Module, pruned: nn.Module, batches: Iterable[LabelledBatch], confidence: float = 0.99
 ) -> Agreement:
-    """Run both networks over held-out (inputs, labels or None) batches and count."""
+    """Run both networks over held-out batches of (inputs, labels or None), and count."""
     if not 0 < confidence < 1:
         raise ConfigError(f"certify.confidence must be in (0, 1), got {confidence}")
     samples = agree = 0
-    right = torch.zeros(2, 2, dtype=torch.int64)  # [dense right, pruned right]
-    labelled = True
+    # Samples on which neither, only the pruned, only the dense or both are right; None without labels.
+    right: Tensor | None = torch.zeros(4, dtype=torch.int64)
     with evaluating(dense, pruned):
         for inputs, labels in batches:
             first, second = (answers_of(model, inputs) for model in (dense, pruned))
             samples += len(inputs)
             agree += int((first == second).sum())
-            labelled = labelled and labels is not None
-            if labels is not None:
+            if labels is None:
+                right = None
+            elif right is not None:
                 truth = labels.to(first.device)
-                pairs = 2 * (first == truth).long() + (second == truth).long()
-                right += torch.bincount(pairs, minlength=4).view(2, 2).cpu()
+                right += torch.bincount(2 * (first == truth) + (second == truth), minlength=4).cpu()
     if samples == 0:
         raise DataError("certify must get at least one held-out sample, got none")
-    if not labelled:
+    if right is None:
         return Agreement(samples, agree, confidence)
-    return Agreement(samples, agree, confidence, int(right[1, 0]), int(right[0, 1]), int(right[1, 1]))
+    _, only_pruned, only_dense, both = right.tolist()
+    return Agreement(samples, agree, confidence, only_dense, only_pruned, both)
 
 
 def answers_of(model: nn.Module, inputs: Tensor) -> Tensor:
-    """The class of each input; scores that are no numbers have none."""
+    """The class of each input; raises where the scores are not finite, for those have no class."""
     scores = model(inputs.clone())  # a model may change its input in place
     if not isinstance(scores, Tensor) or scores.ndim != 2 or scores.shape[1] < 2:
         got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
@@ -106,10 +109,3 @@ def answers_of(model: nn.Module, inputs: Tensor) -> Tensor:
         kind = "inputs" if not bool(torch.isfinite(inputs[row]).all()) else "scores"
         raise DataError(f"certify must get finite {kind}, got inf or NaN in a held-out sample")
     return scores.argmax(1)
-
-
-def _check(successes: int, trials: int, delta: float) -> None:
-    if not (trials >= 1 and 0 <= successes <= trials):
-        raise ConfigError(f"successes must be in [0, trials >= 1], got {successes} of {trials}")
-    if not 0 < delta < 1:
-        raise ConfigError(f"delta must be in (0, 1), got {delta}")

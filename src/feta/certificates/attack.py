@@ -8,7 +8,7 @@ proves nothing; finding something inside a certified ball would prove the certif
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from feta.calibration.model import evaluating
+from feta.certificates.stages import length
 from feta.errors import ConfigError, ModelError
 
 Norm = Literal["l2", "linf"]
@@ -25,9 +26,13 @@ INSIDE = 1 - 1e-6
 
 @dataclass(frozen=True)
 class Attack:
-    """How hard to search: random points, and restarts of gradient ascent with so many steps each.
+    """How hard to search.
 
-    `beyond` are multiples of a certified radius at which it is tried too, where it should find something.
+    points: random points in each ball.
+    restarts: starts of the gradient ascent, for each network.
+    steps: steps of each ascent.
+    seed: of the random points and starts.
+    beyond: multiples of a certified radius at which to search too. There it should find something.
     """
 
     points: int = 50
@@ -41,56 +46,48 @@ class Attack:
             if getattr(self, name) < 1:
                 raise ConfigError(f"Attack.{name} must be >= 1, got {getattr(self, name)}")
 
+    @torch.no_grad()
     def changed(
-        self,
-        models: Sequence[nn.Module],
-        inputs: Tensor,
-        classes: Tensor,
-        radius: Tensor,
-        norm: Norm = "l2",
+        self, models: Sequence[nn.Module], inputs: Tensor, classes: Tensor, radius: Tensor, norm: Norm = "l2"
     ) -> Tensor:
         """(n,) bool: an input within `radius` of the sample was found that some model does not call `classes`."""
-        generator = torch.Generator(device=inputs.device).manual_seed(self.seed)
-        found = torch.zeros(len(inputs), dtype=torch.bool, device=inputs.device)
+        found = torch.zeros_like(classes, dtype=torch.bool)
         ball = _Ball(inputs.double(), radius.double() * INSIDE, norm)
         # Without cuDNN a convolution is a plain sum in float32, which is what certificates speak of.
         with evaluating(*models), torch.backends.cudnn.flags(enabled=False):
-            for _ in range(self.points):
-                found |= _wrong(models, ball.draw(generator), classes, inputs.dtype)
-            for model in models:
-                for _ in range(self.restarts):
-                    found |= self._ascend(model, models, ball, classes, inputs.dtype, generator)
+            for x in self._points(models, ball, classes, inputs.dtype):
+                for model in models:
+                    found |= model(x.to(inputs.dtype, copy=True)).argmax(1) != classes
         return found
 
-    def _ascend(
-        self,
-        model: nn.Module,
-        models: Sequence[nn.Module],
-        ball: _Ball,
-        classes: Tensor,
-        dtype: torch.dtype,
-        generator: torch.Generator,
-    ) -> Tensor:
-        """Steps that shrink from half the radius to a hundredth of it, every point on the way looked at."""
-        x = ball.draw(generator)
-        found = torch.zeros_like(classes, dtype=torch.bool)
-        for step in range(self.steps):
-            share = 0.5 * 0.02 ** (step / max(self.steps - 1, 1))
-            x = ball.project(x + share * ball.radius * ball.steepest(-slopes(model, x.to(dtype), classes)[1]))
-            found |= _wrong(models, x, classes, dtype)
-        return found
+    def _points(
+        self, models: Sequence[nn.Module], ball: _Ball, classes: Tensor, dtype: torch.dtype
+    ) -> Iterator[Tensor]:
+        """One point of every ball at a time, in float64."""
+        generator = torch.Generator(device=classes.device).manual_seed(self.seed)
+        for _ in range(self.points):
+            yield ball.draw(generator)
+        for model in models:
+            for _ in range(self.restarts):
+                x = ball.draw(generator)
+                for step in range(self.steps):  # from half the radius to a hundredth of it
+                    share = 0.5 * 0.02 ** (step / max(self.steps - 1, 1))
+                    uphill = ball.steepest(-slopes(model, x.to(dtype), classes)[1])
+                    x = ball.project(x + share * ball.radius * uphill)
+                    yield x
 
 
 @dataclass(frozen=True)
 class _Ball:
-    """One ball per sample, in float64; `radius` has the shape (n, 1, ...)."""
+    """One ball per sample, in float64."""
 
     centre: Tensor
-    flat_radius: Tensor
+    flat_radius: Tensor  # (n,)
     norm: Norm
 
     @property
     def radius(self) -> Tensor:
+        """In the shape (n, 1, ...)."""
         return self.flat_radius.view(-1, *[1] * (self.centre.ndim - 1))
 
     def draw(self, generator: torch.Generator) -> Tensor:
@@ -104,40 +101,25 @@ class _Ball:
         """The direction of length 1 along which a function with this gradient grows most."""
         if self.norm == "linf":
             return gradient.double().sign()
-        return gradient.double() / _length(gradient).clamp_min(torch.finfo(torch.float64).tiny)
+        return gradient.double() / self._length(gradient).clamp_min(torch.finfo(torch.float64).tiny)
 
     def project(self, x: Tensor) -> Tensor:
         away = x - self.centre
         if self.norm == "linf":
             return self.centre + away.clamp(-self.radius, self.radius)
-        nearer: Tensor = away * (self.radius / _length(away).clamp_min(1e-300)).clamp_max(1)
+        nearer: Tensor = away * (self.radius / self._length(away).clamp_min(1e-300)).clamp_max(1)
         return self.centre + nearer
 
-
-def _length(x: Tensor) -> Tensor:
-    norms: Tensor = torch.linalg.vector_norm(x.double().flatten(1), dim=1)
-    return norms.view(-1, *[1] * (x.ndim - 1))
-
-
-def margins(scores: Tensor, classes: Tensor) -> Tensor:
-    """f_c - max_{j != c} f_j for each row."""
-    own = scores.gather(1, classes[:, None]).squeeze(1)
-    others = scores.scatter(1, classes[:, None], float("-inf"))
-    lead: Tensor = own - others.amax(1)
-    return lead
-
-
-@torch.no_grad()
-def _wrong(models: Sequence[nn.Module], x: Tensor, classes: Tensor, dtype: torch.dtype) -> Tensor:
-    answers = [model(x.to(dtype, copy=True)).argmax(1) != classes for model in models]
-    return torch.stack(answers).any(0)
+    def _length(self, x: Tensor) -> Tensor:
+        return length(x.double()).view_as(self.radius)
 
 
 @torch.enable_grad()
 def slopes(model: nn.Module, x: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
-    """The margins of a batch, and their gradients in the inputs."""
+    """The margins f_c - max_{j != c} f_j of a batch, and their gradients in the inputs."""
     x = x.detach().requires_grad_()
-    lead = margins(model(x.clone()), classes)  # a copy: the model may change its input in place
+    scores, own = model(x.clone()), classes[:, None]  # a copy: the model may change its input in place
+    lead = scores.gather(1, own).squeeze(1) - scores.scatter(1, own, float("-inf")).amax(1)
     if not lead.requires_grad:
         raise ModelError(
             "the network must have gradients in its input, got none; is its forward pass under no_grad?"

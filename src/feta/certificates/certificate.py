@@ -1,7 +1,7 @@
-"""feta.certify: what can be said of a pruned network on inputs nobody has tried, and be relied on.
+"""feta.certify: what is proven of a pruned network on inputs nobody has tried.
 
-(a) agreement      with confidence 1 - delta, on at least this share of inputs both networks agree
-(b) global, local  per sample, a radius within which both networks give one and the same class to every input
+    agreement       with confidence 1 - delta, both networks agree on at least this share of all inputs
+    global, local   per sample, a radius within which both networks give one and the same class to every input
 
 A sample on which the networks already disagree is counted, with radius 0.
 """
@@ -11,20 +11,20 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from statistics import median_low
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from feta.calibration.inputs import Inputs
 from feta.calibration.model import device_of, evaluating, float_dtype
-from feta.certificates.agreement import Agreement, agreement
+from feta.certificates.agreement import Agreement, LabelledBatch, agreement
 from feta.certificates.attack import Attack, Norm
 from feta.certificates.chain import chain_of
-from feta.certificates.precision import check_precision
-from feta.certificates.radius import check_norm
-from feta.certificates.rounding import Rounding
+from feta.certificates.radius import Pair
+from feta.certificates.rounding import Rounding, check_precision
 from feta.errors import ConfigError, DataError, ModelError
-from feta.theory.geometry import Pair
 
 RADII = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 FORMS = ("global", "local")
@@ -49,9 +49,21 @@ class Form:
     def any_certified(self) -> int:
         return sum(found > 0 for found in self.radius)
 
-    @property
-    def median(self) -> float:
-        return float(torch.tensor(self.radius, dtype=torch.float64).median())
+    def to_dict(self, radii: Sequence[float]) -> dict[str, Any]:
+        n, counts = len(self.radius), [self.certified(r) for r in radii]
+        return {
+            "samples": n,
+            "certified": [
+                {"radius": r, "samples": k, "share": k / n} for r, k in zip(radii, counts, strict=True)
+            ],
+            "certified_any": self.any_certified,
+            "vacuous": not any(counts),
+            "median_radius": median_low(self.radius),
+            "certified_but_changed": self.certified_but_changed,
+            "changed_beyond": [{"times": times, "samples": count} for times, count in self.changed_beyond],
+            "radius": list(self.radius),
+            "certified_any_in_exact_arithmetic": self.exact and sum(r > 0 for r in self.exact),
+        }
 
 
 @dataclass(frozen=True)
@@ -78,24 +90,7 @@ class Certificate:
             "only_dense_right": held.only_dense_right,
             "only_pruned_right": held.only_pruned_right,
             "norm": self.norm,
-            "forms": {name: self._form(form) for name, form in self.forms.items()},
-        }
-
-    def _form(self, form: Form) -> dict[str, Any]:
-        n = len(form.radius)
-        rows = [
-            {"radius": r, "samples": form.certified(r), "share": form.certified(r) / n} for r in self.radii
-        ]
-        return {
-            "samples": n,
-            "certified": rows,
-            "certified_any": form.any_certified,
-            "vacuous": all(row["samples"] == 0 for row in rows),
-            "median_radius": form.median,
-            "certified_but_changed": form.certified_but_changed,
-            "changed_beyond": [{"times": times, "samples": count} for times, count in form.changed_beyond],
-            "radius": list(form.radius),
-            "certified_any_in_exact_arithmetic": form.exact and sum(r > 0 for r in form.exact),
+            "forms": {name: form.to_dict(self.radii) for name, form in self.forms.items()},
         }
 
 
@@ -117,113 +112,102 @@ def certify(
 ) -> Certificate:
     """Certify a pruned network against the original on held-out data.
 
-    `data` are inputs, or batches of inputs or of (inputs, labels); neither network may have seen them, in
-    training or in calibration, nor have been chosen by them. All rows count for the agreement, the first
-    `samples` get a radius. `refined` is how many hidden units per layer and sample the local form tightens;
-    None of `attack` leaves the certificates untested.
+    dense, pruned: the networks, chains of the layers that `chain_of` knows. They are not changed.
+    data: inputs, or batches of inputs or of (inputs, labels). Neither network may have seen them in training or in
+        calibration, nor have been chosen by them. All of them count for the agreement.
+    labels: a class for each input, where `data` is a tensor. Without labels nothing is said of accuracy.
+    confidence: of the bounds on agreement and on accuracy, each by itself.
+    radii: the radii at which `to_dict` counts the certified samples.
+    samples: how many inputs, the first ones, get a radius.
+    norm: how distance is measured: "l2", or "linf" for the largest change of a coordinate.
+    forms: "global", "local" or both.
+    refined: hidden units per layer and sample whose bounds the local form tightens. More take more time.
+    attack: the search that tests each certified ball; None leaves the certificates untested.
+    device: where to compute; by default where the dense network is.
+    callback: told what is being done, how many samples are done, and how many there are.
+
+    Returns a Certificate. Raises ConfigError for an option out of its range, DataError for data without samples,
+    with wrong labels or with values that are not finite, and ModelError for networks that cannot be certified.
+
+    >>> feta.certify(model, pruned, images, labels).agreement.lower_bound
     """
-    _check(confidence, radii, samples, norm, forms, refined)
+    _check(radii, samples, norm, forms, refined)
     tell = callback or (lambda text, done, total: None)
     place = device_of(dense) if device is None else torch.empty(0, device=device).device
-    dense, pruned = _on(dense, place), _on(pruned, place)
-    if float_dtype(dense) != float_dtype(pruned):
-        raise ModelError(
-            f"both networks must be of one type, got {float_dtype(dense)} and {float_dtype(pruned)}"
-        )
+    # The callers' models stay where they are.
+    dense, pruned = (m if device_of(m) == place else copy.deepcopy(m).to(place) for m in (dense, pruned))
+    dtype = float_dtype(dense)
+    if dtype != float_dtype(pruned):
+        raise ModelError(f"both networks must be of one type, got {dtype} and {float_dtype(pruned)}")
     kept: list[Tensor] = []
+    batches = _held_out(data, labels, kept, samples)
     tell("agreement", 0, samples)
     # The networks are certified as they are: what a caller's autocast would make of them is another matter.
     with evaluating(dense, pruned), torch.autocast(place.type, enabled=False):
-        counted = agreement(dense, pruned, _keeping(_batches(data, labels, dense), kept, samples), confidence)
-        inputs = torch.cat(kept)
+        counted = agreement(dense, pruned, ((x.to(place, dtype), y) for x, y in batches), confidence)
+        inputs = torch.cat(kept).to(place, dtype)
         for model in (dense, pruned):
             Rounding.of(model)  # names a parameter of another type
             check_precision(model, inputs[:2])
-        first, second = (chain_of(model, inputs[:CHECKED]) for model in (dense, pruned))
-        pair = Pair(dense, pruned, first, second, norm, refined)
-        if pair.chains[0].out_shape != pair.chains[1].out_shape:
-            shapes = " and ".join(str(chain.out_shape) for chain in pair.chains)
+        chains = chain_of(dense, inputs[:CHECKED]), chain_of(pruned, inputs[:CHECKED])
+        if chains[0].out_shape != chains[1].out_shape:
+            shapes = " and ".join(str(chain.out_shape) for chain in chains)
             raise ModelError(f"both networks must give the same number of scores, got {shapes}")
-        found = {name: _form(pair, name, inputs, attack, tell) for name in FORMS if name in forms}
-        answers = tuple(zip(*(classes.tolist() for classes in pair.answers(inputs)), strict=True))
+        pair = Pair((dense, pruned), chains, inputs, norm, refined)
+        found = {name: _form(pair, name, attack, tell) for name in FORMS if name in forms}
+    answers = tuple(zip(*(classes.tolist() for classes in pair.answers), strict=True))
     return Certificate(counted, norm, tuple(radii), found, attack, answers)
 
 
-def _form(pair: Pair, name: str, inputs: Tensor, attack: Attack | None, tell: Tell) -> Form:
-    radius = pair.radius(name, inputs, lambda done: tell(f"{name} radius", done, len(inputs)))
-    exact = tuple(pair.exact_radius(inputs).tolist()) if name == "global" else None
+def _form(pair: Pair, name: str, attack: Attack | None, tell: Tell) -> Form:
+    total, exact = len(pair.inputs), None
+    if name == "local":
+        radius = pair.local_radii(lambda done: tell("local radius", done, total))
+    else:
+        radius, exact = pair.global_radii(), tuple(pair.global_radii(exact=True).tolist())
+    tell(f"{name} radius", total, total)
     if attack is None:
         return Form(tuple(radius.tolist()), exact=exact)
-    tell(f"attack on {name}", 0, len(inputs))
+    tell(f"attack on {name}", 0, total)
     # The ball itself is the test; the larger ones show that the same search does find changes.
-    refuted = pair.attacked(attack, inputs, radius)
-    beyond = tuple(
-        (times, int(pair.attacked(attack, inputs, times * radius).sum())) for times in attack.beyond
-    )
+    refuted = pair.attacked(attack, radius)
+    beyond = tuple((times, int(pair.attacked(attack, times * radius).sum())) for times in attack.beyond)
     return Form(tuple(radius.masked_fill(refuted, 0).tolist()), int(refuted.sum()), beyond, exact)
 
 
-def _check(
-    confidence: float, radii: Sequence[float], samples: int, norm: str, forms: Sequence[str], refined: int
-) -> None:
-    if not 0 < confidence < 1:
-        raise ConfigError(f"certify.confidence must be in (0, 1), got {confidence}")
-    if not radii or not all(0 < r < float("inf") for r in radii):
-        raise ConfigError(f"certify.radii must be numbers > 0, got {tuple(radii)}")
-    if samples < 1:
-        raise ConfigError(f"certify.samples must be >= 1, got {samples}")
-    if refined < 0:
-        raise ConfigError(f"certify.refined must be >= 0, got {refined}")
-    check_norm(norm)
-    if not forms or not set(forms) <= set(FORMS):
-        raise ConfigError(f"certify.forms must be some of {', '.join(FORMS)}, got {tuple(forms)}")
+def _check(radii: Sequence[float], samples: int, norm: str, forms: Sequence[str], refined: int) -> None:
+    for name, value, must, fits in (
+        ("radii", tuple(radii), "numbers > 0", radii and all(0 < r < float("inf") for r in radii)),
+        ("samples", samples, ">= 1", samples >= 1),
+        ("refined", refined, ">= 0", refined >= 0),
+        ("norm", norm, "'l2' or 'linf'", norm in ("l2", "linf")),
+        ("forms", tuple(forms), f"some of {', '.join(FORMS)}", forms and set(forms) <= set(FORMS)),
+    ):
+        if not fits:
+            raise ConfigError(f"certify.{name} must be {must}, got {value!r}")
 
 
-def _on(model: nn.Module, device: torch.device) -> nn.Module:
-    """The model where it is wanted; the caller's own stays where it is."""
-    return model if device_of(model) == device else copy.deepcopy(model).to(device)
+def _held_out(
+    data: Tensor | Iterable[Any], labels: Any, kept: list[Tensor], count: int
+) -> Iterator[LabelledBatch]:
+    """(inputs, labels or None), batch by batch; the first `count` inputs are put into `kept`.
 
-
-def _batches(
-    data: Tensor | Iterable[Any], labels: Tensor | None, model: nn.Module
-) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """(inputs, labels or None), the inputs where and as precise as the model is."""
-    like = next(model.parameters(), torch.empty(0))
-    if isinstance(data, Tensor):
-        truth = _checked(labels, len(data))
-        for start in range(0, len(data), 1000):
-            rows = slice(start, start + 1000)
-            yield data[rows].to(like), None if truth is None else truth[rows]
-        return
-    if labels is not None:
+    The data is read once, and each batch goes through `Inputs` by itself: nothing else is stored.
+    """
+    if labels is not None and not isinstance(data, Tensor):
         raise ConfigError("labels must come with the batches, got them beside an iterable")
-    for batch in data:
-        inputs, truth, *_ = (*batch, None, None) if isinstance(batch, tuple | list) else (batch, None)
+    for batch in [(data, labels)] if isinstance(data, Tensor) else data:
+        inputs = next(iter(Inputs([batch])))
         if not isinstance(inputs, Tensor):
             raise ConfigError(
                 f"data must be batches of inputs or of (inputs, labels), got {type(batch).__name__}"
             )
-        yield inputs.to(like), _checked(truth, len(inputs))
-
-
-def _checked(labels: Any, count: int) -> Tensor | None:
-    """A class for each input."""
-    if labels is None:
-        return None
-    truth = torch.as_tensor(labels)
-    if truth.shape != (count,) or truth.is_floating_point():
-        raise DataError(
-            f"labels must be a class for each of {count} inputs, got {tuple(truth.shape)} {truth.dtype}"
-        )
-    return truth
-
-
-def _keeping(
-    batches: Iterable[tuple[Tensor, Tensor | None]], kept: list[Tensor], count: int
-) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """The batches as they come; the first `count` inputs are put aside."""
-    for inputs, labels in batches:
-        missing = count - sum(map(len, kept))
-        if missing > 0:
-            kept.append(inputs[:missing])
-        yield inputs, labels
+        paired = isinstance(batch, tuple | list) and len(batch) > 1 and batch[1] is not None
+        truth = torch.as_tensor(batch[1]) if paired else None
+        if truth is not None and (truth.shape != inputs.shape[:1] or truth.is_floating_point()):
+            got = f"{tuple(truth.shape)} {truth.dtype}"
+            raise DataError(f"labels must be a class for each of {len(inputs)} inputs, got {got}")
+        kept.append(inputs[: count - sum(map(len, kept))])
+        for start in range(0, len(inputs), 1000):
+            rows = slice(start, start + 1000)
+            yield inputs[rows], None if truth is None else truth[rows]

@@ -1,23 +1,149 @@
-"""The global form of a certificate: a radius from margins and Lipschitz constants, the theorems' quantities.
+"""The radius within which two networks give one and the same class to every input.
 
-    f_c(x') - f_j(x') >= m_j(x) - ||w_c - w_j||_2  prod_i ||W_i||_2  ||x' - x||_2
-    radius = min_j  (m_j - rounding) / (||w_c - w_j||_2 prod_i ||W_i||_2)
+    global   f_c(x') - f_j(x') >= m_j(x) - ||w_c - w_j||_2  prod_i ||W_i||_2  ||x' - x||_2
+             radius = min_j  (m_j - rounding) / (||w_c - w_j||_2 prod_i ||W_i||_2)
+    local    the largest radius found for which the `Relaxation` certifies the sample's class
 
-with m_j the margin of class c over class j at the sample, w_j the rows of the last layer, and proven upper
-values of the norms of the layers before it, pooling included. It holds everywhere at once, and that makes it small.
+with m_j the margin of class c over class j at the sample, w_j the rows of the last layer, and proven upper values of
+the norms of the layers before it, pooling included. The constants of the global form hold everywhere at once, so its
+radius is small. The radius of a pair of networks is the smaller of theirs: both give one class in that ball.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
-from feta.certificates.chain import Chain
-from feta.certificates.rounding import OUTWARD, Rounding
-from feta.certificates.stages import Affine, AvgPool, Stage
-from feta.errors import ConfigError, ModelError
+from feta.certificates.agreement import answers_of
+from feta.certificates.attack import Attack, Norm, slopes
+from feta.certificates.chain import Chain, check_scores
+from feta.certificates.relaxation import Relaxation
+from feta.certificates.rounding import Rounding
+from feta.certificates.stages import OUTWARD, Affine, AvgPool, Summing
+
+# Values per stage that a batch of samples may have: rows of many units are held for each sample.
+BATCH_VALUES = 2**17
+FARTHEST = 1e4  # times the global radius: a scale beyond it may be one of a slope that is nearly zero
+FIRST_GUESS = 0.3  # of the distance at which the linearised network changes its class
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """The dense and the pruned network, their chains, and the samples to certify."""
+
+    models: tuple[nn.Module, nn.Module]
+    chains: tuple[Chain, Chain]
+    inputs: Tensor
+    norm: Norm = "l2"
+    refined: int = 256
+
+    @cached_property
+    def answers(self) -> tuple[Tensor, Tensor]:
+        """The class of every sample, by each network."""
+        with torch.no_grad():
+            first, second = (
+                torch.cat([answers_of(model, x) for x in self.inputs.split(1000)]) for model in self.models
+            )
+        return first, second
+
+    @property
+    def classes(self) -> Tensor:
+        return self.answers[0]
+
+    def global_radii(self, *, exact: bool = False) -> Tensor:
+        """(n,) float64: the global radius of both networks; 0 where they disagree or nothing is proven.
+
+        `exact` leaves the allowance for rounding out: the difference is what that costs.
+        """
+        radii = (
+            global_radius(chain, self.inputs, self.classes, None if exact else Rounding.of(model), self.norm)
+            for chain, model in zip(self.chains, self.models, strict=True)
+        )
+        return torch.where(self.classes == self.answers[1], torch.minimum(*radii), 0.0)
+
+    def local_radii(self, tell: Callable[[int], None] = lambda done: None) -> Tensor:
+        """(n,) float64: the local radius of both networks, and never less than the global one."""
+        agree = (self.classes == self.answers[1]).nonzero().squeeze(1)
+        found, inside = self.global_radii(), self.global_radii(exact=True)
+        relaxed = [
+            Relaxation(chain, Rounding.of(model), self.norm, self.refined)
+            for chain, model in zip(self.chains, self.models, strict=True)
+        ]
+        widest = max(math.prod(stage.in_shape) for chain in self.chains for stage in chain.stages)
+        share, done = FIRST_GUESS, 0
+        for part in agree.split(max(1, BATCH_VALUES // widest)):
+            x, c = self.inputs[part], self.classes[part]
+
+            def test(rows: Tensor, radius: Tensor, x: Tensor = x, c: Tensor = c) -> Tensor:
+                # The pruned network first: where it fails, the dense one need not be asked.
+                ok = relaxed[1].certified(x[rows], c[rows], radius)
+                left = ok.nonzero().squeeze(1)
+                if len(left):
+                    ok[left] = relaxed[0].certified(x[rows[left]], c[rows[left]], radius[left])
+                return ok
+
+            scale = torch.minimum(*(linear_distance(model, x, c, self.norm) for model in self.models))
+            radius = largest_radius(test, share * scale)
+            ratio = radius[radius > 0] / scale[radius > 0]
+            if len(ratio):  # the next batch starts where this one ended
+                share = float(ratio.median())
+            # Where the slope is nearly zero the search begins too far out to come back: once more, from inside.
+            lost = (radius == 0) & (scale > FARTHEST * inside[part])
+            radius = torch.maximum(radius, largest_radius(test, torch.where(lost, inside[part], 0.0)))
+            found[part] = torch.maximum(found[part], radius)
+            tell(done := done + len(part))
+        return found
+
+    def attacked(self, attack: Attack, radius: Tensor) -> Tensor:
+        """(n,) bool: samples with a radius for which the attack changes a network's class within it."""
+        found = torch.zeros_like(self.classes, dtype=torch.bool)
+        for part in (radius > 0).nonzero().squeeze(1).split(500):
+            x, classes = self.inputs[part], self.classes[part]
+            found[part] = attack.changed(self.models, x, classes, radius[part], self.norm)
+        return found
+
+
+def linear_distance(model: nn.Module, inputs: Tensor, classes: Tensor, norm: Norm) -> Tensor:
+    """(n,) margin / ||its gradient||: where the class would change if the network were linear. No bound."""
+    margin, gradient = slopes(model, inputs, classes)
+    order = 2 if norm == "l2" else 1  # the norm dual to the ball's
+    slope = torch.linalg.vector_norm(gradient.flatten(1).double(), ord=order, dim=1)
+    distance: Tensor = margin.double().clamp_min(0) / slope.clamp_min(1e-300)
+    return distance
+
+
+def largest_radius(
+    test: Callable[[Tensor, Tensor], Tensor], guess: Tensor, probes: int = 9, tolerance: float = 0.04
+) -> Tensor:
+    """(n,) a radius that was accepted, 0 where none was; samples whose guess is not > 0 are left out.
+
+    test: given numbers of samples and a radius for each, says which of them it accepts.
+    guess: (n,) where to begin. The search doubles or quarters it until a pass and a failure enclose the end, and
+        then halves the bracket on a log scale until its ends differ by `tolerance`.
+    probes: how often to call `test` at most.
+
+    What is returned has been accepted by `test` itself, so the test need not be monotone.
+    """
+    passed = torch.zeros_like(guess)
+    failed = torch.full_like(guess, float("inf"))
+    trial = guess.clone()
+    for _ in range(probes):
+        active = ((trial > 0) & trial.isfinite() & (failed > (1 + tolerance) * passed)).nonzero().squeeze(1)
+        if len(active) == 0:
+            break
+        tried = trial[active]
+        accepted = test(active, tried)
+        passed[active] = torch.where(accepted, tried, passed[active])
+        failed[active] = torch.where(accepted, failed[active], tried)
+        low, high = passed[active], failed[active]
+        inside = torch.where(low > 0, (low * high).sqrt(), high / 4)
+        trial[active] = torch.where(high.isinf(), 2 * low, inside)
+    return passed
 
 
 @torch.no_grad()
@@ -29,15 +155,15 @@ def global_radius(
     Without `rounding` it is that of exact arithmetic, and certifies nothing of a network that is run.
     """
     check_scores(chain)
-    x = inputs.to(chain.device, torch.float64)
-    head = chain.stages[-1] if isinstance(chain.stages[-1], Affine) else None
-    body = chain.stages[:-1] if head is not None else chain.stages
-    values = [x]
-    for stage in chain.stages:
-        values.append(stage.apply(values[-1]))
-    scores, gain = values[-1], math.prod(stage.lipschitz for stage in body) * OUTWARD
+    values = list(chain.values(inputs))
+    scores, last = values[-1], chain.stages[-1]
+    # Where no linear layer comes last, the scores themselves are compared: w_j is the unit vector e_j.
+    rows, body = torch.eye(scores.shape[1]).to(scores), chain.stages
+    if isinstance(last, Affine):
+        rows, body = last.weight, chain.stages[:-1]
+    gain = math.prod(stage.lipschitz for stage in body) * OUTWARD
     margins = scores.gather(1, classes[:, None]) - scores  # (n, classes), 0 at c
-    slopes = gain * _row_distances(head, scores)[classes]  # (n, classes), 0 at c
+    slopes = gain * torch.linalg.vector_norm(rows[:, None] - rows[None], dim=2)[classes]  # the same
     own = nn.functional.one_hot(classes, scores.shape[1]).bool()
 
     def smallest(slack: Tensor) -> Tensor:
@@ -47,52 +173,24 @@ def global_radius(
         return share.masked_fill(own, float("inf")).amin(1)
 
     widest = smallest(torch.zeros_like(margins))  # no radius is larger: rounding is bounded on that ball
-    # Infinite only for a network that is constant; nothing is claimed of it.
-    finite = torch.where(widest.isfinite(), widest, torch.zeros_like(widest))
-    error = torch.zeros_like(finite)
-    if rounding is not None:
-        error = _rounding_error(chain.stages, values, finite, rounding)
-    radius = smallest(math.sqrt(2) * error[:, None]) / OUTWARD
-    radius = torch.where(widest.isfinite(), radius, torch.zeros_like(radius))
+    # It is infinite only for a constant network, of which nothing is claimed.
+    constant = ~widest.isfinite()
+    widest = widest.masked_fill(constant, 0)
+    error = torch.zeros_like(widest) if rounding is None else _rounding_error(chain, values, widest, rounding)
+    radius = (smallest(math.sqrt(2) * error[:, None]) / OUTWARD).masked_fill(constant, 0)
     # The box of radius r lies in the ball of radius r sqrt(d).
     return radius if norm == "l2" else radius / math.sqrt(math.prod(chain.in_shape)) / OUTWARD
 
 
-def check_scores(chain: Chain) -> None:
-    if len(chain.out_shape) != 1 or chain.out_shape[0] < 2:
-        raise ModelError(f"certify must get networks with two or more class scores, got {chain.out_shape}")
-    for stage in chain.affines:
-        if isinstance(stage.layer, nn.Linear) and len(stage.in_shape) != 1:
-            raise ModelError(f"layer '{stage.name}' must get vectors, got samples of shape {stage.in_shape}")
-
-
-def check_norm(norm: str) -> None:
-    if norm not in ("l2", "linf"):
-        raise ConfigError(f"certify.norm must be 'l2' or 'linf', got '{norm}'")
-
-
-def _row_distances(head: Affine | None, scores: Tensor) -> Tensor:
-    """(classes, classes): ||w_c - w_j||_2, or ||e_c - e_j||_2 where no linear layer comes last."""
-    if head is not None and head.weight.ndim == 2:
-        rows = head.weight.double()
-    else:
-        rows = torch.eye(scores.shape[1], dtype=torch.float64, device=scores.device)
-        rows = rows * (head.lipschitz if head is not None else 1.0)
-    distances: Tensor = torch.linalg.vector_norm(rows[:, None] - rows[None], dim=2)
-    return distances
-
-
-def _rounding_error(
-    stages: tuple[Stage, ...], values: list[Tensor], radius: Tensor, rounding: Rounding
-) -> Tensor:
+def _rounding_error(chain: Chain, values: list[Tensor], radius: Tensor, rounding: Rounding) -> Tensor:
     """(n,): how far the computed scores may be from the exact ones, in the Euclidean norm, on the ball.
 
     error' = L error + || box at the sample || + share || |W| || (reach + error),   reach = gain so far x radius
     """
     error, gain = torch.zeros_like(radius), 1.0
-    for stage, value in zip(stages, values[:-1], strict=True):
+    for stage, value in zip(chain.stages, values[:-1], strict=True):
         local = torch.zeros_like(radius)
-        if isinstance(stage, Affine | AvgPool):
+        if isinstance(stage, Summing):
             reach = gain * radius + error
             local = rounding.box(stage, value.abs()).flatten(1).norm(dim=1)
             local += rounding.share(stage) * _absolute_norm(stage) * reach
@@ -104,11 +202,10 @@ def _rounding_error(
     return error
 
 
-def _absolute_norm(stage: Affine | AvgPool) -> float:
+def _absolute_norm(stage: Summing) -> float:
     """At least || |W| ||_2: the root of its largest row sum times its largest column sum."""
     if isinstance(stage, AvgPool):
         return stage.lipschitz
-    one = stage.weight.new_ones(1, *stage.in_shape), stage.weight.new_ones(1, *stage.out_shape)
-    return (
-        math.sqrt(float(stage.apply_abs(one[0]).max()) * float(stage.transpose_abs(one[1]).max())) * OUTWARD
-    )
+    row_sums = stage.absolute.apply(stage.weight.new_ones(1, *stage.in_shape))
+    column_sums = stage.absolute.transpose(stage.weight.new_ones(1, *stage.out_shape))
+    return math.sqrt(float(row_sums.max()) * float(column_sums.max())) * OUTWARD

@@ -2,9 +2,16 @@
 
 Forward, stage by stage, every value is enclosed: by a box, and by its Euclidean distance from the value at the
 sample. Backward (CROWN, Zhang et al. 2018), a row of scores is written as a linear function of earlier and
-earlier stages, ReLU and max-pooling replaced by the line that keeps the inequality:
+earlier stages, with ReLU and max-pooling replaced by the line that keeps the inequality:
 
     f_c(x') - f_j(x')  >=  <rows_k, a_k(x')> + constant_k      for every k and every x' in the ball
+
+ReLU and max-pooling are both y = max(x_i, rest) with low <= x_i <= high and rest <= M (ReLU: M = 0). max is convex
+in x_i, so it lies under its chord; it lies over x_i, and for ReLU over 0 too:
+
+    lower x_i <= y <= upper x_i + offset,    upper = (high - M) / (high - low),  offset = M - upper low
+
+Where x_i is certain to win (low >= M) both lines are x_i itself; where it cannot (high <= M) the upper is M.
 
 At each k the right side is minimised over what is known of a_k, at the input over the ball itself; the largest
 of these is the bound. The boxes of hidden units are made tighter by the same substitution, unit by unit.
@@ -14,20 +21,165 @@ Errors of arithmetic enter as boxes (`rounding`), so the bound holds for the net
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from feta.certificates.attack import Norm
-from feta.certificates.chain import Chain
-from feta.certificates.envelopes import pool_envelope, relu_envelope
-from feta.certificates.radius import check_scores
-from feta.certificates.rounding import OUTWARD, Rounding
-from feta.certificates.rows import unit_rows
-from feta.certificates.stages import Affine, AvgPool, Flatten, MaxPool, ReLU, Stage
-from feta.certificates.steps import BentStep, Known, LinearStep, ShapeStep, Step, lower
+from feta.certificates.chain import Chain, check_scores
+from feta.certificates.rounding import Rounding
+from feta.certificates.stages import OUTWARD, Affine, Flatten, MaxPool, ReLU, Stage, Summing, length
+from feta.errors import ModelError
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What holds of values in the ball: low <= a <= high, and ||a - centre||_2 <= spread."""
+
+    centre: Tensor  # (n, ...)
+    low: Tensor
+    high: Tensor
+    spread: Tensor  # (n,)
+
+    @classmethod
+    def ball(cls, x: Tensor, radius: Tensor, norm: Norm) -> Known:
+        """All inputs within a radius (n,) of the samples x."""
+        reach = radius.view(-1, *[1] * (x.ndim - 1)) * OUTWARD
+        corner = math.sqrt(x[0].numel()) if norm == "linf" else 1.0
+        return cls(x, x - reach, x + reach, corner * radius * OUTWARD)
+
+    def minimum(self, rows: Tensor) -> Tensor:
+        """(n, R): at most <row, a> for every a that is possible; rows (n, R, ...)."""
+        flat = rows.flatten(2)
+        middle, half = (self.high + self.low) / 2, (self.high - self.low) / 2
+        in_box = dot(flat, middle) - dot(flat.abs(), half)
+        lengths = torch.linalg.vector_norm(flat, dim=2)
+        return torch.maximum(in_box, dot(flat, self.centre) - OUTWARD * lengths * self.spread[:, None])
+
+    def with_box(self, low: Tensor, high: Tensor) -> Known:
+        """The smaller of both boxes, and no more spread than its corners have."""
+        low, high = torch.maximum(low, self.low), torch.minimum(high, self.high)
+        corner = length(torch.maximum(high - self.centre, self.centre - low))
+        return Known(self.centre, low, high, torch.minimum(self.spread, corner * OUTWARD))
+
+
+@dataclass(frozen=True, eq=False)
+class Envelope:
+    """Lines per output: slopes `lower` and `upper`, `offset` of the upper one, and `pick`, which input i is."""
+
+    lower: Tensor
+    upper: Tensor
+    offset: Tensor
+    pick: Tensor | None = None  # (n, channels, positions) into the flat input map; None: the unit itself
+    in_shape: tuple[int, ...] = ()
+
+    def back(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows (n, R, ...) on the outputs become rows on the inputs and a constant (n, R), from below."""
+        negative = rows.clamp_max(0)
+        constant = dot(negative.flatten(2), self.offset)
+        # positive * lower + negative * upper, in few passes over memory: this is where the time goes.
+        moved = (rows * self.lower[:, None]).addcmul_(negative, (self.upper - self.lower)[:, None])
+        if self.pick is None:
+            return moved, constant
+        n, R = moved.shape[:2]
+        channels, height, width = self.in_shape
+        flat = moved.new_zeros(n, R, channels, height * width)
+        # Overlapping windows may pick the same pixel: their rows add up.
+        flat.scatter_add_(3, self.pick[:, None].expand(n, R, -1, -1), moved.flatten(3))
+        return flat.reshape(n, R, *self.in_shape), constant
+
+
+def relu_envelope(low: Tensor, high: Tensor) -> Envelope:
+    upper, offset = _chord(low, high, torch.zeros_like(low))
+    # Of the lines below, the one that leaves the smaller triangle.
+    lower = ((low >= 0) | (high > -low)).to(low)
+    return Envelope(lower, upper, offset)
+
+
+def pool_envelope(stage: MaxPool, low: Tensor, high: Tensor) -> Envelope:
+    """x_i is the input of the window with the largest lower bound."""
+    # A pixel of which nothing is known, low = -inf, still goes before padding, which is no input.
+    low = low.clamp_min(torch.finfo(low.dtype).min)
+    lows, highs = stage.windows(low), stage.windows(high)  # (n, channels, window, positions)
+    winner = lows.argmax(2, keepdim=True)
+    rest = highs.scatter(2, winner, float("-inf")).amax(2)
+    upper, offset = _chord(lows.gather(2, winner).squeeze(2), highs.gather(2, winner).squeeze(2), rest)
+    pick = stage.pixels.to(low.device).expand_as(lows).gather(2, winner).squeeze(2)
+    upper, offset = (values.reshape(len(low), *stage.out_shape) for values in (upper, offset))
+    return Envelope(torch.ones_like(upper), upper, offset, pick, stage.in_shape)
+
+
+def _chord(low: Tensor, high: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
+    """Slope and offset of the upper line of max(x, rest) over low <= x <= high."""
+    wins, loses = rest <= low, rest >= high
+    width = torch.where(wins | loses, torch.ones_like(low), high - low)
+    slope = torch.where(wins, 1.0, torch.where(loses, 0.0, (high - rest) / width))
+    # rest is -inf in windows of one pixel: those are certain wins.
+    offset = torch.where(wins, torch.zeros_like(low), rest - slope * low)
+    return slope, offset
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One relaxed stage. `back` turns rows on its outputs into rows on its inputs and a constant, such that
+
+    <rows, outputs>  >=  <rows', inputs> + constant        for all inputs that are possible
+    """
+
+    before: Known
+    after: Known
+    back: Callable[[Tensor], tuple[Tensor, Tensor]]
+    error: Tensor | None = None  # how far each output may be off; None where nothing is rounded
+
+
+def relax(stage: Stage, known: Known, rounding: Rounding) -> Step:
+    """The step of a stage whose inputs are enclosed by `known`."""
+    low, high = known.low, known.high
+    if isinstance(stage, Summing):
+        error = rounding.box(stage, torch.maximum(high.abs(), low.abs()))
+        return Step(known, _after_sum(stage, known, error), partial(_back, stage, error), error)
+    spread = stage.lipschitz * known.spread * OUTWARD
+    # The other stages are monotone in every input, so the ends of the box go to its ends.
+    after = Known(stage.apply(known.centre), stage.apply(low), stage.apply(high), spread)
+    match stage:
+        case ReLU():
+            return Step(known, after, relu_envelope(low, high).back)
+        case MaxPool():
+            return Step(known, after, pool_envelope(stage, low, high).back)
+        case Flatten():
+            return Step(known, after, partial(_back, stage, None))
+    raise ModelError(f"stage '{stage.name}' must have a relaxation, got {type(stage).__name__}")
+
+
+def _after_sum(stage: Summing, known: Known, error: Tensor) -> Known:
+    centre = stage.apply(known.centre)
+    spread = (stage.lipschitz * known.spread + length(error)) * OUTWARD
+    middle, half = stage.apply((known.high + known.low) / 2), (known.high - known.low) / 2
+    half = stage.absolute.apply(half) + error
+    reach = error + stage.row_norms * known.spread.view(-1, *[1] * (centre.ndim - 1)) * OUTWARD
+    return Known(centre, centre - reach, centre + reach, spread).with_box(middle - half, middle + half)
+
+
+def _back(stage: Summing | Flatten, error: Tensor | None, rows: Tensor) -> tuple[Tensor, Tensor]:
+    constant = rows.new_zeros(rows.shape[:2]) if error is None else -dot(rows.abs().flatten(2), error)
+    if isinstance(stage, Affine):
+        constant += (rows.flatten(3).sum(3) if rows.ndim > 3 else rows) @ stage.bias
+    return stage.transpose(rows.flatten(0, 1)).unflatten(0, rows.shape[:2]), constant
+
+
+def lower(steps: Sequence[Step], rows: Tensor, *, everywhere: bool = True) -> Tensor:
+    """(n, R): at most <row, output> in the ball: the best over all depths of substitution, or at the input."""
+    constant = rows.new_zeros(rows.shape[:2])
+    best = torch.full_like(constant, float("-inf"))
+    for step in reversed(steps):
+        rows, added = step.back(rows)
+        constant = constant + added
+        if everywhere or step is steps[0]:
+            best = torch.maximum(best, constant + step.before.minimum(rows))
+    return best
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,15 +196,16 @@ class Relaxation:
     def margins(self, inputs: Tensor, classes: Tensor, radius: Tensor) -> Tensor:
         """(n, classes): at most f_c(x') - f_j(x') for every x' within `radius` of the sample; inf at j = c."""
         check_scores(self.chain)
-        known = self._ball(inputs.to(self.chain.device, torch.float64), radius.double())
+        known = Known.ball(self.chain.place(inputs), radius.double(), self.norm)
         steps: list[Step] = []
         stages = _pools_first(self.chain.stages)
         for number, stage in enumerate(stages):
-            steps.append(step := self._step(stage, known))
-            known = step.after()
+            step = relax(stage, known, self.rounding)
+            known = step.after
             bends_later = any(isinstance(later, ReLU | MaxPool) for later in stages[number + 1 :])
-            if isinstance(step, LinearStep) and isinstance(stage, Affine) and number > 0 and bends_later:
-                known = self._refine(steps[:-1], stage, step.error, known)
+            if isinstance(stage, Affine) and step.error is not None and steps and bends_later:
+                known = self._refine(steps, stage, step.error, known)
+            steps.append(step)
         own = nn.functional.one_hot(classes, self.chain.out_shape[0]).double()  # (n, classes)
         rows = own[:, None, :] - torch.eye(own.shape[1], dtype=own.dtype, device=own.device)
         return lower(steps, rows).masked_fill(own.bool(), float("inf"))
@@ -60,22 +213,6 @@ class Relaxation:
     def certified(self, inputs: Tensor, classes: Tensor, radius: Tensor) -> Tensor:
         """(n,) bool: the network gives `classes` to every input within `radius`."""
         return (self.margins(inputs, classes, radius) > 0).all(1)
-
-    def _ball(self, x: Tensor, radius: Tensor) -> Known:
-        reach = radius.view(-1, *[1] * (x.ndim - 1)) * OUTWARD
-        corner = math.sqrt(x[0].numel()) if self.norm == "linf" else 1.0
-        return Known(x, x - reach, x + reach, corner * radius * OUTWARD)
-
-    def _step(self, stage: Stage, known: Known) -> Step:
-        match stage:
-            case Affine() | AvgPool():
-                return LinearStep(stage, known, self.rounding.box(stage, known.largest()))
-            case ReLU():
-                return BentStep(stage, known, relu_envelope(known.low, known.high))
-            case MaxPool():
-                return BentStep(stage, known, pool_envelope(stage, known.low, known.high))
-            case Flatten():
-                return ShapeStep(stage, known)
 
     def _refine(self, earlier: Sequence[Step], stage: Affine, error: Tensor, known: Known) -> Known:
         """Bound undecided units of a layer one by one, by substitution back to the input."""
@@ -88,10 +225,10 @@ class Relaxation:
         gaps, units = gap.topk(count, dim=1)
         # A sample with fewer open units than its neighbours in the batch leaves the rest as they are.
         decided = torch.where(gaps > 0, 0.0, float("inf"))
-        size = max(math.prod(step.stage.in_shape) for step in earlier)
+        size = max(low.shape[1], *(step.before.centre[0].numel() for step in earlier))
         chunk = max(1, self.memory // (2 * len(low) * size))
         for part, unused in zip(units.split(chunk, dim=1), decided.split(chunk, dim=1), strict=True):
-            rows, bias = unit_rows(stage, part)
+            rows, bias = stage.rows(part)
             slack = error.flatten(1).gather(1, part) + unused
             # Both ends in one pass: the lower bound of minus a unit is minus its upper bound.
             found = lower(earlier, torch.cat((rows, -rows), 1), everywhere=False)
@@ -107,6 +244,10 @@ def _pools_first(stages: Sequence[Stage]) -> list[Stage]:
     for place in range(len(ordered) - 1):
         relu, pool = ordered[place : place + 2]
         if isinstance(relu, ReLU) and isinstance(pool, MaxPool):
-            ordered[place] = pool
-            ordered[place + 1] = ReLU(relu.name, pool.out_shape, pool.out_shape)
+            ordered[place : place + 2] = pool, ReLU(relu.name, pool.out_shape, pool.out_shape)
     return ordered
+
+
+def dot(rows: Tensor, values: Tensor) -> Tensor:
+    """(n, R) inner products of rows (n, R, size) with values (n, ...)."""
+    return torch.einsum("nrs,ns->nr", rows, values.flatten(1))

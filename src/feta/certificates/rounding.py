@@ -10,24 +10,26 @@ stage adds an unknown error within a known box, and a bound that carries these b
 `Rounding` doubles the boxes of float32. The second half pays for the certificate's own arithmetic, float64:
 its errors are the same sums with a unit 5e8 times smaller, so half of a float32 box covers them many times
 over. Where a sum may leave float32's range the box is infinite. Not covered: arithmetic that is not a plain sum of
-products in float32 or better (TF32, Winograd or FFT convolutions); half precision is looked for and refused.
+products in float32 or better (TF32, Winograd or FFT convolutions). `check_precision` refuses half precision.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from feta.certificates.stages import Affine, AvgPool
+from feta.certificates.stages import Affine, Summing
 from feta.errors import ModelError
 
+KNOWN = (torch.float32, torch.float64)
 UNIT = 2.0**-24  # float32's unit roundoff
 LARGEST = torch.finfo(torch.float32).max
 UNDERFLOW = 2.0**-125  # a product below float32's normal range may be flushed to zero
-OUTWARD = 1 + 1e-9  # on norms and radii: float64 loses less than 1e-12 of them
 
 
 @dataclass(frozen=True)
@@ -39,43 +41,29 @@ class Rounding:
     @classmethod
     @torch.no_grad()
     def of(cls, model: nn.Module) -> Rounding:
-        """The rounding of a model that computes in float32 or float64."""
+        """The rounding of a model; raises ModelError where its parameters are not float32 or float64."""
         for name, parameter in model.named_parameters():
-            if parameter.dtype not in (torch.float32, torch.float64):
+            if parameter.dtype not in KNOWN:
                 raise ModelError(f"certify must get float32 networks, got '{name}' in {parameter.dtype}")
-        norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
-        if not norms:
-            return cls()
-        biases = [
-            float(layer.bias.abs().max())
-            for layer in model.modules()
-            if isinstance(layer, nn.Linear | nn.Conv2d) and layer.bias is not None
-        ]
-        return cls(max(_shift(norm, max(biases, default=0.0)) for norm in norms))
+        layers = (layer for layer in model.modules() if isinstance(layer, nn.Linear | nn.Conv2d))
+        bias = max((float(layer.bias.abs().max()) for layer in layers if layer.bias is not None), default=0.0)
+        norms = (norm for norm in model.modules() if isinstance(norm, _BatchNorm))
+        return cls(max((_shift(norm, bias) for norm in norms), default=0.0))
 
-    def share(self, stage: Affine | AvgPool) -> float:
+    def share(self, stage: Summing) -> float:
         """The factor on |W| |a| + |b|: twice gamma, with room for batch-norm's few operations."""
-        terms = 2 + _terms(stage) + (8 if self.offset else 0)
+        terms = 2 + stage.terms + (8 if self.offset else 0)
         if terms * UNIT >= 0.5:
             raise ModelError(f"layer '{stage.name}' must sum fewer products, got {terms}")
         return 2 * terms * UNIT / (1 - terms * UNIT)
 
-    def box(self, stage: Affine | AvgPool, largest: Tensor) -> Tensor:
+    def box(self, stage: Summing, largest: Tensor) -> Tensor:
         """How far each output may be off, given the largest |a| of every input."""
-        if isinstance(stage, AvgPool):
-            sums = stage.apply(largest)
-        else:
-            shift = stage.bias.abs().reshape(-1, *[1] * (len(stage.out_shape) - 1)) + self.offset
-            sums = stage.apply_abs(largest) + shift
-        box = self.share(stage) * sums + _terms(stage) * UNDERFLOW
+        sums = stage.absolute.apply(largest)
+        if isinstance(stage, Affine):
+            sums = sums + (stage.bias.abs().reshape(-1, *[1] * (len(stage.out_shape) - 1)) + self.offset)
+        box = self.share(stage) * sums + stage.terms * UNDERFLOW
         return box.masked_fill(~(sums < LARGEST / 2), float("inf"))
-
-
-def _terms(stage: Affine | AvgPool) -> int:
-    """Products in one output."""
-    if isinstance(stage, Affine):
-        return stage.weight[0].numel()
-    return int((stage.rows != 0).sum(1).max()) * int((stage.columns != 0).sum(1).max())
 
 
 def _shift(norm: _BatchNorm, bias: float) -> float:
@@ -87,3 +75,25 @@ def _shift(norm: _BatchNorm, bias: float) -> float:
         scale = scale * norm.weight.double().abs()
     shift = scale * (bias + norm.running_mean.double().abs())
     return float((shift + norm.bias.double().abs() if norm.affine else shift).max())
+
+
+class _Watch(TorchDispatchMode):
+    """Looks at the result of every operation, also of those that a cast inside the model makes."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for value in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(value, Tensor) and value.is_floating_point() and value.dtype not in KNOWN:
+                kind = str(value.dtype).removeprefix("torch.")
+                raise ModelError(
+                    f"certify must get networks that compute in float32 or float64, got {func} in {kind}; "
+                    "take autocast and casts out of the network"
+                )
+        return result
+
+
+@torch.no_grad()
+def check_precision(model: nn.Module, example: Tensor) -> None:
+    """Raise ModelError where a run on the example computes in anything but float32 or float64."""
+    with _Watch():  # type: ignore[no-untyped-call]
+        model(example.clone())

@@ -1,17 +1,17 @@
-"""The stages a network is made of, each as a map between images of known shape with a known Lipschitz constant.
+"""The stages of a network. Each one maps images of a known shape to images of a known shape.
 
-    Affine      x -> W x + b, a Linear or Conv2d with batch-norm folded in
-    AvgPool     x -> R x C^T per channel, linear with weights >= 0
+    Affine      x -> W x + b, a Linear or Conv2d with its batch-norm folded in
+    AvgPool     x -> R x C^T for every channel: linear, with weights >= 0
     MaxPool, ReLU, Flatten
 
-Every stage has `in_shape` and `out_shape` (one sample), `apply` (a batch) and `lipschitz`, a proven upper value
-of its Lipschitz constant in the Euclidean norm.
+`in_shape` and `out_shape` are those of one sample. `lipschitz` is a proven upper value of the stage's
+Lipschitz constant in the Euclidean norm. `transpose`, of the linear stages, maps outputs to inputs.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -20,116 +20,38 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.grad import conv2d_input
 
-from feta.errors import ModelError
-from feta.layers import padding_of
-from feta.solvers.norms import ROUNDING, NormEstimate, convolve, operator_norm, spectral_norm
+from feta.solvers.norms import ROUNDING, NormEstimate, convolve, operator_norm, pad, spectral_norm
 
 Shape = tuple[int, ...]
+# Norms and radii are moved outward by this factor: float64 loses less than 1e-12 of them.
+OUTWARD = 1 + ROUNDING
 
 
 @dataclass(frozen=True, eq=False)
-class Affine:
-    """x -> W x + b. `layer` says how W acts (a Linear, or a Conv2d's stride, padding, groups)."""
+class Stage(ABC):
+    """One map of the network; `apply` takes a batch."""
 
     name: str
-    layer: nn.Linear | nn.Conv2d
-    weight: Tensor  # as the layer stores it
-    bias: Tensor  # (out,), zeros where the layer has none
     in_shape: Shape
     out_shape: Shape
 
-    def apply(self, x: Tensor) -> Tensor:
-        """W x + b."""
-        return self._act(x, self.weight, self.bias)
-
-    def linear(self, x: Tensor) -> Tensor:
-        """W x."""
-        return self._act(x, self.weight, None)
-
-    def apply_abs(self, x: Tensor) -> Tensor:
-        """|W| x: what the radius of a box becomes."""
-        return self._act(x, self.weight.abs(), None)
-
-    def transpose(self, y: Tensor) -> Tensor:
-        """W^T y, from a batch of outputs to one of inputs."""
-        return self._transpose(y, self.weight)
-
-    def transpose_abs(self, y: Tensor) -> Tensor:
-        """|W|^T y."""
-        return self._transpose(y, self.weight.abs())
-
-    @cached_property
-    def norm(self) -> NormEstimate:
-        """The spectral norm of W as an operator on `in_shape`."""
-        return operator_norm(self.layer, self.in_shape, weight=self.weight)
-
-    @cached_property
-    def matrix_norm(self) -> float:
-        """The spectral norm of the weights as a matrix (out, in), a kernel reshaped: less than the operator's."""
-        return self.norm.value if self.weight.ndim == 2 else spectral_norm(self.weight.flatten(1))
+    @abstractmethod
+    def apply(self, x: Tensor) -> Tensor: ...
 
     @property
     def lipschitz(self) -> float:
-        return self.norm.upper
-
-    @property
-    def bias_norm(self) -> float:
-        """The Euclidean norm of what the bias adds to an output; a convolution adds it at every position."""
-        positions = math.prod(self.out_shape) // len(self.bias)
-        return float(torch.linalg.vector_norm(self.bias.double())) * math.sqrt(positions)
-
-    def minus(self, other: Affine) -> Affine:
-        """The affine map x -> (W - W') x + (b - b')."""
-        if self.weight.shape != other.weight.shape or self.in_shape != other.in_shape:
-            raise ModelError(
-                f"layer '{self.name}' must have the same shape in both networks, got "
-                f"{tuple(self.weight.shape)} and {tuple(other.weight.shape)}"
-            )
-        other_weight, other_bias = other.weight.to(self.weight), other.bias.to(self.bias)
-        return replace(self, weight=self.weight - other_weight, bias=self.bias - other_bias)
-
-    def _act(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        if isinstance(self.layer, nn.Conv2d):
-            return convolve(self.layer, x, weight, bias)
-        return F.linear(x, weight, bias)
-
-    def _transpose(self, y: Tensor, weight: Tensor) -> Tensor:
-        if not isinstance(self.layer, nn.Conv2d):
-            return y @ weight
-        conv = self.layer
-        if conv.padding_mode != "zeros":
-            x = y.new_zeros(len(y), *self.in_shape)
-            back: Tensor = torch.func.vjp(lambda x: convolve(conv, x, weight), x)[1](y)[0]
-            return back
-        left, right, top, bottom = padding_of(conv)
-        channels, height, width = self.in_shape
-        padded = (len(y), channels, height + top + bottom, width + left + right)
-        x = conv2d_input(padded, weight, y, conv.stride, 0, conv.dilation, conv.groups)
-        cut: Tensor = x[:, :, top : top + height, left : left + width]
-        return cut
+        return 1.0
 
 
-@dataclass(frozen=True, eq=False)
-class ReLU:
+class ReLU(Stage):
     """x -> max(x, 0)."""
-
-    name: str
-    in_shape: Shape
-    out_shape: Shape
-    lipschitz: float = 1.0
 
     def apply(self, x: Tensor) -> Tensor:
         return x.relu()
 
 
-@dataclass(frozen=True, eq=False)
-class Flatten:
+class Flatten(Stage):
     """The same numbers in another shape."""
-
-    name: str
-    in_shape: Shape
-    out_shape: Shape
-    lipschitz: float = 1.0
 
     def apply(self, x: Tensor) -> Tensor:
         return x.reshape(len(x), *self.out_shape)
@@ -139,85 +61,170 @@ class Flatten:
 
 
 @dataclass(frozen=True, eq=False)
-class MaxPool:
+class Affine(Stage):
+    """x -> W x + b. `layer` says how W acts: as a matrix, or with a Conv2d's stride, padding and groups."""
+
+    layer: nn.Linear | nn.Conv2d
+    weight: Tensor  # as the layer stores it
+    bias: Tensor  # (out,), zeros where the layer has none
+
+    def apply(self, x: Tensor) -> Tensor:
+        if isinstance(self.layer, nn.Conv2d):
+            return convolve(self.layer, x, self.weight, self.bias)
+        return F.linear(x, self.weight, self.bias)
+
+    def transpose(self, y: Tensor) -> Tensor:
+        """W^T y."""
+        conv = self.layer
+        if isinstance(conv, nn.Linear):
+            return y @ self.weight
+        image = y.new_zeros(len(y), *self.in_shape)
+        padded, unpad = torch.func.vjp(lambda x: pad(conv, x), image)[:2]
+        x = conv2d_input(padded.shape, self.weight, y, conv.stride, 0, conv.dilation, conv.groups)
+        back: Tensor = unpad(x)[0]
+        return back
+
+    def with_weight(self, weight: Tensor) -> Affine:
+        """The linear map by other weights, without a bias."""
+        return replace(self, weight=weight, bias=torch.zeros_like(self.bias))
+
+    @cached_property
+    def absolute(self) -> Affine:
+        """x -> |W| x: what becomes of the half-widths of a box."""
+        return self.with_weight(self.weight.abs())
+
+    @property
+    def terms(self) -> int:
+        """The number of products in one output."""
+        return self.weight[0].numel()
+
+    @cached_property
+    def norm(self) -> NormEstimate:
+        """The spectral norm of W as an operator on `in_shape`."""
+        return operator_norm(self.layer, self.in_shape, weight=self.weight)
+
+    @property
+    def lipschitz(self) -> float:
+        return self.norm.upper
+
+    @cached_property
+    def matrix_norm(self) -> float:
+        """The norm of the weights as a matrix (out, in): at most the operator's norm."""
+        return self.norm.value if self.weight.ndim == 2 else spectral_norm(self.weight.flatten(1))
+
+    @property
+    def bias_norm(self) -> float:
+        """The Euclidean norm of what the bias adds to an output; a convolution adds it at every position."""
+        positions = math.prod(self.out_shape) // len(self.bias)
+        return float(torch.linalg.vector_norm(self.bias.double())) * math.sqrt(positions)
+
+    @cached_property
+    def row_norms(self) -> Tensor:
+        """The Euclidean norm of each row of W, in the shape of an output."""
+        if isinstance(self.layer, nn.Conv2d) and self.layer.padding_mode != "zeros":
+            # Padding repeats pixels, whose weights then add up; no row is longer than the operator's norm.
+            return self.weight.new_full(self.out_shape, self.lipschitz)
+        return self.with_weight(self.weight.square()).apply(self.weight.new_ones(1, *self.in_shape))[0].sqrt()
+
+    def rows(self, units: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows (n, R, ...) and biases (n, R) of units (n, R), which count through the flat output."""
+        bias = self.bias[units // math.prod(self.out_shape[1:])]
+        if self.weight.ndim == 2:
+            return self.weight[units], bias
+        ones = self.weight.new_zeros(*units.shape, math.prod(self.out_shape)).scatter(2, units[..., None], 1)
+        return self.transpose(ones.reshape(-1, *self.out_shape)).unflatten(0, units.shape), bias
+
+
+@dataclass(frozen=True, eq=False)
+class AvgPool(Stage):
+    """Means of windows: down @ image @ across^T for every channel, with any padding and divisor."""
+
+    down: Tensor  # (height out, height in): the means along one axis
+    across: Tensor  # (width out, width in)
+
+    def apply(self, x: Tensor) -> Tensor:
+        return self.down @ x @ self.across.t()
+
+    def transpose(self, y: Tensor) -> Tensor:
+        return self.down.t() @ y @ self.across
+
+    @property
+    def absolute(self) -> AvgPool:
+        return self
+
+    @property
+    def terms(self) -> int:
+        return math.prod(int((means != 0).sum(1).max()) for means in (self.down, self.across))
+
+    @cached_property
+    def lipschitz(self) -> float:
+        """Exact: the norm of a Kronecker product is the product of the norms."""
+        return spectral_norm(self.down) * spectral_norm(self.across) * OUTWARD
+
+    @property
+    def row_norms(self) -> Tensor:
+        return torch.outer(self.down.norm(dim=1), self.across.norm(dim=1))
+
+
+Summing = Affine | AvgPool  # the stages whose outputs are sums of products, and so get rounded
+
+
+@dataclass(frozen=True, eq=False)
+class MaxPool(Stage):
     """The largest value of each window; `pool` says which windows."""
 
-    name: str
     pool: nn.MaxPool2d
-    in_shape: Shape
-    out_shape: Shape
 
     def apply(self, x: Tensor) -> Tensor:
         result: Tensor = self.pool(x)
         return result
 
-    @property
-    def overlap(self) -> int:
-        """The number of windows the busiest pixel is in: 1 where the stride is at least a window's extent."""
-        pool = self.pool
-        busiest = 1
-        for axis in (0, 1):
-            kernel, stride, padding, dilation = (
-                _pair(v)[axis] for v in (pool.kernel_size, pool.stride, pool.padding, pool.dilation)
-            )
-            starts = [o * stride - padding for o in range(self.out_shape[1 + axis])]
-            seen = [start + dilation * tap for start in starts for tap in range(kernel)]
-            counts = Counter(place for place in seen if 0 <= place < self.in_shape[1 + axis])
-            busiest *= max(counts.values(), default=1)
-        return busiest
-
-    @property
-    def lipschitz(self) -> float:
-        # |max over w of x - max over w of y|^2 <= sum over w of |x - y|^2, and a pixel is in `overlap` windows.
-        return math.sqrt(self.overlap)
-
-
-@dataclass(frozen=True, eq=False)
-class AvgPool:
-    """Means of windows: rows @ image @ columns^T for every channel, any padding and divisor included."""
-
-    name: str
-    rows: Tensor  # (height out, height in)
-    columns: Tensor  # (width out, width in)
-    in_shape: Shape
-    out_shape: Shape
-
-    def apply(self, x: Tensor) -> Tensor:
-        return self.rows @ x @ self.columns.t()
-
-    def transpose(self, y: Tensor) -> Tensor:
-        return self.rows.t() @ y @ self.columns
-
     @cached_property
+    def pixels(self) -> Tensor:
+        """(window, positions): the numbers of the pixels in each window; padding counts as one pixel more."""
+        pool, (height, width) = self.pool, self.in_shape[1:]
+        settings = pool.kernel_size, pool.stride, pool.padding, pool.dilation
+        kernel, stride, before, dilation = map(pair, settings)
+        # To the end of the last window: beyond the edge with ceil_mode, or short of it, and then negative.
+        bottom, right = (
+            (out - 1) * stride[a] + dilation[a] * (kernel[a] - 1) + 1 - before[a] - self.in_shape[1 + a]
+            for a, out in enumerate(self.out_shape[1:])
+        )
+        numbers = torch.arange(height * width, dtype=torch.float64).view(1, 1, height, width)
+        padded = F.pad(numbers, (before[1], right, before[0], bottom), value=height * width)
+        return F.unfold(padded, kernel, dilation, 0, stride)[0].long()
+
+    def windows(self, x: Tensor) -> Tensor:
+        """(n, channels, window, positions): the values in every window, -inf for padding."""
+        return F.pad(x.flatten(2), (0, 1), value=-math.inf)[..., self.pixels.to(x.device)]
+
+    @property
     def lipschitz(self) -> float:
-        """Exact: the norm of a Kronecker product is the product of the norms."""
-        return spectral_norm(self.rows) * spectral_norm(self.columns) * (1 + ROUNDING)
+        """The root of the number of windows the busiest pixel is in.
 
-
-Stage = Affine | ReLU | Flatten | MaxPool | AvgPool
+        |max over w of x - max over w of y|^2 <= sum over w of |x - y|^2, added up over the windows w.
+        """
+        counts = torch.bincount(self.pixels.flatten(), minlength=math.prod(self.in_shape[1:]) + 1)
+        return math.sqrt(int(counts[:-1].max()))
 
 
 def window_means(pool: nn.AvgPool2d | nn.AdaptiveAvgPool2d, size_in: int, size_out: int, axis: int) -> Tensor:
     """(size_out, size_in): row o takes the mean over the o-th window along one axis."""
-    means = torch.zeros(size_out, size_in, dtype=torch.float64)
-    for place in range(size_out):
-        if isinstance(pool, nn.AdaptiveAvgPool2d):
-            start, end = place * size_in // size_out, -(-(place + 1) * size_in // size_out)
-            count = end - start
-        else:
-            padding = _pair(pool.padding)[axis]
-            start = place * _pair(pool.stride)[axis] - padding
-            end = min(start + _pair(pool.kernel_size)[axis], size_in + padding)
-            count = end - start
-        inside = slice(max(start, 0), min(end, size_in))
-        if isinstance(pool, nn.AvgPool2d):
-            if not pool.count_include_pad:
-                count = inside.stop - inside.start
-            if pool.divisor_override:
-                count = 1  # the caller divides
-        means[place, inside] = 1 / count
-    return means
+    units = torch.eye(size_in, dtype=torch.float64)[None]
+    if isinstance(pool, nn.AdaptiveAvgPool2d):
+        return F.adaptive_avg_pool1d(units, size_out)[0].t()
+    kernel, stride, padding = (pair(v)[axis] for v in (pool.kernel_size, pool.stride, pool.padding))
+    means = F.avg_pool1d(units, kernel, stride, padding, pool.ceil_mode, pool.count_include_pad)[0].t()
+    # A divisor of the user's own divides plain sums, and does so once for both axes.
+    return means if pool.divisor_override is None else (means != 0).double()
 
 
-def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
+def length(values: Tensor) -> Tensor:
+    """(n,) Euclidean norms of a batch."""
+    norms: Tensor = torch.linalg.vector_norm(values.flatten(1), dim=1)
+    return norms
+
+
+def pair(value: int | tuple[int, ...]) -> tuple[int, int]:
+    """A setting for both axes, from one for each or one for both."""
     return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))

@@ -13,7 +13,7 @@ from feta.cli.options import DataDir, DataName, Device, Json, Whole
 from feta.errors import ConfigError
 
 if TYPE_CHECKING:
-    from feta.theory.report import BoundsReport
+    from feta.theory.bounds import BoundsReport
     from feta.theory.theorems import Bound
 
 LN10 = math.log(10)
@@ -65,7 +65,7 @@ def bounds(
     import torch
 
     from feta.cli.subject import open_pair
-    from feta.theory.report import generalisation_bounds
+    from feta.theory.bounds import generalisation_bounds
     from feta.theory.robustness import Manifold
 
     for name, value, least in (("samples", samples, 100), ("starts", starts, 0)):

@@ -1,6 +1,6 @@
 """Spectral norms: of a matrix by its singular values, of a convolution as the operator it is.
 
-A convolution with its stride, dilation, padding and groups is a linear map between images; its norm is not
+A convolution with its stride, dilation, padding and groups is a linear map between images. Its norm is not
 that of the reshaped kernel. `operator_norm` gives two values that enclose it:
 
     value   from below: the largest Ritz value of a block power iteration on the operator itself
@@ -62,34 +62,34 @@ def operator_norm(
     max_iterations: int = 300,
     seed: int = 0,
 ) -> NormEstimate:
-    """The norm of a Linear or Conv2d, bias left out, on inputs of a shape (without the batch).
+    """The norm of a Linear or Conv2d without its bias.
 
-    `weight` stands in for the layer's own, for the norm of a perturbation.
+    layer: says how the weights act on images.
+    input_shape: of one input, without the batch.
+    weight: stands in for the layer's own, for the norm of a perturbation.
+    tolerance, max_iterations, seed: of the iteration for the value from below.
     """
-    used = _weight(layer, weight)
-    if isinstance(layer, nn.Linear):
-        norm = spectral_norm(used)
-        return NormEstimate(norm, norm * (1 + ROUNDING))
-    conv = _checked(layer, input_shape)
-    upper = operator_upper(conv, input_shape, weight=used)
+    used = _checked(layer, input_shape, weight)
+    upper = operator_upper(layer, input_shape, weight=used)
+    if not isinstance(layer, nn.Conv2d):
+        return NormEstimate(spectral_norm(used), upper)
     if upper == 0:
         return NormEstimate(0.0, 0.0)
-    start = torch.Generator().manual_seed(seed)
     # Of norm one: the iteration squares, and squares of very small or large weights leave the range of numbers.
     value, converged, steps = _power_iteration(
-        conv, used.double() / upper, input_shape, 1.0, tolerance, max_iterations, start
+        layer, used / upper, input_shape, tolerance, max_iterations, seed
     )
     return NormEstimate(upper * min(value, 1.0), upper, converged, steps)
 
 
 def operator_upper(layer: nn.Module, input_shape: Sequence[int], *, weight: Tensor | None = None) -> float:
     """The proven value of `operator_norm` alone: no iteration, a Fourier transform of the kernel."""
-    used = _weight(layer, weight)
-    if isinstance(layer, nn.Linear):
+    used = _checked(layer, input_shape, weight)
+    if not isinstance(layer, nn.Conv2d):
         return spectral_norm(used) * (1 + ROUNDING)
-    conv = _checked(layer, input_shape)
-    kernel, size = _stride_one(conv, used, input_shape)
-    return periodic_norm(kernel, size, conv.groups) * math.sqrt(_repeats(conv, input_shape)) * (1 + ROUNDING)
+    kernel, size = _stride_one(layer, used, input_shape)
+    repeats = math.sqrt(_repeats(layer, input_shape))
+    return periodic_norm(kernel, size, layer.groups) * repeats * (1 + ROUNDING)
 
 
 def periodic_norm(kernel: Tensor, size: tuple[int, int], groups: int = 1) -> float:
@@ -113,70 +113,54 @@ def periodic_norm(kernel: Tensor, size: tuple[int, int], groups: int = 1) -> flo
 
 
 def _power_iteration(
-    conv: nn.Conv2d,
-    weight: Tensor,
-    shape: Sequence[int],
-    upper: float,
-    tolerance: float,
-    max_iterations: int,
-    generator: torch.Generator,
+    conv: nn.Conv2d, weight: Tensor, shape: Sequence[int], tolerance: float, max_iterations: int, seed: int
 ) -> tuple[float, bool, int]:
-    """Block power iteration on A^T A: (value, settled, steps).
+    """Block power iteration on A^T A, for weights whose norm is at most 1: (value, settled, steps).
 
-    Settled when the leading pair's residual is small, or the value is at the proven one: with many singular
-    values close together the pair itself may turn for long after its value is known.
+    It has settled when the leading pair's residual is small, or the value is 1: with many singular values close
+    together the pair itself may turn for long after its value is known.
     """
+    generator = torch.Generator().manual_seed(seed)
     block = min(BLOCK, shape[0] * shape[1] * shape[2])
     start = torch.randn(block, *shape, generator=generator, dtype=torch.float64)
     Q = torch.linalg.qr(start.flatten(1).t())[0].to(weight.device)  # (inputs, block)
     value = 0.0
     for step in range(1, max_iterations + 1):
-        forward, back = _both_ways(conv, weight, Q.t().reshape(block, *shape))
-        Y, G = forward.flatten(1).t(), back.flatten(1).t()  # A Q and A^T A Q
+        # The transpose of a linear map is its own gradient.
+        forward, pull = torch.func.vjp(lambda x: convolve(conv, x, weight), Q.t().reshape(block, *shape))[:2]
+        Y, G = forward.flatten(1).t(), pull(forward)[0].flatten(1).t()  # A Q and A^T A Q
         _, singular, Vh = torch.linalg.svd(Y, full_matrices=False)
         value = float(singular[0])
         lead = Q @ Vh[0]
         residual = float(torch.linalg.vector_norm(G @ Vh[0] - value**2 * lead))
-        if residual <= tolerance * value**2 or value >= (1 - tolerance) * upper:
+        if residual <= tolerance * value**2 or value >= 1 - tolerance:
             return value, True, step
         Q = torch.linalg.qr(G)[0]
     return value, False, max_iterations
 
 
-@torch.enable_grad()
-def _both_ways(conv: nn.Conv2d, weight: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """A x and A^T A x; the transpose is what the operator's own gradient is."""
-    x = x.detach().requires_grad_()
-    y = convolve(conv, x, weight)
-    (back,) = torch.autograd.grad(y, x, y.detach())
-    return y.detach(), back
-
-
 def convolve(conv: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """The layer with other weights, and without a bias where none is given."""
-    mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
-    return F.conv2d(
-        F.pad(x, padding_of(conv), mode=mode), weight, bias, conv.stride, 0, conv.dilation, conv.groups
-    )
+    return F.conv2d(pad(conv, x), weight, bias, conv.stride, 0, conv.dilation, conv.groups)
+
+
+def pad(conv: nn.Conv2d, x: Tensor) -> Tensor:
+    """What the layer's kernel moves over: the images with their padding."""
+    return F.pad(x, padding_of(conv), mode="constant" if conv.padding_mode == "zeros" else conv.padding_mode)
 
 
 def _stride_one(conv: nn.Conv2d, weight: Tensor, shape: Sequence[int]) -> tuple[Tensor, tuple[int, int]]:
     """The kernel with stride 1 and dilation 1 that does the same, and a torus on which nothing wraps."""
     (step_h, step_w), (gap_h, gap_w) = conv.stride, conv.dilation
-    rows, columns = weight.shape[2:]
-    taps = [gap_h * (rows - 1) + 1, gap_w * (columns - 1) + 1]
-    height, width = (-(-tap // step) * step for tap, step in zip(taps, (step_h, step_w), strict=True))
-    spread = weight.new_zeros(*weight.shape[:2], height, width)
-    spread[:, :, : taps[0] : gap_h, : taps[1] : gap_w] = weight
+    rows, columns = (gap * (k - 1) + 1 for gap, k in zip(conv.dilation, weight.shape[2:], strict=True))
+    spread = weight.new_zeros(*weight.shape[:2], rows + -rows % step_h, columns + -columns % step_w)
+    spread[:, :, :rows:gap_h, :columns:gap_w] = weight
     phases = spread.unflatten(3, (-1, step_w)).unflatten(2, (-1, step_h))  # (o, i, h, step_h, w, step_w)
     kernel = phases.permute(0, 1, 3, 5, 2, 4).flatten(1, 3)
     left, right, top, bottom = padding_of(conv)
-    padded = (shape[1] + top + bottom, shape[2] + left + right)
-    lines = [
-        -(-size // step) + side - 1
-        for size, step, side in zip(padded, (step_h, step_w), kernel.shape[2:], strict=True)
-    ]
-    return kernel, (lines[0], lines[1])
+    height = -(-(shape[1] + top + bottom) // step_h) + kernel.shape[2] - 1
+    width = -(-(shape[2] + left + right) // step_w) + kernel.shape[3] - 1
+    return kernel, (height, width)
 
 
 def _repeats(conv: nn.Conv2d, shape: Sequence[int]) -> int:
@@ -188,24 +172,19 @@ def _repeats(conv: nn.Conv2d, shape: Sequence[int]) -> int:
     return int(torch.bincount(shown.flatten().long()).max())
 
 
-def _weight(layer: nn.Module, weight: Tensor | None) -> Tensor:
+def _checked(layer: nn.Module, shape: Sequence[int], weight: Tensor | None) -> Tensor:
+    """The weights to use, in float64."""
     if not isinstance(layer, nn.Linear | nn.Conv2d):
         raise ModelError(f"operator_norm must get a Linear or a Conv2d, got {type(layer).__name__}")
     used = layer.weight if weight is None else weight
     if used.shape != layer.weight.shape:
         raise ConfigError(f"weight must have shape {tuple(layer.weight.shape)}, got {tuple(used.shape)}")
     _check_finite(used, "operator_norm")
-    return used.detach().double()
-
-
-def _checked(layer: nn.Module, shape: Sequence[int]) -> nn.Conv2d:
-    if not isinstance(layer, nn.Conv2d):  # pragma: no cover - callers have looked
-        raise ModelError("must be a Conv2d")
-    if len(shape) != 3 or shape[0] != layer.in_channels:
+    if isinstance(layer, nn.Conv2d) and (len(shape) != 3 or shape[0] != layer.in_channels):
         raise ConfigError(
             f"input_shape must be ({layer.in_channels}, height, width), without the batch, got {tuple(shape)}"
         )
-    return layer
+    return used.detach().double()
 
 
 def _check_finite(values: Tensor, where: str) -> None:

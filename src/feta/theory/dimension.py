@@ -1,4 +1,4 @@
-"""Intrinsic dimension of data, estimated from rows, three ways.
+"""Intrinsic dimension of data, estimated from rows in three ways, and how many balls cover the data.
 
     two_nn              nearest-neighbour ratios μ = r2 / r1 follow P(μ > t) = t^(−k): the slope of −ln(1 − F)
                         over ln μ, largest tenth left out (Facco et al. 2017)
@@ -10,6 +10,16 @@ The first two look at scales between neighbours and see curved manifolds; PCA se
 value for the others. With n rows, estimates above about 2 log10 n are known to fall short (Eckmann and Ruelle
 1992), and noise of the scale of r1 raises them; on a lattice, where all ratios are one, two_nn is infinite. None of
 them is a bound.
+
+A set is C_M-regular of dimension k when (C_M / r)^k balls of radius r cover it, for every r. Taking the farthest
+row as the next centre gives, for each count n, a radius r_n with two properties: n balls of radius r_n cover the
+rows, and the first n centres are at least r_(n-1) from each other. So
+
+    estimate   max over n of r_n · n^(1/k)              (covers of the rows that were seen)
+    lower      max over n of r_(n-1) / 2 · n^(1/k)      (proven: no ball of a smaller radius holds two centres)
+
+Any set that holds these rows and is C_M-regular with this k has C_M >= lower. No sample proves anything from above:
+rows that were not drawn may need any number of further balls. A bound that uses the estimate is conditional on it.
 """
 
 from __future__ import annotations
@@ -22,6 +32,7 @@ import torch
 from torch import Tensor
 
 from feta.errors import ConfigError
+from feta.theory.robustness import Manifold
 
 DISCARDED = 0.1  # the largest ratios, where the density is least even
 CHUNK = 500  # rows of the distance matrix at a time
@@ -38,11 +49,6 @@ class Dimension:
     rows: int  # different ones; copies say nothing
     ambient: int
 
-    @property
-    def trusted_up_to(self) -> float:
-        """About the largest dimension so many rows can show."""
-        return 2 * math.log10(self.rows)
-
 
 def intrinsic_dimension(
     rows: Tensor,
@@ -52,7 +58,17 @@ def intrinsic_dimension(
     n_rows: int = 2000,
     seed: int = 0,
 ) -> Dimension:
-    """All three estimates from samples as rows (flattened); at most `n_rows` of them, drawn by `seed`."""
+    """All three estimates of the dimension of a cloud of points.
+
+    rows: floats, a sample per row; each is flattened.
+    neighbours: the smallest and the largest neighbourhood of the maximum likelihood estimate.
+    energies: the shares of the variance for which PCA counts components.
+    n_rows: at most so many rows are used, drawn by `seed`.
+
+    Returns a Dimension. Raises ConfigError where there are too few different rows or they are not finite.
+
+    >>> intrinsic_dimension(images).two_nn
+    """
     points = sample_rows(rows, n_rows, seed)
     least, most = neighbours
     if not 2 <= least <= most:
@@ -81,8 +97,8 @@ def two_nn(distances: Tensor) -> float:
     kept = logs[: max(2, round(n * (1 - DISCARDED)))]
     ranks = torch.arange(1, len(kept) + 1, dtype=kept.dtype, device=kept.device)
     heights = -torch.log1p(-ranks / (n + 1))
-    squares = float((kept**2).sum())
-    return float((kept * heights).sum()) / squares if squares > 0 else math.inf
+    squares = (kept**2).sum()
+    return float((kept * heights).sum() / squares) if squares > 0 else math.inf
 
 
 def maximum_likelihood(distances: Tensor, least: int, most: int) -> float:
@@ -101,10 +117,9 @@ def pca(points: Tensor, energies: tuple[float, ...]) -> dict[float, int]:
         if not 0 < energy <= 1:
             raise ConfigError(f"energies must be in (0, 1], got {energy}")
     centred = points - points.mean(0)
-    wide = centred.shape[1] > len(centred)  # the smaller of the two Gram matrices has all the variance
-    values = (
-        torch.linalg.eigvalsh(centred @ centred.t() if wide else centred.t() @ centred).flip(0).clamp_min(0)
-    )
+    if centred.shape[1] <= len(centred):  # the smaller of the two Gram matrices has all the variance
+        centred = centred.t()
+    values = torch.linalg.eigvalsh(centred @ centred.t()).flip(0).clamp_min(0)
     shares = values.cumsum(0) / values.sum()
     return {e: int((shares < e * (1 - 1e-12)).sum()) + 1 for e in energies}
 
@@ -140,3 +155,60 @@ def sample_rows(rows: Tensor, n_rows: int, seed: int) -> Tensor:
         raise ConfigError("rows must be finite, got inf or NaN")
     centred: Tensor = points - points.mean(0)  # distances by matrix products are better around zero
     return centred
+
+
+@dataclass(frozen=True)
+class Regularity:
+    """C_M of rows for a given dimension."""
+
+    dimension: float
+    estimate: float
+    lower: float
+    rows: int
+    balls: int  # the largest cover looked at
+    slope: float  # −d ln n / d ln r between a quarter of the balls and all: the dimension these covers show
+
+    @property
+    def manifold(self) -> Manifold:
+        return Manifold(self.dimension, self.estimate, "measured")
+
+
+def covering_radii(points: Tensor, balls: int) -> Tensor:
+    """(balls,) radius r_n at which the first n farthest-point centres cover all points.
+
+    The first centre is the point nearest to the mean.
+    """
+    centre = int(points.sub(points.mean(0)).norm(dim=1).argmin())
+    distance = points.sub(points[centre]).norm(dim=1)
+    radii = []
+    for _ in range(balls):
+        farthest = int(distance.argmax())
+        radii.append(float(distance[farthest]))
+        distance = torch.minimum(distance, points.sub(points[farthest]).norm(dim=1))
+    return torch.tensor(radii, dtype=torch.float64)
+
+
+def regularity(
+    rows: Tensor, dimension: float, *, balls: int = 200, n_rows: int = 2000, seed: int = 0
+) -> Regularity:
+    """C_M for a dimension, from covers of up to `n_rows` rows by up to `balls` balls."""
+    if not dimension > 0:
+        raise ConfigError(f"dimension must be > 0, got {dimension}")
+    points = sample_rows(rows, n_rows, seed)
+    # A cover with nearly as many balls as rows counts rows, not volume.
+    balls = min(balls, len(points) // 4)
+    if balls < 4:
+        raise ConfigError(f"regularity must get at least 16 different rows, got {len(points)}")
+    radii = covering_radii(points, balls)
+    counts = torch.arange(1, balls + 1, dtype=torch.float64)
+    scale = counts ** (1 / dimension)
+    quarter = max(balls // 4, 1)
+    steps = torch.log(radii[quarter - 1] / radii[-1])
+    return Regularity(
+        dimension=dimension,
+        estimate=float((radii * scale).max()),
+        lower=float((radii[:-1] / 2 * scale[1:]).max()),
+        rows=len(points),
+        balls=balls,
+        slope=float(torch.log(counts[-1] / quarter) / steps) if steps > 0 else float("inf"),
+    )

@@ -8,6 +8,10 @@ What is left of the margin γ gives a bound on the generalisation error by `robu
     sound   γ₂ >= min over samples j of (o_j − lost_j) / L₂,   o_j = gap_j / sqrt(2),   L₂ of the pruned network
             5.1: lost_j = gain_i e_ij                                    5.2: lost_j = sum over i of gain_i e_ij
 
+The gap of a sample is its largest output minus the second largest. The printed score o is v·f(x) with
+v = sqrt(2) (δ_g − δ_j), a vector of norm 2, so that "score <= Lipschitz constant · distance to the boundary" fails
+by a factor of two; with v of norm 1 it is gap / sqrt(2).
+
 Proof of the sound margin. Let x be a point to which the pruned network g2 does not give sample j's class c: some
 unit v = (δ_c − δ_k)/sqrt(2) has v·f2(x) <= 0. Then o_j <= v·f1(x_j) − v·f2(x)
 <= ‖f1(x_j) − f2(x_j)‖ + ‖f2(x_j) − f2(x)‖ <= lost_j + L₂ ‖x_j − x‖. Errors are met at sample j alone, so C1 is
@@ -15,24 +19,39 @@ never needed at an unknown point; with x = x_j it follows that a positive margin
 lost_j: change the layers one by one from the last to the first; each change meets the input the layer has in the
 dense network and passes through pruned layers behind it (for 5.1: through unchanged ones). No condition on ‖H_i‖,
 biases included, no D.
+
+`three_steps` is the paper's procedure for a margin that pruning takes to zero: go from dense to pruned until
+γ − lost reaches zero, compute everything anew there, start again. On the straight line the printed loss grows in
+proportion to the way gone, so the zero is met at a share γ / lost of the way that is left. Margins of real networks
+are many orders of magnitude under that loss, and the number of restarts is as large: `log_needed`. Only the last
+start counts for the bound of the last network, and it may be that network itself: `by_itself` is where this ends.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from feta.certificates.chain import Chain
-from feta.theory.margins import Form, log_left, log_scores
-from feta.theory.perturbation import LayerChange, Perturbation, log_lipschitz, log_matrix_product
+from feta.errors import ConfigError
+from feta.theory.perturbation import (
+    LayerChange,
+    Perturbation,
+    blend,
+    log_lipschitz,
+    log_matrix_product,
+    measure,
+)
 from feta.theory.robustness import Setting, log, log_sum
 
+Form = Literal["paper", "sound"]
 Theorem = Literal["5.1", "5.2", "dense", "pruned"]  # the last two: a network by itself
+SCORE_FACTOR: dict[Form, float] = {"paper": math.sqrt(2), "sound": 1 / math.sqrt(2)}
 
 
 @dataclass(frozen=True)
@@ -63,50 +82,44 @@ class Bound:
 def one_layer(seen: Perturbation, layer: LayerChange, setting: Setting, form: Form) -> Bound:
     """Theorem 5.1: only `layer` is pruned."""
     if form == "paper":
-        log_lost = log(layer.largest_error) + layer.log_matrix_gain
-        return from_loss(seen.dense, seen.gaps, log_lost, setting, "5.1", layer.name)
-    product = layer.log_reach + log(layer.pruned.norm.upper) + layer.log_gain
-    return _sound(seen, setting, "5.1", layer.errors.log() + layer.log_gain, product, layer.name)
+        log_lost = _same(log(layer.largest_error) + layer.log_matrix_gain)
+        product = log_matrix_product(seen.dense.stages)
+    else:
+        log_lost = layer.errors.log() + layer.log_gain
+        before = log_lipschitz(seen.dense.stages[: layer.place])
+        product = before + log(layer.pruned.norm.upper) + layer.log_gain
+    return _bound(setting, "5.1", form, seen.gaps, log_lost, product, layer.dense.name)
 
 
 def all_layers(seen: Perturbation, setting: Setting, form: Form) -> Bound:
     """Theorem 5.2: all layers are pruned."""
-    if form == "paper":
-        log_lost = printed_loss(seen.dense, seen.pruned, seen.largest_input)
-        return from_loss(seen.dense, seen.gaps, log_lost, setting)
-    return _sound(seen, setting, "5.2", seen.log_shifts, log_lipschitz(seen.pruned.stages))
-
-
-def printed_loss(dense: Chain, pruned: Chain, largest_input: float) -> float:
-    """ln of the loss of 5.2 as printed, e D² sum ‖H_i‖/‖W_i‖, times the product of norms: in units of the output."""
-    pairs = [
-        (w.minus(u).matrix_norm, w.matrix_norm) for w, u in zip(dense.affines, pruned.affines, strict=True)
-    ]
-    terms = [log(change) - log(norm) for change, norm in pairs if change]
-    lost = 1 + 2 * log(largest_input) + log_sum(*terms) + log_matrix_product(dense.stages)
-    return math.inf if math.isnan(lost) else lost  # a layer of zeros both divides and multiplies: all is lost
-
-
-def from_loss(
-    dense: Chain,
-    gap: Tensor,
-    log_lost: float,
-    setting: Setting,
-    theorem: Theorem = "5.2",
-    layer: str | None = None,
-) -> Bound:
-    """The printed bound: one loss for all samples, set against the smallest score."""
-    scores, lost = log_scores(gap, "paper"), torch.tensor([log_lost], dtype=torch.float64)
-    product = log_matrix_product(dense.stages)
-    return _bound(setting, theorem, "paper", scores.min()[None], lost, product, scores, layer)
+    if form == "sound":
+        product = log_lipschitz(seen.pruned.stages)
+        return _bound(setting, "5.2", form, seen.gaps, seen.log_shifts, product)
+    # The printed loss times the product of norms, to be in units of the output.
+    product = log_matrix_product(seen.dense.stages)
+    changes = ((layer.difference.matrix_norm, layer.dense.matrix_norm) for layer in seen.layers)
+    terms = [log(change) - log(norm) for change, norm in changes if change]
+    lost = 1 + 2 * log(seen.largest_input) + log_sum(*terms) + product
+    # A layer of zeros both divides and multiplies: all is lost.
+    return _bound(setting, "5.2", form, seen.gaps, _same(math.inf if math.isnan(lost) else lost), product)
 
 
 def by_itself(seen: Perturbation, setting: Setting, form: Form, which: Theorem = "pruned") -> Bound:
     """The bound of one network by its own scores and norms: nothing is lost."""
-    gap, chain = (seen.pruned_gaps, seen.pruned) if which == "pruned" else (seen.gaps, seen.dense)
+    gaps, chain = (seen.pruned_gaps, seen.pruned) if which == "pruned" else (seen.gaps, seen.dense)
     product = log_matrix_product if form == "paper" else log_lipschitz
-    scores, nothing = log_scores(gap, form), torch.tensor([-math.inf], dtype=torch.float64)
-    return _bound(setting, which, form, scores, nothing, product(chain.stages), scores, None)
+    return _bound(setting, which, form, gaps, _same(-math.inf), product(chain.stages))
+
+
+def every_bound(seen: Perturbation, setting: Setting, form: Form) -> list[Bound]:
+    """5.1 for each layer, 5.2, and both networks by themselves."""
+    whole = (
+        all_layers(seen, setting, form),
+        by_itself(seen, setting, form),
+        by_itself(seen, setting, form, "dense"),
+    )
+    return [*(one_layer(seen, layer, setting, form) for layer in seen.layers), *whole]
 
 
 def lemma_applies(layers: Sequence[LayerChange]) -> bool:
@@ -114,43 +127,36 @@ def lemma_applies(layers: Sequence[LayerChange]) -> bool:
     return all(x.difference.matrix_norm <= x.dense.matrix_norm / len(layers) for x in layers)
 
 
-def _sound(
-    seen: Perturbation,
-    setting: Setting,
-    theorem: Theorem,
-    log_lost: Tensor,
-    log_product: float,
-    layer: str | None = None,
-) -> Bound:
-    """Every sample with its own score and its own loss; the least that is left counts."""
-    scores = log_scores(seen.gaps, "sound")
-    return _bound(setting, theorem, "sound", scores, log_lost, log_product, scores, layer)
+def _same(log_lost: float) -> Tensor:
+    """One loss for all samples, set against the smallest score."""
+    return torch.tensor([log_lost], dtype=torch.float64)
 
 
 def _bound(
     setting: Setting,
     theorem: Theorem,
     form: Form,
-    log_score: Tensor,
+    gaps: Tensor,
     log_lost: Tensor,
     log_product: float,
-    scores: Tensor,
-    layer: str | None,
+    layer: str | None = None,
 ) -> Bound:
-    left = float(log_left(log_score, log_lost).min())
-    shares = torch.where(log_score == -math.inf, math.inf, log_lost - log_score)
-    gone = left == -math.inf
-    margin = math.nan if gone else _quotient(left, log_product)
+    """What is left of the scores after a loss, over the product of norms, and the bound that it gives."""
+    scores = gaps.double().log() + math.log(SCORE_FACTOR[form])  # minus infinity at a tie
+    lost = torch.where(scores == -math.inf, math.inf, log_lost - scores)  # ln of the share that is lost
+    left = torch.where(lost < 0, scores + torch.log1p(-lost.clamp(max=0).exp()), -math.inf)
+    least = float(left.min())
+    margin = None if least == -math.inf else _quotient(least, log_product)
     return Bound(
         theorem,
         form,
         setting.manifold.source,
         layer,
-        _quotient(float(scores.min()), log_product),
-        float(shares.max()),
-        None if gone else margin,
-        None if gone else getattr(setting, form)(margin),
-        float((log_left(scores, log_lost) > -math.inf).double().mean()),
+        log_gamma=_quotient(float(scores.min()), log_product),
+        log_lost=float(lost.max()),
+        log_margin=margin,
+        log_bound=None if margin is None else getattr(setting, form)(margin),
+        kept=float((left > -math.inf).double().mean()),
     )
 
 
@@ -159,3 +165,57 @@ def _quotient(log_score: float, log_product: float) -> float:
     if log_score == -math.inf:
         return -math.inf
     return math.inf if log_product == -math.inf else log_score - log_product
+
+
+@dataclass(frozen=True)
+class Start:
+    """One start: where on the way, how far the margin carries from there, and the accuracy there."""
+
+    at: float  # share of the way from dense to pruned
+    log_gamma: float
+    log_reach: float  # ln of the share of the rest of the way at which the margin is gone
+    accuracy: float | None  # percent on the samples; None without labels
+
+
+@dataclass(frozen=True)
+class Procedure:
+    """The starts made, and the bound of the pruned network if the last one carries all the way."""
+
+    starts: tuple[Start, ...]
+    bound: Bound | None
+    log_needed: float  # ln of the number of starts, at the pace of the last one; 0: the first one arrived
+
+    @property
+    def arrived(self) -> bool:
+        return self.bound is not None
+
+
+def three_steps(
+    dense: Chain,
+    pruned: Chain,
+    batches: Iterable[Any],
+    setting: Setting,
+    *,
+    labels: Tensor | None = None,
+    max_starts: int = 5,
+) -> Procedure:
+    """Walk from dense to pruned by Theorem 5.2 as printed; every start makes a pass over `batches`."""
+    if max_starts < 1:
+        raise ConfigError(f"max_starts must be >= 1, got {max_starts}")
+    starts: list[Start] = []
+    at, log_needed = 0.0, math.inf
+    for _ in range(max_starts):
+        seen = measure(blend(dense, pruned, at), pruned, batches)
+        bound = all_layers(seen, setting, "paper")
+        reach = -bound.log_lost
+        right = None if labels is None else int((seen.answers == labels.cpu()).sum())
+        accuracy = None if right is None else 100 * right / seen.samples
+        starts.append(Start(at, bound.log_gamma, reach, accuracy))
+        if bound.log_bound is not None:
+            return Procedure(tuple(starts), bound, math.log(len(starts)))
+        log_needed = bound.log_lost  # steps of this size in the rest of the way
+        step = math.exp(reach) * (1 - at)
+        if at + step == at:  # below the resolution of floats: the next start would be this one
+            break
+        at = min(at + step, 1.0)
+    return Procedure(tuple(starts), None, log_needed)

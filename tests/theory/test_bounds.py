@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-import feta
 from feta.errors import ConfigError
-from feta.theory.report import generalisation_bounds
+from feta.theory.bounds import generalisation_bounds
 from feta.theory.robustness import Manifold
 
 X = torch.randn(150, 1, 6, 6, generator=torch.Generator().manual_seed(0))
@@ -81,9 +80,9 @@ def test_batches_and_chunking_do_not_matter():
     dense, pruned = pair()
     manifold = Manifold(5.0, 10.0)
     settings = {"manifold": manifold, "dimension_rows": 0, "max_starts": 0}
-    whole = feta.generalisation_bounds(dense, pruned, X, **settings)
-    parts = feta.generalisation_bounds(dense, pruned, [(x, None) for x in X.split(40)], **settings)
-    once = feta.generalisation_bounds(dense, pruned, iter(X.split(40)), **settings)
+    whole = generalisation_bounds(dense, pruned, X, **settings)
+    parts = generalisation_bounds(dense, pruned, [(x, None) for x in X.split(40)], **settings)
+    once = generalisation_bounds(dense, pruned, iter(X.split(40)), **settings)
     assert whole.dimension is None
     assert whole.procedure is None
     for other in (parts, once):

@@ -1,6 +1,6 @@
 """Two networks and samples in, every quantity and every bound out.
 
-report = feta.generalisation_bounds(model, pruned, images)
+report = generalisation_bounds(model, pruned, images)
 report.bound("5.2", "sound").exponent          # the bound is 10^exponent
 report.layers[0].change.upper                  # ‖U − W‖, proven
 """
@@ -10,24 +10,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from feta.calibration.inputs import Inputs
-from feta.certificates.chain import Chain, chain_of
-from feta.certificates.stages import Affine
+from feta.certificates.chain import chain_of
 from feta.errors import ConfigError
 from feta.solvers.norms import NormEstimate
-from feta.theory.covering import Regularity, regularity
-from feta.theory.dimension import Dimension, intrinsic_dimension
-from feta.theory.margins import Form
-from feta.theory.perturbation import LayerChange, Perturbation, measure
-from feta.theory.procedure import Procedure, three_steps
+from feta.theory.dimension import Dimension, Regularity, intrinsic_dimension, regularity
+from feta.theory.perturbation import Perturbation, measure
 from feta.theory.robustness import Manifold, Setting
-from feta.theory.theorems import Bound, Theorem, all_layers, by_itself, lemma_applies, one_layer
+from feta.theory.theorems import Bound, Form, Procedure, Theorem, every_bound, lemma_applies, three_steps
 
 FORMS: tuple[Form, ...] = ("paper", "sound")
 
@@ -104,44 +100,55 @@ def generalisation_bounds(
     max_starts: int = 3,
     seed: int = 0,
 ) -> BoundsReport:
-    """Theorems 5.1 and 5.2 for a network and what pruning made of it, on samples of the training set.
+    """Theorems 5.1 and 5.2 for a network and what pruning made of it.
 
-    `manifold` gives k and C_M; without it both are estimated from the samples. `input_width`, the range of every
-    input coordinate, adds `sound` bounds on the box of all inputs, which assume nothing of the data. `labels` of
-    the samples, in order, add accuracies to the three-step procedure; `max_starts=0` leaves it out, and
-    `dimension_rows=0` the estimates of dimension (a `manifold` must be given then).
+    dense, pruned: the networks, chains of the layers that `chain_of` knows. They are not changed.
+    data: samples of the training set: a tensor, or any iterable of batches, labels beside them ignored.
+    labels: of the samples, in order. They add accuracies to the three-step procedure.
+    manifold: the dimension k and regularity C_M of the data; by default both are estimated from the samples.
+    input_width: the range of every input coordinate. It adds `sound` bounds on the box of all inputs, which
+        assume nothing of the data.
+    delta: the bounds hold with probability 1 - delta.
+    batch_size: samples at a time, where `data` is a tensor.
+    dimension_rows: samples for the estimates of dimension; 0 leaves these out and asks for a `manifold`.
+    max_starts: starts of the three-step procedure; 0 leaves it out.
+    seed: for the choice of rows.
+
+    Returns a BoundsReport. Raises ConfigError for data or options that do not fit, and ModelError for networks
+    that are not chains or are not alike.
+
+    >>> generalisation_bounds(model, pruned, images).bound("5.2", "sound").exponent
     """
     inputs = Inputs(data, batch_size=batch_size)
-    example = _tensor(next(iter(inputs)))
+    example = next(iter(inputs))
+    if not isinstance(example, Tensor):
+        raise ConfigError(f"data must yield tensors for bounds, got {type(example).__name__}")
     before, after = chain_of(dense, example), chain_of(pruned, example)
-    seen = measure(before, after, map(_tensor, inputs))
+    seen = measure(before, after, inputs)
     if labels is not None and len(labels) != seen.samples:
         raise ConfigError(f"labels must be one per sample, {seen.samples}, got {len(labels)}")
-    rows = _rows(inputs, seen.samples, dimension_rows)
-    dimension = None if rows is None else intrinsic_dimension(rows, n_rows=dimension_rows, seed=seed)
-    found = None
+    rows = dimension = found = procedure = None
+    if dimension_rows:
+        rows = torch.cat(list(inputs.thinned(max(1, seen.samples // dimension_rows))))[:dimension_rows]  # type: ignore[arg-type]
+        dimension = intrinsic_dimension(rows, n_rows=dimension_rows, seed=seed)
     if manifold is None:
         if rows is None or dimension is None:
             raise ConfigError("manifold must be given where dimension_rows is 0, got neither")
         found = regularity(rows, dimension.two_nn, n_rows=dimension_rows, seed=seed)
         manifold = found.manifold
-    setting = Setting(manifold, seen.classes, seen.samples, delta)
-    bounds = _bounds(seen, setting, FORMS)
+    setting = Setting(manifold, before.out_shape[0], seen.samples, delta)
+    bounds = [bound for form in FORMS for bound in every_bound(seen, setting, form)]
     if input_width is not None:
         box = Manifold.box(math.prod(before.in_shape), input_width)
-        bounds += _bounds(seen, Setting(box, seen.classes, seen.samples, delta), ("sound",))
-    procedure = None
+        bounds += every_bound(seen, replace(setting, manifold=box), "sound")
     if max_starts:
-        procedure = three_steps(
-            before, after, lambda: map(_tensor, inputs), setting, labels=labels, max_starts=max_starts
-        )
-    dimensions = _layer_dimensions(before, rows, seed)
+        procedure = three_steps(before, after, inputs, setting, labels=labels, max_starts=max_starts)
     return BoundsReport(
-        layers=tuple(_layer(layer, dimensions.get(layer.name)) for layer in seen.layers),
+        layers=_layers(seen, rows, seed),
         bounds=tuple(bounds),
         samples=seen.samples,
         agree=seen.agree,
-        classes=seen.classes,
+        classes=setting.classes,
         delta=delta,
         largest_input=seen.largest_input,
         smallest_gap=float(seen.gaps.min()),
@@ -157,62 +164,31 @@ def generalisation_bounds(
     )
 
 
-def _bounds(seen: Perturbation, setting: Setting, forms: tuple[Form, ...]) -> list[Bound]:
-    return [
-        bound
-        for form in forms
-        for bound in (
-            *(one_layer(seen, layer, setting, form) for layer in seen.layers),
-            all_layers(seen, setting, form),
-            by_itself(seen, setting, form, "pruned"),
-            by_itself(seen, setting, form, "dense"),
-        )
-    ]
-
-
-def _layer(layer: LayerChange, dimension: Dimension | None) -> LayerBounds:
-    return LayerBounds(
-        name=layer.name,
-        norm=layer.dense.norm,
-        pruned_norm=layer.pruned.norm,
-        change=layer.difference.norm,
-        bias_change=layer.difference.bias_norm,
-        matrix_norm=layer.dense.matrix_norm,
-        matrix_change=layer.difference.matrix_norm,
-        largest_error=layer.largest_error,
-        log_gain=layer.log_gain,
-        log_matrix_gain=layer.log_matrix_gain,
-        dimension=dimension,
-    )
-
-
 @torch.no_grad()
-def _layer_dimensions(chain: Chain, rows: Tensor | None, seed: int) -> dict[str, Dimension]:
-    """Estimates for the inputs of each layer; a layer that sees too few different rows has none."""
-    found: dict[str, Dimension] = {}
-    if rows is None:
-        return found
-    x = rows.to(chain.device, chain.dtype)
-    for stage in chain.stages:
-        if isinstance(stage, Affine):
+def _layers(seen: Perturbation, rows: Tensor | None, seed: int) -> tuple[LayerBounds, ...]:
+    """The layers' numbers; a layer that gets too few different rows has no dimension."""
+    dimensions: dict[int, Dimension] = {}
+    places = [layer.place for layer in seen.layers]
+    for place, value in enumerate(() if rows is None else seen.dense.values(rows)):
+        if place in places:
             with suppress(ConfigError):
-                found[stage.name] = intrinsic_dimension(x, n_rows=len(rows), seed=seed)
-        x = stage.apply(x)
-    return found
-
-
-def _rows(inputs: Inputs, samples: int, count: int) -> Tensor | None:
-    """About `count` samples spread over all of them."""
-    if count == 0:
-        return None
-    thinned = inputs.thinned(max(1, samples // count))
-    return torch.cat([_tensor(batch) for batch in thinned])[:count]
-
-
-def _tensor(batch: Any) -> Tensor:
-    if not isinstance(batch, Tensor):
-        raise ConfigError(f"data must yield tensors for bounds, got {type(batch).__name__}")
-    return batch
+                dimensions[place] = intrinsic_dimension(value, n_rows=len(value), seed=seed)
+    return tuple(
+        LayerBounds(
+            name=layer.dense.name,
+            norm=layer.dense.norm,
+            pruned_norm=layer.pruned.norm,
+            change=layer.difference.norm,
+            bias_change=layer.difference.bias_norm,
+            matrix_norm=layer.dense.matrix_norm,
+            matrix_change=layer.difference.matrix_norm,
+            largest_error=layer.largest_error,
+            log_gain=layer.log_gain,
+            log_matrix_gain=layer.log_matrix_gain,
+            dimension=dimensions.get(layer.place),
+        )
+        for layer in seen.layers
+    )
 
 
 def _plain(value: Any) -> Any:
