@@ -113,7 +113,8 @@ class Timing(Bench):
     lines: ClassVar[tuple[str, ...]] = ("round", "method", "net")
 
     def cells(self) -> list[Cell]:
-        return [cell | {"round": number} for number in range(self.rounds) for cell in super().cells()]
+        cells = super().cells()
+        return [cell | {"round": number} for number in range(self.rounds) for cell in cells]
 
 
 @functools.lru_cache(maxsize=1)
