@@ -16,46 +16,44 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-TEXT, NUMBER, WHOLE, FLAG = "a text", "a finite number", "a whole number", "true or false"
-LIST, ERRORS, OBJECT = "a list of finite numbers", "finite numbers", "an object"
+def _are_numbers(value: object) -> bool:
+    return all(one is None or _is_number(one) for one in (value if isinstance(value, list) else [value]))
+
+
 CHECKS: dict[str, Callable[[Any], bool]] = {
-    TEXT: lambda value: isinstance(value, str),
-    NUMBER: _is_number,
-    WHOLE: lambda value: isinstance(value, int) and not isinstance(value, bool),
-    FLAG: lambda value: isinstance(value, bool),
-    LIST: lambda value: isinstance(value, list) and bool(value) and all(map(_is_number, value)),
-    ERRORS: lambda value: all(
-        one is None or _is_number(one) for one in (value if isinstance(value, list) else [value])
-    ),
-    OBJECT: lambda value: isinstance(value, dict),
+    "a text": lambda value: isinstance(value, str),
+    "a finite number": _is_number,
+    "a whole number": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "true or false": lambda value: isinstance(value, bool),
+    "finite numbers": _are_numbers,
+    "an object": lambda value: isinstance(value, dict),
 }
-# What a record may hold, whatever its kind; null is as good as missing.
-OPTIONAL = {
-    **dict.fromkeys(("accuracy", "dense_accuracy", "retrained_accuracy", "epochs"), NUMBER),
-    **dict.fromkeys(("prune_seconds", "refine_seconds", "retrain_seconds"), NUMBER),
-    **dict.fromkeys(("intrinsic_dimension", "intrinsic_dimension_maps"), NUMBER),
-    "relative_error": ERRORS,
-    "refine": FLAG,
-    "timed": FLAG,
-    "environment": OBJECT,
-    "reason": TEXT,
+# What a field must be, whatever the kind of its record; where it is not needed, null is as good as missing.
+FIELDS = {
+    "a text": "net method layer reason",
+    "a finite number": "sparsity accuracy dense_accuracy retrained_accuracy epochs seconds floor_seconds "
+    "prune_seconds refine_seconds retrain_seconds intrinsic_dimension intrinsic_dimension_maps",
+    "a whole number": "seed depth layers k network",
+    "true or false": "refine compensate recovered timed",
+    "finite numbers": "relative_error",
+    "an object": "key environment",
 }
-WHERE = ("net", "data_name", "device", "refine")
+TYPES = {name: what for what, names in FIELDS.items() for name in names.split()}
 
 
 @dataclass(frozen=True)
 class Form:
     """What the records of a kind look like.
 
-    always: what a field of every record must be. ran: the same for cells that were run to their end.
+    always: the fields that every record must have. ran: those of cells that were run to their end.
     varies: the fields of a key over which the kind's table or figure runs; the others are settings.
     where: cells with the same values here must share one setting.
     """
 
-    always: Mapping[str, str]
-    ran: Mapping[str, str]
-    varies: tuple[str, ...]
-    where: tuple[str, ...] = WHERE
+    always: str
+    ran: str
+    varies: tuple[str, ...] = ("method", "seed", "sparsity")
+    where: tuple[str, ...] = ("net", "data_name", "device", "refine")
 
     def split(self, key: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Where a cell belongs, and its setting."""
@@ -63,29 +61,19 @@ class Form:
         return [key.get(name) for name in self.where], setting
 
 
-METHOD = {"net": TEXT, "method": TEXT, "seed": WHOLE, "sparsity": NUMBER}
-PRUNED = {"dense_accuracy": NUMBER, "prune_seconds": NUMBER}
-RETRAINED = {"retrain_seconds": NUMBER, "retrained_accuracy": NUMBER, "recovered": FLAG}
-_LAYER = Form(
-    always={"net": TEXT, "layer": TEXT, "depth": WHOLE, "layers": WHOLE, "sparsity": NUMBER},
-    ran={"dense_accuracy": NUMBER},
-    varies=("seed", "layer", "sparsity"),
-)
+METHOD, PRUNED = "net method seed sparsity", "dense_accuracy prune_seconds"
+LAYER = Form("net layer depth layers sparsity", "dense_accuracy", ("seed", "layer", "sparsity"))
+COMPONENTS = Form("k network sparsity", "dense_accuracy", ("k", "network", "layer", "sparsity"), where=())
 FORMS: dict[str, Form] = {
-    "table1": Form(METHOD, PRUNED | RETRAINED, ("method", "seed", "sparsity")),
-    "fig2": Form(METHOD | {"refine": FLAG}, PRUNED, ("method", "seed", "sparsity")),
-    "fig3a": _LAYER,
-    "fig3b": _LAYER,
-    "fig3c": Form(
-        always={"k": WHOLE, "network": WHOLE, "sparsity": NUMBER},
-        ran={"dense_accuracy": NUMBER},
-        varies=("k", "network", "layer", "sparsity"),
-        where=(),
-    ),
+    "table1": Form(METHOD, f"{PRUNED} retrain_seconds retrained_accuracy recovered"),
+    "fig2": Form(f"{METHOD} refine", PRUNED),
+    "fig3a": LAYER,
+    "fig3b": LAYER,
+    "fig3c": COMPONENTS,
     "bench": Form(
-        always=METHOD | {"compensate": FLAG, "floor_seconds": NUMBER, "dense_accuracy": NUMBER},
-        ran={"seconds": NUMBER, "relative_error": LIST},
-        varies=("method", "seed", "sparsity", "compensate"),
+        f"{METHOD} compensate floor_seconds dense_accuracy",
+        "seconds relative_error",
+        ("method", "seed", "sparsity", "compensate"),
     ),
 }
 
@@ -93,11 +81,12 @@ FORMS: dict[str, Form] = {
 def check(record: Record, where: str) -> None:
     """Raise FileError where a page could not be made of a record; `where` is its file and line."""
     form = FORMS[record["kind"]]
-    needed = {**form.always, **({} if record.get("accuracy") is None else form.ran)}
+    needed = ["key", *form.always.split(), *(form.ran.split() if record.get("accuracy") is not None else ())]
     missing = [name for name in (*needed, "accuracy") if name not in record]
     if missing:
         raise FileError(f"{where}: must have {', '.join(missing)} to be a record of {record['kind']}")
-    for name, what in {"key": OBJECT, **OPTIONAL, **needed}.items():
+    for name, what in TYPES.items():
         value = record.get(name)
-        if (value is not None or name in (*needed, "key")) and not CHECKS[what](value):
+        # The layers of a benchmark are patterns, those of Figure 3 a count.
+        if (name in needed or (value is not None and name != "layers")) and not CHECKS[what](value):
             raise FileError(f"{where}: {name} must be {what}, got {value!r}")

@@ -62,26 +62,11 @@ class Results:
 
 
 def gather(folder: Path) -> Results:
-    """Read the records of a folder and of its sub-folders.
+    """Read the records of a folder and of its sub-folders: experiments and benchmarks, each cell once.
 
-    Parameters
-    ----------
-    folder
-        Holds `records.jsonl`, or folders that do.
+    folder: holds `records.jsonl`, or folders that do. Records of other kinds are left out.
 
-    Returns
-    -------
-    Results
-        The records of experiments and benchmarks, each cell once; records of other kinds are left out.
-
-    Raises
-    ------
-    FileError
-        If there is no record to show, or a record of an experiment lacks a field or has a wrong value in one.
-
-    Examples
-    --------
-    >>> gather(Path("results")).of("table1")[0]["accuracy"]  # doctest: +SKIP
+    Raises FileError if there is no record to show, or if a record lacks a field or has a wrong value in one.
     """
     if not folder.is_dir():
         raise FileError(
@@ -193,14 +178,8 @@ def unretrained(
     They are the cells of Figure 2. A network that Figure 2 lacks is taken from one benchmark without compensation,
     so that no network counts twice: the benchmark that ran most of the wanted methods on it.
 
-    Parameters
-    ----------
-    results
-        What was found.
-    wanted
-        The methods that count when benchmarks are compared; by default all.
-    timed
-        Whether only methods with times that compare count.
+    wanted: the methods that count when benchmarks are compared; by default all.
+    timed: whether only methods with times that compare count.
     """
     chosen = [record for record in results.of("fig2") if not record["refine"]]
     have = {record["net"] for record in chosen}

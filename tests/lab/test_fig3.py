@@ -13,7 +13,7 @@ from feta.errors import ConfigError, ModelError
 from feta_lab import data as datasets
 from feta_lab import networks, store
 from feta_lab.ensemble import train_together
-from feta_lab.experiments import EXPERIMENTS, fig3_layers, fig3c, subject
+from feta_lab.experiments import EXPERIMENTS, fig3c, subject
 from feta_lab.experiments import run as run_experiment
 from feta_lab.experiments.dimensions import dimension_of, layer_inputs
 from feta_lab.experiments.fig3c import Fig3c
@@ -90,20 +90,6 @@ def test_a_record_per_layer_and_sparsity(few, name, tmp_path):
     assert "conv2" in done.table
 
 
-def test_layers_resume(tmp_path, monkeypatch):
-    trained("tiny", 0, tmp_path / "networks", epochs=1)
-    first = run("fig3a", tmp_path, samples=100)
-    lines = first.path.read_text().splitlines(keepends=True)
-    first.path.write_text("".join(lines[:-1]))
-    pruned = []
-    prune = fig3_layers.prune
-    monkeypatch.setattr(
-        fig3_layers, "prune", lambda *given, **o: pruned.append(o["layers"]) or prune(*given, **o)
-    )
-    assert run("fig3a", tmp_path, samples=100).records == first.records
-    assert pruned == [["fc1"]]
-
-
 # Principal components
 
 
@@ -175,12 +161,6 @@ def test_training_that_fails_is_recorded_once_per_cell(tmp_path, monkeypatch):
     for record in done.records:
         assert (record["accuracy"], record["failure"]) == (None, "refused")
         assert record["reason"] == "training must keep a finite loss, got nan"
-
-
-def test_recipes_are_not_mixed(tmp_path):
-    run("fig3c", tmp_path, **{**COMPONENTS, "components": (2,)})
-    with pytest.raises(ConfigError, match="must hold networks of one recipe"):
-        run("fig3c", tmp_path, **{**COMPONENTS, "epochs": 2})
 
 
 # Inputs of layers

@@ -96,20 +96,13 @@ def test_recorded_cells_are_not_run_again(path, tmp_path):
 def test_without_resume_every_cell_runs_and_its_last_record_counts(path, tmp_path):
     append(path, entry("c", 0, accuracy=1.0))
     append(path, entry("a", 0, accuracy=2.0))
+    append(path, {"name": "a", "seed": 0})  # of no kind, and so of no cell
     records = run(CELLS, functools.partial(count, tmp_path / "log"), path, resume=False)
     assert runs(tmp_path / "log") == ["a0", "b0", "a1", "b1"]
-    assert len(read(path)) == 6  # nothing is rewritten: another command may be adding to the file
+    assert len(read(path)) == 7  # nothing is rewritten: another command may be adding to the file
     first, *others = latest(read(path)).values()
     assert first == entry("c", 0, accuracy=1.0)
     assert others == records
-
-
-def test_records_of_other_kinds_are_left_alone(path, tmp_path):
-    append(path, {**entry("a", 0, accuracy=2.0), "kind": "other"})
-    append(path, {"name": "a", "seed": 0})
-    run(CELLS[:1], functools.partial(count, tmp_path / "log"), path)
-    assert runs(tmp_path / "log") == ["a0"]
-    assert len(read(path)) == 3
 
 
 def test_two_commands_that_share_a_file_lose_nothing(path):
@@ -256,17 +249,13 @@ def test_what_cannot_be_prepared_ends_the_run(path, budget):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("cells", "options", "message"),
     [
-        ({"jobs": 0}, "jobs must be >= 1, got 0"),
-        ({"cell_budget": 0.0}, "cell_budget must be > 0 seconds, got 0.0"),
+        (CELLS, {"jobs": 0}, "jobs must be >= 1, got 0"),
+        (CELLS, {"cell_budget": 0.0}, "cell_budget must be > 0 seconds, got 0.0"),
+        ([*CELLS, CELLS[0]], {}, "cells of test must differ, got 1 twice"),
     ],
 )
-def test_bad_settings(path, options, message):
+def test_bad_settings(path, cells, options, message):
     with pytest.raises(ConfigError, match=message):
-        run(CELLS, misbehave, path, **options)
-
-
-def test_cells_must_be_told_apart(path):
-    with pytest.raises(ConfigError, match="cells of test must differ, got 1 twice"):
-        run([*CELLS, CELLS[0]], misbehave, path)
+        run(cells, misbehave, path, **options)

@@ -30,7 +30,6 @@ from feta_lab.experiments.subject import load_data
 from feta_lab.experiments.workers import Cell
 from feta_lab.judge import accuracy
 from feta_lab.projection import PrincipalBasis, cached_basis
-from feta_lab.records import read
 
 RECIPE = ("epochs", "batch_size", "learning_rate", "rows")
 
@@ -75,17 +74,7 @@ class Fig3c(Plan):
         return self.grid(net, settings, **axes)
 
     def train(self, tell: Callable[[str], None]) -> None:
-        """Refuse to mix recipes in one file, and fit the projection, once for all k."""
-        mine = {name: getattr(self, name) for name in RECIPE}
-        for record in read(self.records) if self.records.exists() else []:
-            other = (
-                {name: record["key"].get(name) for name in RECIPE} if record["kind"] == self.name else mine
-            )
-            if other != mine:
-                raise ConfigError(
-                    f"{self.records} must hold networks of one recipe, got {other} beside {mine}; "
-                    "give another --out"
-                )
+        """Fit the projection, once for all k; the networks of a k are trained for its first cell."""
         tell(f"principal components of {self.data_of(self.nets[0])}")
         _basis(self)
 
