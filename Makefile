@@ -25,9 +25,9 @@ docs: $(VENV)/.docs-ready
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
 
 # constraints.txt pins every package: without it pip may take a torch build with gigabytes of CUDA.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml src/feta_lab/pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[plot,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lab,dev]' -e src/feta_lab
 	touch $@
 
 $(VENV)/.docs-ready: $(READY)

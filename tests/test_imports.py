@@ -1,8 +1,9 @@
-"""Imports go one way, the core stays light, and the public names are the ones that are listed."""
+"""Imports go one way, room by room; the product never needs the laboratory; the public names are those listed."""
 
 from __future__ import annotations
 
 import ast
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,71 +14,93 @@ import pytest
 
 import feta
 
-ROOT = Path(feta.__file__).parent
-# A module imports from its own row and from those above; what is not listed belongs to the row of the engine.
-ROWS = (
+ROOT = Path(__file__).parents[1]
+layout = importlib.util.spec_from_file_location("layout", ROOT / "docs" / "layout.py")
+drawn = importlib.util.module_from_spec(layout)
+layout.loader.exec_module(drawn)
+
+# A room imports from rooms in rows above its own, and from nothing else of ours.
+PRODUCT = (
     ("errors",),
+    ("plugins",),
     ("objective",),
-    ("layers", "sparsity", "problem"),
+    ("layers", "sparsity"),
+    ("problem",),
+    ("report",),
     ("calibration",),
     ("solvers",),
-    ("pruners", "allocation"),
-    ("selection", "report", "engine", "pruning", "masks", "tuning", "export", "bounds"),
-    ("lab",),
+    ("pruners", "allocation", "masks"),
+    ("tuning",),
+    ("engine",),
+    ("files",),
+    ("certificates",),
+    ("theory",),
     ("cli",),
     ("__main__",),
 )
-ROW_OF = {room: row for row, rooms in enumerate(ROWS) for room in rooms}
-ENGINE = ROW_OF["engine"]
+LAB = (
+    ("data", "networks", "records", "paper"),
+    ("store",),
+    ("subject", "judge"),
+    ("training", "ensemble"),
+    ("zoo",),
+    ("experiments",),
+    ("results",),
+    ("claims",),
+    ("page",),
+    ("demo",),
+    ("cli",),
+)
+ROWS = {
+    f"{package}.{room}": row
+    for package, rows in (("feta", PRODUCT), ("feta_lab", LAB))
+    for row, rooms in enumerate(rows)
+    for room in rooms
+}
 CORE_NEEDS = {"torch", "numpy", "scipy", "safetensors"}
-
-
-def name_of(path: Path) -> str:
-    parts = path.relative_to(ROOT.parent).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-MODULES = {name_of(path): path for path in sorted(ROOT.rglob("*.py"))}
-INNER = sorted(name for name in MODULES if name != "feta")
+CLI_NEEDS = {"cyclopts", "rich", *CORE_NEEDS}
+MODULES = drawn.modules()
+INNER = sorted(name for name in MODULES if "." in name)
 
 
 def imports_of(name: str) -> Iterator[str]:
-    """Full names of everything a module imports, also inside functions."""
-    for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{name} must import by full names, got a relative import"
-            for alias in node.names:
-                inner = f"{node.module}.{alias.name}"
-                yield inner if inner in MODULES else str(node.module)
-
-
-def row_of(name: str) -> int:
-    return ROW_OF.get(name.split(".")[1], ENGINE)
+    return drawn.imports_of(name, MODULES)
 
 
 def ours(name: str) -> set[str]:
-    return {target for target in imports_of(name) if target.split(".")[0] == "feta"}
+    return {target for target in imports_of(name) if target.split(".")[0] in ("feta", "feta_lab")}
+
+
+def room_of(name: str) -> str:
+    return ".".join(name.split(".")[:2])
 
 
 @pytest.mark.parametrize("name", INNER)
 def test_imports_go_one_way(name):
+    mine = room_of(name)
+    assert mine in ROWS, f"{mine} must have a row in this test"
     for target in ours(name):
+        theirs = room_of(target)
         if target == "feta":
-            assert row_of(name) >= ROW_OF["cli"], (
-                f"{name} must import from modules, not from the package's front"
+            assert mine in ("feta.cli", "feta.__main__"), (
+                f"{name} must import modules, not the package's front"
             )
-        else:
-            assert row_of(target) <= row_of(name), f"{name} must not import {target}"
+        elif theirs.split(".")[0] != mine.split(".")[0]:
+            assert mine.startswith("feta_lab"), f"{name} belongs to the product and must not import {target}"
+        elif theirs != mine:
+            assert ROWS[theirs] < ROWS[mine], f"{name} must not import {target}"
 
 
-def test_there_are_no_cycles():
-    graph = {name: ours(name) - {"feta"} for name in INNER}
-    try:
-        list(TopologicalSorter(graph).static_order())
-    except CycleError as error:
-        pytest.fail(f"modules import each other: {' -> '.join(error.args[1])}")
+def test_there_are_no_cycles_between_modules_or_rooms():
+    modules = {name: {target for target in ours(name) if "." in target} for name in INNER}
+    rooms: dict[str, set[str]] = {}
+    for name, targets in modules.items():
+        rooms.setdefault(room_of(name), set()).update(map(room_of, targets))
+    for graph in (modules, {room: targets - {room} for room, targets in rooms.items()}):
+        try:
+            list(TopologicalSorter(graph).static_order())
+        except CycleError as error:
+            pytest.fail(f"they import each other: {' -> '.join(error.args[1])}")
 
 
 @pytest.mark.parametrize("name", [name for name in INNER if name.startswith("feta.pruners.")])
@@ -85,18 +108,23 @@ def test_no_pruner_imports_another(name):
     assert {target for target in ours(name) if target.startswith("feta.pruners")} == set()
 
 
-@pytest.mark.parametrize("name", [name for name in INNER if row_of(name) < ROW_OF["lab"]])
-def test_the_core_needs_little(name):
+@pytest.mark.parametrize("name", [name for name in INNER if name.startswith("feta.")])
+def test_the_product_needs_little(name):
     foreign = {target.split(".")[0] for target in imports_of(name)} - {"feta"} - sys.stdlib_module_names
-    assert foreign <= CORE_NEEDS
+    assert foreign <= (CLI_NEEDS if room_of(name) == "feta.cli" else CORE_NEEDS)
+
+
+def test_the_page_of_the_layout_is_drawn_from_the_imports():
+    text = (ROOT / "docs" / "layout.md").read_text(encoding="utf-8")
+    assert drawn.filled(text) == text, "run `python docs/layout.py` and commit docs/layout.md"
 
 
 def test_the_rule_sees_what_is_there():
     """Guards the tests above: they must look at real files and real imports."""
-    assert {"feta.errors", "feta.engine.prune", "feta.cli.prune"} <= set(INNER)
-    assert {"feta_lab.jobs"} <= ours("feta.cli.prune")  # inside a function
+    assert {"feta.errors", "feta.engine.prune", "feta.cli.prune", "feta_lab.store"} <= set(INNER)
+    assert {"feta.cli.subject", "feta.cli.work"} <= ours("feta.cli.prune")  # inside a function
     assert "rich.console" in set(imports_of("feta.cli.console"))
-    assert row_of("feta.sparsity") < row_of("feta.pruners.threshold") < row_of("feta.engine.prune")
+    assert "feta.files.network" in ours("feta_lab.store")
 
 
 # The front
@@ -106,22 +134,16 @@ def test_every_public_name_resolves():
     for name in feta.__all__:
         assert getattr(feta, name) is not None
     assert dir(feta) == sorted([*feta.__all__, "__version__"])
+    assert len(feta.__all__) <= 27
 
 
-def test_the_list_is_the_table_and_nothing_else():
+def test_the_list_is_the_table_and_what_type_checkers_see():
     homes = [name for names in feta._HOMES.values() for name in names]
-    assert sorted(homes) == sorted(feta.__all__)
-    assert len(homes) == len(set(homes))
-    assert feta.__all__ == sorted(feta.__all__)
-
-
-def test_type_checkers_see_the_same_names():
+    assert sorted(homes) == feta.__all__ == sorted(set(homes))
     tree = ast.parse(MODULES["feta"].read_text(encoding="utf-8"))
     (block,) = (node for node in tree.body if isinstance(node, ast.If))
-    seen = {node.module: tuple(alias.name for alias in node.names) for node in block.body}
-    assert {home: set(names) for home, names in seen.items()} == {
-        home: set(names) for home, names in feta._HOMES.items()
-    }
+    seen = {node.module: {alias.name for alias in node.names} for node in block.body}
+    assert seen == {home: set(names) for home, names in feta._HOMES.items()}
 
 
 def test_an_unknown_name():
@@ -133,8 +155,7 @@ def test_an_unknown_name():
     "statement", ["import feta", "import feta; dir(feta); feta.FetaError", "import feta.cli"]
 )
 def test_importing_does_not_load_torch(statement):
-    script = (
-        f"import sys\n{statement}\nprint([m for m in ('torch', 'numpy', 'matplotlib') if m in sys.modules])"
-    )
+    heavy = "('torch', 'numpy', 'matplotlib', 'pandas', 'feta_lab')"
+    script = f"import sys\n{statement}\nprint([m for m in {heavy} if m in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (answer.stdout.strip(), answer.stderr) == ("[]", "")

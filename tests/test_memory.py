@@ -34,6 +34,8 @@ import torch
 from torch import nn
 
 import feta
+from feta import Needs
+from feta.pruners import Threshold
 
 torch.set_num_threads(1)
 width, batch, few, many = map(int, sys.argv[1:])
@@ -57,7 +59,7 @@ def pruner(kind):
     @dataclass(frozen=True)
     class Reads:
         name: ClassVar[str] = "reads"
-        passes: ClassVar[str] = kind
+        needs: ClassVar[Needs] = Needs(kind)
 
         def prune(self, problem, target):
             rows = problem.rows
@@ -65,7 +67,7 @@ def pruner(kind):
             assert sum(float(A.sum()) for A in rows.inputs())
             thin = rows.thinned(max(1, rows.n_rows // 1000))
             assert sum(float(A.sum()) for A, _ in thin.chunks())
-            return feta.Threshold().prune(problem, target)
+            return Threshold().prune(problem, target)
 
     return Reads()
 
@@ -76,7 +78,7 @@ for name, method, options in (
     ("replay", pruner("few"), {"compensate": True}),
     ("disk", pruner("many"), {}),
     ("one-shot", pruner("few"), {"one_shot": True}),
-    ("memory", pruner("many"), {"cache": "memory"}),
+    ("memory", pruner("many"), {"settings": feta.Settings(cache="memory")}),
 ):
     one_shot = options.pop("one_shot", False)
     peaks = []

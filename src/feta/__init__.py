@@ -3,7 +3,8 @@
     result = feta.prune(model, images, sparsity=0.9)
     result.model, result.masks, result.report
 
-Names are resolved when they are first used, so that `feta --help` does not wait for torch.
+Names are resolved when they are first used, so that `feta --help` does not wait for torch. Methods live in
+feta.pruners, ways to spread a budget in feta.allocation, the paper's theorems in feta.theory.
 """
 
 from __future__ import annotations
@@ -12,108 +13,54 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from feta.certificates.attack import Attack
-    from feta.certificates.certificate import Certificate, certify
+    from feta.certificates.certificate import certify
     from feta.engine.prune import PruneResult, prune, smart_prune
-    from feta.engine.run import PruneEvent
+    from feta.engine.settings import Settings
     from feta.errors import ConfigError, DataError, FetaError, FileError, ModelError
-    from feta.files.low_rank import low_rank
+    from feta.files.network import load, load_into, save
     from feta.masks import hold_zeros, masks_of
-    from feta.problem import Activation, LayerProblem, LayerSolution, Pruner, Status
-    from feta.pruners.alps import Alps
-    from feta.pruners.corenet import Corenet
-    from feta.pruners.exact_obs import ExactObs
-    from feta.pruners.feta import Feta
-    from feta.pruners.lobs import Lobs
-    from feta.pruners.net_trim import NetTrim
-    from feta.pruners.sparsegpt import SparseGpt
-    from feta.pruners.threshold import Threshold
-    from feta.pruners.wanda import Wanda
-    from feta.report import LayerReport, PruneReport, RefineReport, RetrainReport
+    from feta.problem import Activation, LayerProblem, LayerSolution, Needs, Pruner, Status
     from feta.sparsity import Sparsity
-    from feta.theory.dimension import Dimension, intrinsic_dimension
-    from feta.theory.report import BoundsReport, generalisation_bounds
-    from feta.theory.robustness import Manifold
-    from feta.tuning.refine import RefineResult, refine
-    from feta.tuning.refine_run import Refinement
-    from feta.tuning.retrain import RetrainResult, retrain
-    from feta_lab.store import Network, load, load_into, save
+    from feta.tuning.refine import Refinement, refine
+    from feta.tuning.retrain import Retraining, retrain
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 _HOMES = {
-    "feta.certificates.attack": ("Attack",),
-    "feta.certificates.certificate": ("Certificate", "certify"),
-    "feta.theory.dimension": ("Dimension", "intrinsic_dimension"),
-    "feta.theory.report": ("BoundsReport", "generalisation_bounds"),
-    "feta.theory.robustness": ("Manifold",),
-    "feta.errors": ("ConfigError", "DataError", "FetaError", "FileError", "ModelError"),
-    "feta_lab.store": ("Network", "load", "load_into", "save"),
-    "feta.problem": ("Activation", "LayerProblem", "LayerSolution", "Pruner", "Status"),
-    "feta.files.low_rank": ("low_rank",),
-    "feta.pruners.alps": ("Alps",),
-    "feta.pruners.corenet": ("Corenet",),
-    "feta.pruners.exact_obs": ("ExactObs",),
-    "feta.pruners.feta": ("Feta",),
-    "feta.pruners.lobs": ("Lobs",),
-    "feta.pruners.net_trim": ("NetTrim",),
-    "feta.pruners.sparsegpt": ("SparseGpt",),
-    "feta.pruners.threshold": ("Threshold",),
-    "feta.pruners.wanda": ("Wanda",),
-    "feta.engine.run": ("PruneEvent",),
+    "feta.certificates.certificate": ("certify",),
     "feta.engine.prune": ("PruneResult", "prune", "smart_prune"),
+    "feta.engine.settings": ("Settings",),
+    "feta.errors": ("ConfigError", "DataError", "FetaError", "FileError", "ModelError"),
+    "feta.files.network": ("load", "load_into", "save"),
     "feta.masks": ("hold_zeros", "masks_of"),
-    "feta.tuning.refine_run": ("Refinement",),
-    "feta.tuning.refine": ("RefineResult", "refine"),
-    "feta.report": ("LayerReport", "PruneReport", "RefineReport", "RetrainReport"),
-    "feta.tuning.retrain": ("RetrainResult", "retrain"),
+    "feta.problem": ("Activation", "LayerProblem", "LayerSolution", "Needs", "Pruner", "Status"),
     "feta.sparsity": ("Sparsity",),
+    "feta.tuning.refine": ("Refinement", "refine"),
+    "feta.tuning.retrain": ("Retraining", "retrain"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Activation",
-    "Alps",
-    "Attack",
-    "BoundsReport",
-    "Certificate",
     "ConfigError",
-    "Corenet",
     "DataError",
-    "Dimension",
-    "ExactObs",
-    "Feta",
     "FetaError",
     "FileError",
     "LayerProblem",
-    "LayerReport",
     "LayerSolution",
-    "Lobs",
-    "Manifold",
     "ModelError",
-    "NetTrim",
-    "Network",
-    "PruneEvent",
-    "PruneReport",
+    "Needs",
     "PruneResult",
     "Pruner",
-    "RefineReport",
-    "RefineResult",
     "Refinement",
-    "RetrainReport",
-    "RetrainResult",
-    "SparseGpt",
+    "Retraining",
+    "Settings",
     "Sparsity",
     "Status",
-    "Threshold",
-    "Wanda",
     "certify",
-    "generalisation_bounds",
     "hold_zeros",
-    "intrinsic_dimension",
     "load",
     "load_into",
-    "low_rank",
     "masks_of",
     "prune",
     "refine",

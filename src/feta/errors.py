@@ -29,6 +29,21 @@ class ModelError(FetaError):
     """A model cannot be handled: its layers, weights or structure are in the way."""
 
 
+def check_range(owner: str, rule: str, **values: float | None) -> None:
+    """Refuse values that are out of range; None stands for "not set" and passes.
+
+    owner: the class or function whose fields or arguments they are.
+    rule: ">= 1" or "> 0", a unit may follow: "> 0 GiB".
+
+    Example: check_range("Alps", "> 0", rho=-1.0) raises "Alps.rho must be > 0, got -1.0".
+    """
+    sign, least, *_ = rule.split()
+    for name, value in values.items():
+        # NaN is neither above nor at the limit.
+        if value is not None and not (value >= float(least) if sign == ">=" else value > float(least)):
+            raise ConfigError(f"{owner}.{name} must be {rule}, got {value}")
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConfigError:
     """The error for a name that is not in a table, with the nearest one that is."""
     choices = sorted(known)

@@ -10,16 +10,43 @@ A grouped convolution is `groups` independent problems of the same size, one per
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from feta.errors import ModelError
+from feta.errors import ConfigError, ModelError
 
 PRUNABLE = (nn.Linear, nn.Conv2d)
+
+
+def prunable_names(model: nn.Module) -> list[str]:
+    """Every Linear and Conv2d by its dotted name, in the order in which the model defines them."""
+    return [name for name, module in model.named_modules() if isinstance(module, PRUNABLE)]
+
+
+def first_match(name: str, patterns: Iterable[str]) -> str | None:
+    """The first of some shell patterns ("fc*", "encoder.*.mlp.*") that a layer's name matches."""
+    return next((pattern for pattern in patterns if fnmatchcase(name, pattern)), None)
+
+
+def matching(names: Sequence[str], patterns: Sequence[str] | str, where: str = "layers") -> list[str]:
+    """The names that match one of the patterns, in their own order.
+
+    Raises ConfigError when there is no pattern, or when a pattern matches no name.
+    """
+    wanted = [patterns] if isinstance(patterns, str) else list(patterns)
+    if not wanted:
+        raise ConfigError(f"{where} must name at least one layer, got none")
+    for pattern in wanted:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise ConfigError(
+                f"{where} must name layers that can be pruned, got '{pattern}' which matches none of {list(names)}"
+            )
+    return [name for name in names if first_match(name, wanted) is not None]
 
 
 @dataclass(frozen=True)

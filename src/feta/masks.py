@@ -22,9 +22,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from feta.engine.select import prunable_names, select
 from feta.errors import ConfigError, ModelError
-from feta.layers import LayerView
+from feta.layers import LayerView, matching, prunable_names
 
 
 def masks_of(model: nn.Module, layers: Sequence[str] | str | None = None) -> dict[str, Tensor]:
@@ -36,7 +35,7 @@ def masks_of(model: nn.Module, layers: Sequence[str] | str | None = None) -> dic
     names = prunable_names(model)
     # A weight that is computed, as under a parametrisation, is nobody's zeros.
     own = [name for name in names if "weight" in model.get_submodule(name)._parameters]
-    chosen = own if layers is None else select(model, names, layers)
+    chosen = own if layers is None else matching(names, layers)
     masks = {name: LayerView(model.get_submodule(name), name).weight.detach() != 0 for name in chosen}
     return {name: mask for name, mask in masks.items() if layers is not None or not bool(mask.all())}
 

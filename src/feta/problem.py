@@ -15,12 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from feta.errors import ConfigError, ModelError
+from feta.objective.activation import Activation as Activation  # a part of this contract too
+from feta.objective.datafit import DataFit
 from feta.sparsity import Sparsity
 
 
@@ -31,16 +33,6 @@ class Status(StrEnum):
     DAMPED = "damped"  # a factorisation needed more damping, or float64, than was asked for
     NOT_CONVERGED = "not-converged"  # stopped by its iteration limit
     INFEASIBLE = "infeasible"  # a constraint is not met at the sparsity asked for
-
-
-class Activation(StrEnum):
-    """What the network applies to the layer's output, as far as a method can use it."""
-
-    RELU = "relu"
-    LINEAR = "linear"
-
-    def __call__(self, Z: Tensor) -> Tensor:
-        return torch.relu(Z) if self is Activation.RELU else Z
 
 
 class ActivationStream(Protocol):
@@ -65,17 +57,28 @@ Trace = Callable[[str, dict[str, float]], None]  # (phase, values): progress of 
 
 @dataclass(frozen=True)
 class LayerProblem:
-    """Everything a method may look at; it must change none of it."""
+    """Everything a method may look at; it must change none of it.
 
-    W: Tensor  # (d_in, d_out)
-    bias: Tensor | None  # (d_out,)
+    W: the trained weights (d_in, d_out).
+    bias: the trained bias (d_out,), or None for a layer without one.
+    stream: passes over the rows (A, B), or None where the user gave no data; `rows` refuses None.
+    activation: what the network applies to the layer's output.
+    cascaded: whether A comes from a network whose earlier layers are pruned already.
+    name: the layer's name, for messages.
+    trace: what `report` calls.
+    output_weights: (d_out,), how much each output matters to what follows; None: all alike, or not measured.
+    own_outputs: whether B is rho(A W + bias), so that whoever has A need not read B.
+    """
+
+    W: Tensor
+    bias: Tensor | None
     stream: ActivationStream | None
     activation: Activation = Activation.RELU
-    cascaded: bool = False  # A comes from a network whose earlier layers are pruned already
+    cascaded: bool = False
     name: str = "layer"
     trace: Trace | None = None
-    output_weights: Tensor | None = None  # (d_out,): how much each output matters to what follows
-    own_outputs: bool = False  # B is rho(A W + bias): whoever has A need not read B
+    output_weights: Tensor | None = None
+    own_outputs: bool = False
 
     def __post_init__(self) -> None:
         if self.W.ndim != 2 or not self.W.is_floating_point():
@@ -100,31 +103,81 @@ class LayerProblem:
             raise ConfigError(f"{self.name}: this method needs calibration data, got none; pass data=")
         return self.stream
 
+    @property
+    def fit(self) -> DataFit:
+        """The error of weights V (d_in [+ 1], d_out), the bias as their last row, after the activation."""
+        return DataFit(self.activation, self.bias is not None)
+
+    @property
+    def trained(self) -> Tensor:
+        """V of the trained layer: W with the bias as its last row."""
+        return self.W if self.bias is None else torch.cat([self.W, self.bias[None, :]])
+
+    def solved(
+        self, V: Tensor, status: Status = Status.OK, message: str = "", stats: dict[str, Any] | None = None
+    ) -> LayerSolution:
+        """The solution with weights V (d_in [+ 1], d_out), in the layer's dtype.
+
+        The bias is the last row of V; where V has none, the layer keeps the bias it has.
+        """
+        d_in, V = len(self.W), V.to(self.W.dtype)
+        bias = V[-1].clone() if len(V) > d_in else self.bias
+        return LayerSolution(V[:d_in].contiguous(), bias, status, message, stats or {})
+
     def report(self, phase: str, **values: float) -> None:
+        """Tell the trace, if there is one, how far the solve has come."""
         if self.trace is not None:
             self.trace(phase, values)
 
 
 @dataclass(frozen=True)
 class LayerSolution:
-    """The pruned layer and how the solve went; it never touches the model."""
+    """The pruned layer and how the solve went; it never touches the model.
 
-    U: Tensor  # (d_in, d_out)
-    bias: Tensor | None  # (d_out,)
+    U: the pruned weights (d_in, d_out), in the dtype and on the device of W.
+    bias: the bias that goes with them (d_out,), or None for a layer without one.
+    status: how the solve ended.
+    message: for the user, where there is something to say.
+    stats: numbers for the report, by name.
+    """
+
+    U: Tensor
+    bias: Tensor | None
     status: Status = Status.OK
     message: str = ""
     stats: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Needs:
+    """What a method needs from the engine, and what it promises.
+
+    passes: over the data: "none", "few" (the network is run again for each) or "many" (rows are kept on disk).
+    importance: whether the engine measures how much each output matters to the network's own outputs.
+    seed: whether the method draws random numbers; it then has a field `seed`, which the engine sets.
+    exact: whether the solution has exactly as many non-zeros as it may have, and never fewer.
+    """
+
+    passes: Literal["none", "few", "many"] = "few"
+    importance: bool = False
+    seed: bool = False
+    exact: bool = True
+
+
 @runtime_checkable
 class Pruner(Protocol):
-    """A method: a frozen dataclass whose fields are its hyper-parameters, the seed included."""
+    """A method: a frozen dataclass whose fields are its hyper-parameters, the seed included.
+
+    name: a class variable, what the method is called in tables and reports.
+    """
 
     name: ClassVar[str]
 
     @property
-    def passes(self) -> str:
-        """Over the data: "none", "few" (the network is run again) or "many" (rows are kept on disk)."""
+    def needs(self) -> Needs:
+        """What the method needs and promises: a property, or a class variable where options do not matter."""
         ...
 
-    def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution: ...
+    def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
+        """The layer with at most `target.count(W.numel())` non-zero weights."""
+        ...

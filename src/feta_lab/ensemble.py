@@ -13,16 +13,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from feta.errors import ConfigError, ModelError
-from feta.tuning.stepping import order_of
+from feta.tuning.recorder import Recorder
+from feta.tuning.stepping import check_positive, order_of
 from feta_lab import networks
 
 WARM_STEPS = 3  # taken one by one before a graph is recorded: buffers are made, algorithms are chosen
@@ -43,9 +45,7 @@ class Sprint:
     graph: bool = True  # record steps as a CUDA graph
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "learning_rate", "clip"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ConfigError(f"Sprint.{name} must be > 0 and finite, got {getattr(self, name)}")
+        check_positive(self, ("epochs", "batch_size", "learning_rate", "clip"), "Sprint.")
         for name in ("rise", "momentum"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"Sprint.{name} must be in [0, 1), got {getattr(self, name)}")
@@ -90,12 +90,16 @@ def train_together(
         raise ConfigError(
             f"images must be (n, c, h, w) with a label each, got {tuple(images.shape)} and {len(labels)} labels"
         )
-    with _fastest_kernels():
+    cudnn = torch.backends.cudnn
+    before, cudnn.benchmark = cudnn.benchmark, True  # it measures its kernels and keeps the fastest
+    try:
         crew = _Crew(specification, images, labels.to(images.device), seeds, settings)
         for epoch in range(settings.epochs):
             event = crew.one_epoch(epoch)
             if callback is not None:
                 callback(event)
+    finally:
+        cudnn.benchmark = before
     return [_laid_out(member.model, torch.contiguous_format).eval() for member in crew.members]
 
 
@@ -103,10 +107,9 @@ class _Member:
     """One network, its optimiser, and the sum of its losses since the epoch began."""
 
     def __init__(self, model: nn.Sequential, rate: Tensor, settings: Sprint, half: bool) -> None:
-        self.model, self.settings, self.half = model, settings, half
-        self.parameters = list(model.parameters())
+        self.model, self.clip, self.half = model, settings.clip, half
         self.optimiser = torch.optim.SGD(
-            self.parameters,
+            model.parameters(),
             rate,  # a tensor: a recorded step reads its value anew each time
             settings.momentum,
             weight_decay=settings.weight_decay,
@@ -122,7 +125,7 @@ class _Member:
             scores = self.model(x)
         loss = F.cross_entropy(scores.float(), y)
         loss.backward()
-        nn.utils.clip_grad_norm_(self.parameters, self.settings.clip, foreach=True)
+        nn.utils.clip_grad_norm_(list(self.model.parameters()), self.clip, foreach=True)
         self.optimiser.step()
         self.total += loss.detach()
 
@@ -133,11 +136,10 @@ class _Crew:
     def __init__(
         self, specification: str, images: Tensor, labels: Tensor, seeds: Sequence[int], settings: Sprint
     ) -> None:
-        self.settings, self.seeds = settings, seeds
+        self.settings, self.seeds, self.labels, self.note = settings, seeds, labels, ""
         half = settings.precision == "bfloat16" or (settings.precision == "auto" and images.is_cuda)
         # Channels last, by a plain layout of the rows: tensor cores want it, and a batch is one gather.
         self.images = images.permute(0, 2, 3, 1).contiguous().to(torch.bfloat16 if half else torch.float32)
-        self.labels = labels
         self.rate = torch.zeros((), device=images.device)
         channels, height, width = images.shape[1:]
         self.members = []
@@ -145,11 +147,8 @@ class _Crew:
             model = networks.build(specification, (channels, height, width), seed=seed).to(images.device)
             self.members.append(_Member(_laid_out(model, torch.channels_last), self.rate, settings, half))
         self.batch_size = min(settings.batch_size, len(images))
-        self.rows = torch.zeros(len(seeds), self.batch_size, dtype=torch.int64, device=images.device)
         self.streams = [torch.cuda.Stream(images.device) for _ in seeds] if images.is_cuda else []
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.graph_wanted = settings.graph and images.is_cuda
-        self.taken, self.note = 0, ""
+        self.recorder = Recorder(self._step, WARM_STEPS) if settings.graph and images.is_cuda else None
 
     def one_epoch(self, epoch: int) -> SprintEvent:
         """One pass over the images, each member in its own order; rows that fill no batch wait for the next."""
@@ -171,70 +170,35 @@ class _Crew:
                     "lower the learning rate"
                 )
         speed = len(self.seeds) * steps * self.batch_size / seconds
-        return SprintEvent(
-            epoch + 1, self.settings.epochs, losses, seconds, speed, self.graph is not None, self.note
-        )
+        recorded = self.recorder is not None and self.recorder.graph is not None
+        return SprintEvent(epoch + 1, self.settings.epochs, losses, seconds, speed, recorded, self.note)
 
     def _take(self, rows: Tensor) -> None:
-        self.rows.copy_(rows)
-        if self.graph is None and self.graph_wanted and self.taken >= WARM_STEPS:
-            self._record()
-        if self.graph is not None:
-            self.graph.replay()
-        else:
-            self._step()
-        self.taken += 1
-
-    def _record(self) -> None:
-        """Record a step, which computes nothing.
-
-        Where that fails it is tried again on one stream; then steps are taken as they come. The event says so.
-        """
-        try:
-            graph = torch.cuda.CUDAGraph()
-            torch.cuda.synchronize()
-            with torch.cuda.graph(graph):
-                self._step()
-        except RuntimeError as error:
-            self.note = f"{'one stream' if self.streams else 'no CUDA graph'}: {str(error).splitlines()[0]}"
-            self.graph_wanted, self.streams = bool(self.streams), []
-            torch.cuda.synchronize()
-        else:
-            self.graph = graph
-
-    def _step(self) -> None:
-        """A step of every member, on a GPU each on its own stream between a fork and a join."""
-        if not self.streams:
-            for member, rows in zip(self.members, self.rows, strict=True):
-                self._step_of(member, rows)
+        """A step; if recording it fails, it is recorded on one stream, and if that fails, not at all."""
+        if self.recorder is None:
+            self._step(rows)
             return
-        main = torch.cuda.current_stream()
-        for member, rows, stream in zip(self.members, self.rows, self.streams, strict=True):
-            stream.wait_stream(main)
-            with torch.cuda.stream(stream):
-                self._step_of(member, rows)
+        self.recorder(rows)
+        if self.recorder.failure:
+            self.note = f"{'one stream' if self.streams else 'no CUDA graph'}: {self.recorder.failure}"
+            self.recorder = Recorder(self._step, warm_up=0) if self.streams else None
+            self.streams = []
+
+    def _step(self, rows: Tensor) -> None:
+        """A step of every member, each on its own rows; on a GPU each on its own stream, too."""
+        contexts: list[Any] = [torch.cuda.stream(stream) for stream in self.streams]
         for stream in self.streams:
-            main.wait_stream(stream)
-
-    def _step_of(self, member: _Member, rows: Tensor) -> None:
-        x = self.images.index_select(0, rows).permute(0, 3, 1, 2)  # channels last
-        member.step(x, self.labels.index_select(0, rows))
-
-
-@contextmanager
-def _fastest_kernels() -> Iterator[None]:
-    """cuDNN measures its kernels on first use and keeps the fastest; the switch is global, and put back."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = True
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
+            stream.wait_stream(torch.cuda.current_stream())
+        for member, own, context in zip(
+            self.members, rows, contexts or [nullcontext()] * len(rows), strict=True
+        ):
+            with context:
+                x = self.images.index_select(0, own).permute(0, 3, 1, 2)  # channels last
+                member.step(x, self.labels.index_select(0, own))
+        for stream in self.streams:
+            torch.cuda.current_stream().wait_stream(stream)
 
 
 def _laid_out(model: nn.Sequential, layout: torch.memory_format) -> nn.Sequential:
     """The model with its kernels in a memory layout."""
-    for parameter in model.parameters():
-        if parameter.ndim == 4:
-            parameter.data = parameter.data.contiguous(memory_format=layout)
-    return model
+    return model.to(memory_format=layout)  # type: ignore[call-overload,no-any-return]

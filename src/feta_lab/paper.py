@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 SOURCE = "Pitas, Davies, Vandergheynst: Revisiting hard thresholding for DNN pruning, Table 1"
 SPARSITY = 0.9
+CHANCE = 10.0  # percent that guessing gets right: MNIST, Fashion-MNIST and CIFAR-10 have ten classes each
 SPEEDUP_OVER_LOBS = 8.0  # "FeTa is up to 8× faster than LOBS in some experiments", the section on Figure 2
 
-# Dense above conv, as the panels of Figure 2 stand.
+# In the order of Figure 2's panels: dense networks above convolutional ones.
 NETS = ("dense-mnist", "dense-fashion", "dense-cifar", "conv-mnist", "conv-fashion", "conv-cifar")
 METHODS = ("threshold", "net-trim", "lobs", "corenet")
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
@@ -29,6 +30,7 @@ class Printed:
 
     @property
     def seconds(self) -> float:
+        """The printed time as a number."""
         amount, unit = self.time.split()
         return float(amount) * UNITS[unit]
 
@@ -38,7 +40,7 @@ def _row(*cells: str) -> tuple[Printed, ...]:
     return tuple(Printed(time, float(accuracy)) for time, accuracy in parts)
 
 
-# In the paper's order of columns.
+# The columns in the paper's order.
 _COLUMNS = ("dense-mnist", "conv-mnist", "dense-fashion", "conv-fashion", "dense-cifar", "conv-cifar")
 _ROWS = {
     "net-trim": _row("3 min, 94.5", "16 min, 97", "15 min, 87", "24 min, 92", "13 min, 45", "39 min, 78"),

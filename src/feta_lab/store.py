@@ -1,8 +1,4 @@
-"""Networks as files: one safetensors file with what is needed to rebuild, judge and repeat it.
-
-net = load("dense-mnist.safetensors");  net.model(images);  net.info.accuracy
-save(net, "pruned.safetensors")         # pruned layers are stored compressed, see export.sparse_file
-"""
+"""The paper's networks as files: what is needed to rebuild, judge and repeat each."""
 
 from __future__ import annotations
 
@@ -12,14 +8,15 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from feta.errors import FileError
-from feta.files import sparse_file
+from feta.files import network as files
+from feta.files.network import encode, save
 from feta_lab import networks
 from feta_lab.data import Normalisation
 
-FORMAT_VERSION = 1
+__all__ = ["Network", "NetworkInfo", "encode", "from_description", "load", "save"]
 
 
 @dataclass(frozen=True)
@@ -36,80 +33,40 @@ class NetworkInfo:
     accuracy: dict[str, float] = field(default_factory=dict)  # "validation", "test"
     pruning: dict[str, Any] | None = None  # method, options, sparsity, layers: of a pruned network
 
+    def to_metadata(self) -> dict[str, Any]:
+        return asdict(self)
+
 
 @dataclass(frozen=True)
-class Network:
+class Network(files.Network):
     """A model in the paper's notation and its description."""
 
-    model: nn.Module
     info: NetworkInfo
 
     def with_model(self, model: nn.Module, **changes: Any) -> Network:
+        """The same network with another model; `changes` are fields of its description."""
         return Network(model, replace(self.info, **changes))
 
 
-def encode(network: Network) -> bytes:
-    """The file as bytes; its length is the file's size."""
-    return sparse_file.encode(network.model.state_dict(), _metadata(network.info))
-
-
-def save(network: Network | nn.Module, path: str | os.PathLike[str]) -> int:
-    """Write a network, or the weights of any module, sparse tensors compressed; the file's size in bytes."""
-    if isinstance(network, nn.Module):
-        return sparse_file.write(Path(path), network.state_dict(), {"version": FORMAT_VERSION})
-    return sparse_file.write(Path(path), network.model.state_dict(), _metadata(network.info))
-
-
 def load(path: str | os.PathLike[str]) -> Network:
-    """A network written by `save` or `feta train`, dense or pruned. Nothing is unpickled."""
-    tensors, metadata = sparse_file.read(Path(path))
-    info = _info(metadata, Path(path))
-    model = networks.build(info.specification, info.shape, seed=0)
-    _fill(model, tensors, Path(path))
-    return Network(model.eval(), info)
+    """A network of `feta train` or `feta prune`, in eval mode. Raises FileError where it is not one."""
+    found = files.read_network(Path(path), from_description)
+    return Network(found.model, found.info)
 
 
-def load_into(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
-    """The weights in a file put into a module of the user's own."""
-    tensors, _ = sparse_file.read(Path(path))
-    _fill(model, tensors, Path(path))
-    return model
-
-
-def _fill(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
+def from_description(description: Mapping[str, Any], path: Path) -> Network:
+    """The network that a file describes, its weights not read yet. Raises FileError where it is incomplete."""
     try:
-        model.load_state_dict(dict(tensors))
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())  # one line, as all our messages
-        raise FileError(f"{path} must hold the weights of this model: {reason}") from error
-
-
-def _metadata(info: NetworkInfo) -> dict[str, Any]:
-    return {"version": FORMAT_VERSION, "network": asdict(info)}
-
-
-def _info(metadata: Mapping[str, Any], path: Path) -> NetworkInfo:
-    version = metadata.get("version", FORMAT_VERSION)
-    if not isinstance(version, int) or version > FORMAT_VERSION:
-        raise FileError(
-            f"{path}: format version must be at most {FORMAT_VERSION}, got {version}; update feta"
-        )
-    fields = metadata.get("network")
-    if fields is None:
-        raise FileError(
-            f"{path} must describe its network, got a safetensors file without feta's description; "
-            "put its weights into your own model with feta.load_into(model, path)"
-        )
-    try:
-        channels, height, width = (int(size) for size in fields["shape"])
-        mean, std = (tuple(map(float, fields["normalisation"][key])) for key in ("mean", "std"))
-        return NetworkInfo(
+        channels, height, width = (int(size) for size in description["shape"])
+        mean, std = (tuple(map(float, description["normalisation"][key])) for key in ("mean", "std"))
+        info = NetworkInfo(
             **{
-                **fields,
-                "specification": str(fields["specification"]),
+                **description,
+                "specification": str(description["specification"]),
                 "shape": (channels, height, width),
                 "normalisation": Normalisation(mean, std),
             }
         )
     except (KeyError, TypeError, ValueError) as error:
         raise FileError(f"{path}: the network's description must be complete, got {error!r}") from error
+    return Network(networks.build(info.specification, info.shape, seed=0), info)

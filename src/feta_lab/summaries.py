@@ -85,9 +85,3 @@ def relative_error(record: Record) -> float | None:
         known = [one for one in value if one is not None]
         return statistics.fmean(known) if known else None
     return value
-
-
-def mean_gain(runs: dict[int, Record], others: dict[int, Record], field: str = "accuracy") -> Spread | None:
-    """How much higher `field` is than another method's, seed by seed, on the seeds that both have."""
-    shared = sorted(set(runs) & set(others))
-    return spread(runs[seed][field] - others[seed][field] for seed in shared)

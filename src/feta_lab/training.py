@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from feta.errors import ConfigError, FileError, ModelError
+from feta.calibration.model import clock
+from feta.errors import ConfigError, FileError
 from feta.files import sparse_file
-from feta.tuning.stepping import GraphedStep, Update, order_of, threads_for
+from feta.tuning.batches import TensorBatches
+from feta.tuning.loop import Look, Loop
+from feta.tuning.ranks import Ranks
+from feta.tuning.stepping import check_positive, sgd, threads_for
 from feta_lab import networks
 from feta_lab.data import DataSet
 from feta_lab.judge import accuracy
@@ -40,9 +43,8 @@ class Training:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "decay", "batch_size", "max_epochs", "patience"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ConfigError(f"Training.{name} must be > 0 and finite, got {getattr(self, name)}")
+        numbers = ("learning_rate", "decay", "batch_size", "max_epochs", "patience")
+        check_positive(self, numbers, "Training.")
         if not 0 <= self.momentum < 1:
             raise ConfigError(f"Training.momentum must be in [0, 1), got {self.momentum}")
 
@@ -70,108 +72,103 @@ def train(
 ) -> Network:
     """A trained network, in eval mode on the CPU. With a checkpoint path a killed run resumes from it."""
     where = torch.device(device)
-    model = networks.build(specification, data.shape, seed=settings.seed).to(where)
-    run = _Run(model, settings)
-    fingerprint = _fingerprint(specification, data, settings)
-    if checkpoint is not None and checkpoint.exists():
-        run.restore(checkpoint, fingerprint)
-    images, labels = data.normalisation.apply(data.train.images, where), data.train.labels.to(where)
-    held_out = data.normalisation.apply(data.validation.images, where)
-    with threads_for(model):
-        while run.epoch < settings.max_epochs and run.stale < settings.patience:
-            loss = run.one_epoch(images, labels)
-            run.note(accuracy(model, held_out, data.validation.labels))
-            if checkpoint is not None:
-                run.store(checkpoint, fingerprint)
-            if callback is not None:
-                callback(EpochEvent(run.epoch, settings.max_epochs, loss, run.latest, run.best))
-    model.load_state_dict(run.best_weights)
-    model = model.to("cpu").eval()
-    test = data.normalisation.apply(data.test.images, where)
-    scores = {"validation": run.best, "test": accuracy(model.to(where), test, data.test.labels)}
-    info = NetworkInfo(
-        specification, data.shape, data.name, data.normalisation, preset, settings.seed, run.epoch, scores
+    model = networks.build(specification, data.shape, seed=settings.seed).to(where).train()
+    train, validation, test = (
+        (data.normalisation.apply(half.images, where), half.labels.to(where))
+        for half in (data.train, data.validation, data.test)
     )
-    return Network(model.to("cpu"), info)
+    rows, (images, labels) = torch.arange(len(train[0]), device=where), train
+    loop = _TrainLoop(
+        model=model,
+        optimiser=sgd(model, where, settings.learning_rate, settings.momentum),
+        loss=F.cross_entropy,
+        batches=TensorBatches(
+            images,
+            lambda rows: labels[rows],
+            rows,
+            settings.batch_size,
+            settings.seed,
+            Ranks(where),
+            by_rows=True,
+        ),
+        ranks=Ranks(where),
+        started=clock(where),
+        passes=settings.max_epochs,
+        callback=callback,
+        settings=settings,
+        validation=validation,
+        checkpoint=checkpoint,
+        fingerprint=_fingerprint(specification, data, settings),
+    )
+    loop.restore()
+    with threads_for(model):
+        if loop.stale < settings.patience:
+            loop.run()
+    loop.restore_best()
+    scores = {"validation": loop.best, "test": accuracy(model, *test)}
+    info = NetworkInfo(
+        specification, data.shape, data.name, data.normalisation, preset, settings.seed, loop.number, scores
+    )
+    return Network(model.to("cpu").eval(), info)
 
 
-class _Run:
-    """The state of a run: weights, momentum, epoch, and the best weights so far."""
+@dataclass(kw_only=True)
+class _TrainLoop(Loop):
+    """Judged by the validation images after each epoch, and stored then."""
 
-    def __init__(self, model: nn.Module, settings: Training) -> None:
-        self.model, self.settings = model, settings
-        self.optimiser = torch.optim.SGD(
-            model.parameters(), settings.learning_rate, settings.momentum, fused=True
-        )
-        self.epoch, self.stale, self.best, self.latest = 0, 0, -1.0, -1.0
-        self.update = Update(model, self.optimiser, F.cross_entropy)
-        self.graphed = GraphedStep(self.update)
-        self.best_weights = {name: t.clone() for name, t in model.state_dict().items()}
+    settings: Training
+    validation: tuple[Tensor, Tensor]
+    checkpoint: Path | None
+    fingerprint: str
 
-    def one_epoch(self, images: Tensor, labels: Tensor) -> float:
-        """The mean loss over one pass in a random order."""
-        settings = self.settings
-        for group in self.optimiser.param_groups:
-            group["lr"] = settings.learning_rate * settings.decay**self.epoch
-        order = order_of(len(images), settings.seed, self.epoch).to(images.device)
-        total = torch.zeros((), device=images.device)
-        self.model.train()
-        step = self.graphed if images.is_cuda else self.update
-        self.graphed.forget()  # the learning rate is part of the record
-        for rows in order.split(settings.batch_size):
-            total += step(images[rows], labels[rows]) * len(rows)
-        self.epoch += 1
-        mean = float(total) / len(images)
-        if mean != mean or mean == float("inf"):
-            raise ModelError(
-                f"training must keep a finite loss, got {mean} in epoch {self.epoch}; lower --learning-rate"
-            )
-        return mean
+    cure = "lower --learning-rate"
 
-    def note(self, validation: float) -> None:
-        self.latest = validation
-        if validation > self.best:
-            self.best, self.stale = validation, 0
-            self.best_weights = {name: t.clone() for name, t in self.model.state_dict().items()}
-        else:
-            self.stale += 1
+    def rate(self, first: float, over: float) -> float:
+        return first * self.settings.decay**self.number
 
-    def store(self, path: Path, fingerprint: str) -> None:
+    def judge(self) -> float:
+        return accuracy(self.model, *self.validation)
+
+    def note(self, look: Look) -> EpochEvent:
+        if self.checkpoint is not None:
+            self._store(self.checkpoint)
+        return EpochEvent(self.number + 1, self.passes, look.loss, look.score or 0.0, self.best)
+
+    def enough(self, look: Look) -> str | None:
+        return "saturated" if self.stale >= self.settings.patience else None
+
+    def _store(self, path: Path) -> None:
         tensors = {f"model.{name}": t for name, t in self.model.state_dict().items()}
-        tensors |= {f"best.{name}": t for name, t in self.best_weights.items()}
-        if self.settings.momentum > 0:
-            for name, parameter in self.model.named_parameters():
-                tensors[f"momentum.{name}"] = self.optimiser.state[parameter]["momentum_buffer"]
-        progress = {"epoch": self.epoch, "stale": self.stale, "best": self.best, "latest": self.latest}
-        sparse_file.write(path, tensors, {"fingerprint": fingerprint, "progress": progress})
+        tensors |= {f"best.{name}": t for name, t in (self.best_weights or {}).items()}
+        for name, parameter in self.model.named_parameters() if self.settings.momentum > 0 else ():
+            tensors[f"momentum.{name}"] = self.optimiser.state[parameter]["momentum_buffer"]
+        progress = {"epoch": self.number + 1, "stale": self.stale, "best": self.best}
+        sparse_file.write(path, tensors, {"fingerprint": self.fingerprint, "progress": progress})
 
-    def restore(self, path: Path, fingerprint: str) -> None:
-        tensors, metadata = sparse_file.read(path)
-        if metadata.get("fingerprint") != fingerprint:
+    def restore(self) -> None:
+        """Go on from the checkpoint, if there is one."""
+        if self.checkpoint is None or not self.checkpoint.exists():
+            return
+        tensors, metadata = sparse_file.read(self.checkpoint)
+        if metadata.get("fingerprint") != self.fingerprint:
             raise FileError(
-                f"{path} must be this very run's checkpoint, got that of another network, data or settings; "
-                "delete it to start anew"
+                f"{self.checkpoint} must be this very run's checkpoint, got that of another network, data or "
+                "settings; delete it to start anew"
             )
-        device = next(self.model.parameters()).device
-        part = {
-            key: {n.removeprefix(f"{key}."): t for n, t in tensors.items() if n.startswith(f"{key}.")}
-            for key in ("model", "best", "momentum")
-        }
-        self.model.load_state_dict(part["model"])
-        self.best_weights = {name: t.to(device) for name, t in part["best"].items()}
-        parameters = dict(self.model.named_parameters())
-        for name, buffer in part["momentum"].items():
-            self.optimiser.state[parameters[name]]["momentum_buffer"] = buffer.to(device)
+        parts: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "momentum": {}}
+        for key, tensor in tensors.items():
+            kind, _, name = key.partition(".")
+            parts[kind][name] = tensor.to(self.ranks.device)
+        self.model.load_state_dict(parts["model"])
+        self.best_weights = dict(parts["best"])
+        for name, buffer in parts["momentum"].items():
+            self.optimiser.state[self.model.get_parameter(name)]["momentum_buffer"] = buffer
         progress = metadata["progress"]
-        self.epoch, self.stale = int(progress["epoch"]), int(progress["stale"])
-        self.best, self.latest = float(progress["best"]), float(progress["latest"])
+        self.number, self.stale = int(progress["epoch"]), int(progress["stale"])
+        self.best = float(progress["best"])
 
 
 def _fingerprint(specification: str, data: DataSet, settings: Training) -> str:
-    described = {
-        "network": specification,
-        "data": data.label,
-        "rows": len(data.train.labels),
-        **asdict(settings),
-    }
+    rows = len(data.train.labels)
+    described = {"network": specification, "data": data.label, "rows": rows, **asdict(settings)}
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()

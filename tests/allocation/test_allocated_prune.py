@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 import feta
-from feta.allocation import ALLOCATIONS, MEASURED
+from feta.allocation import ALLOCATIONS
 from feta.sparsity import Sparsity
 
+MEASURED = [name for name, allocation in ALLOCATIONS.items() if allocation.needs_data]
 SHARED = [name for name in ALLOCATIONS if name != "uniform"]
 X = torch.randn(400, 20, generator=torch.Generator().manual_seed(1))
 IMAGES = torch.randn(80, 2, 6, 6, generator=torch.Generator().manual_seed(2))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise, product
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feta.allocation.budget import Curve, least_error
+from feta.allocation.budget import LEAST_SHARE, Curve, least_error
 from feta.allocation.shares import floors_of
 from feta.errors import ConfigError, DataError
 
@@ -131,3 +133,10 @@ def test_errors_that_are_no_curve():
     for bad in (float("nan"), float("inf"), -1.0):
         with pytest.raises(DataError, match="errors must be finite and >= 0"):
             Curve((0, 5), (bad, 0.0))
+
+
+def test_errors_are_compounded():
+    curve = Curve((0, 1, 2, 3, 4), (8.0, 9.0, 4.0, 0.08, 0.0)).compounded()
+    most = -8 * math.log(LEAST_SHARE)
+    assert curve.errors == pytest.approx((most, most, 8 * math.log(2), 0.0804, 0), rel=1e-3)
+    assert Curve((0, 1), (0.0, 0.0)).compounded().errors == (0.0, 0.0)  # a layer nobody reads

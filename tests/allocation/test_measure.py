@@ -12,13 +12,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from feta.allocation import measure
+from feta.allocation.bound import _rooted
 from feta.allocation.haste import HastyLayer
 from feta.allocation.measure import GRID, Probe
 from feta.calibration.capture import trace_layers
 from feta.calibration.inputs import Inputs, size_of
 from feta.calibration.model import evaluating
 from feta.calibration.stream import TensorStream
-from feta.engine.select import prunable_names
+from feta.layers import prunable_names
 from feta.errors import ModelError
 from feta.layers import LayerView
 
@@ -53,17 +54,24 @@ X = torch.randn(600, 9, generator=torch.Generator().manual_seed(1), dtype=F64)
 IMAGES = torch.randn(60, 2, 7, 7, generator=torch.Generator().manual_seed(2), dtype=F64)
 
 
+def probe_of(model, data):
+    inputs = Inputs(data)
+    traces = trace_layers(model, prunable_names(model), next(iter(inputs)), CPU, F64)
+    return Probe.of(model, copy.deepcopy(model), traces, inputs, CPU, F64)
+
+
 def errors_of(model, data, allocation, names):
-    probe = Probe.of(model, copy.deepcopy(model), Inputs(data), CPU, F64)
-    traces = trace_layers(model, prunable_names(model), next(iter(probe.fit)), CPU, F64)
+    """E_l of each layer as the allocation measures it, before errors are compounded."""
+    probe = probe_of(model, data)
     with evaluating(model, probe.copy):
-        found = probe.errors(allocation, traces, names)
-        curves = probe.curves(allocation, traces, names)
+        if allocation == "sensitivity":
+            moved = probe.outputs_moved()
+            found = {name: probe.curve(name, moved) for name in names}
+        else:
+            gains = probe.gains()
+            found = {name: _rooted(probe.curve(name, probe.response_moved), gains[name]) for name in names}
     for mine, theirs in zip(probe.copy.parameters(), model.parameters(), strict=True):
         assert torch.equal(mine, theirs)
-    assert {name: measure.compounded(curve.errors) for name, curve in found.items()} == {
-        name: curve.errors for name, curve in curves.items()
-    }
     return found, probe
 
 
@@ -112,16 +120,9 @@ def test_the_bound_bounds_what_sensitivity_measures(model, data):
         assert moved[name].errors[0] > 10 * moved[name].errors[-2] >= 0
 
 
-def test_compounded():
-    errors = (8.0, 9.0, 4.0, 0.08, 0.0)
-    most = -8 * math.log(measure.LEAST_SHARE)
-    assert measure.compounded(errors) == pytest.approx((most, most, 8 * math.log(2), 0.0804, 0), rel=1e-3)
-    assert measure.compounded((0.0, 0.0)) == (0.0, 0.0)  # a layer nobody reads
-
-
 def test_what_is_read_is_little_and_held_out():
     data = torch.arange(30_000.0)[:, None].repeat(1, 2)
-    probe = Probe.of(nn.Linear(2, 2), nn.Linear(2, 2), Inputs(data), CPU, torch.float32)
+    probe = Probe.of(nn.Linear(2, 2), nn.Linear(2, 2), [], Inputs(data), CPU, torch.float32)
     fit, held = (torch.cat(list(part))[:, 0] for part in (probe.fit, probe.held))
     assert 0.5 * measure.FIT_SAMPLES < len(fit) == probe.fit_samples <= measure.FIT_SAMPLES
     assert 0.5 * measure.HELD_SAMPLES < len(held) <= measure.HELD_SAMPLES
@@ -148,7 +149,7 @@ def test_rows_of_convolutions_are_limited(monkeypatch):
 
     monkeypatch.setattr(measure.HastyLayer, "of", classmethod(spy))
     errors_of(convnet(), IMAGES, "bound", ["conv1", "conv2", "fc1"])
-    assert [len(rows) for rows in seen] == [1, 2, 1] * 2  # errors, then curves
+    assert [len(rows) for rows in seen] == [1, 2, 1]
     assert all(10 <= count <= 250 for rows in seen for count in rows)
 
 
@@ -161,7 +162,7 @@ def test_outputs_that_are_no_numbers():
         def forward(self, x):
             return {"label": self.net(x).argmax(1)}
 
-    with pytest.raises(ModelError, match="must give a float tensor for allocation 'sensitivity', got none"):
+    with pytest.raises(ModelError, match="model must return a float tensor"):
         errors_of(Labels(), X, "sensitivity", ["net.fc1"])
 
 

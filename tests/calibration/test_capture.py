@@ -9,7 +9,7 @@ from torch import nn
 
 from feta.calibration.capture import LayerTap, LayerTrace, trace_layers
 from feta.calibration.model import evaluating
-from feta.engine.select import prunable_names
+from feta.layers import prunable_names
 from feta.problem import Activation
 
 CPU = torch.device("cpu")

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import feta
+from feta.tuning.loop import Loop
 from feta_lab.judge import judge
 from feta_lab.records import read
-from feta_lab.training import _Run
 
 
 def train(run, *arguments, output="net.safetensors", epochs=1):
@@ -53,19 +53,19 @@ def test_the_same_command_gives_the_same_file(run):
 
 def test_a_killed_run_goes_on(run, monkeypatch):
     train(run, output="whole.safetensors", epochs=2)
-    whole, epochs = _Run.one_epoch, []
+    whole, epochs = Loop._one_pass, []
 
-    def killed(self, images, labels):
-        if self.epoch == 1:
+    def killed(self):
+        if self.number == 1:
             raise KeyboardInterrupt
-        return whole(self, images, labels)
+        return whole(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(_Run, "one_epoch", killed)
+        patch.setattr(Loop, "_one_pass", killed)
         answer = train(run, epochs=2)
     assert (answer.code, answer.err) == (130, "feta: interrupted\n")
     assert sorted(os.listdir()) == ["feta-records.jsonl", "net.safetensors.partial", "whole.safetensors"]
-    monkeypatch.setattr(_Run, "one_epoch", lambda *a: epochs.append(1) or whole(*a))
+    monkeypatch.setattr(Loop, "_one_pass", lambda *a: epochs.append(1) or whole(*a))
     assert train(run, epochs=2).code == 0
     assert len(epochs) == 1
     assert Path("net.safetensors").read_bytes() == Path("whole.safetensors").read_bytes()

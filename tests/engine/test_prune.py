@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 import json
 import tempfile
 from collections import OrderedDict
@@ -20,7 +21,17 @@ from torch.nn.utils import parametrizations
 from torch.nn.utils import prune as torch_prune
 
 import feta
-from feta import ConfigError, DataError, LayerProblem, LayerSolution, ModelError, Sparsity, Status
+from feta import (
+    ConfigError,
+    DataError,
+    LayerProblem,
+    LayerSolution,
+    ModelError,
+    Needs,
+    Settings,
+    Sparsity,
+    Status,
+)
 from feta.engine.prune import DEFAULT_METHOD
 from feta.pruners import METHODS
 from feta.sparsity import top_k_mask
@@ -74,13 +85,14 @@ def spy(passes: str = "few", act=None) -> Any:
             problem.report("fit", loss=0.5)
             return LayerSolution(problem.W.where(mask, 0) / 2, problem.bias)
 
-    Spy.passes = passes
+    Spy.needs = Needs(passes, seed=True)
     return Spy()
 
 
 def shown(model: nn.Module, data: Any, **options: Any) -> dict[str, dict[str, Any]]:
     pruner = spy()
-    result = feta.prune(model, data, 0.5, pruner, **options)
+    how = {name: options.pop(name) for name in list(options) if name in Settings.__dataclass_fields__}
+    result = feta.prune(model, data, 0.5, pruner, settings=Settings(**how), **options)
     return {"result": result, **{entry["problem"].name: entry for entry in pruner.seen}}
 
 
@@ -167,7 +179,7 @@ def test_the_result_can_be_copied_and_read():
 @torch.no_grad()
 def test_relative_error_is_that_of_the_definition():
     model = mlp(dtype=torch.float64)
-    result = thresholded(model, X.double(), 0.7, batch_size=7)
+    result = thresholded(model, X.double(), 0.7, settings=Settings(batch_size=7))
     x, y = X.double(), X.double()
     for name, layer in zip(("fc1", "fc2"), result.report.layers, strict=True):
         x, y = (F.relu(m.get_submodule(name)(v)) for m, v in ((model, x), (result.model, y)))
@@ -213,7 +225,7 @@ def test_parallel_shows_the_originals_inputs():
 def test_every_cache_shows_the_same_and_leaves_nothing_on_disk(monkeypatch, tmp_path, cache, passes):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     reference, pruner = shown(mlp(), X), spy(passes)
-    result = feta.prune(mlp(), iter(X.split(20)), 0.5, pruner, cache=cache)
+    result = feta.prune(mlp(), iter(X.split(20)), 0.5, pruner, settings=Settings(cache=cache))
     for entry in pruner.seen:
         torch.testing.assert_close(entry["A"], reference[entry["problem"].name]["A"])
         torch.testing.assert_close(entry["B"], reference[entry["problem"].name]["B"])
@@ -245,8 +257,6 @@ def test_activations_are_found_and_can_be_given():
     assert kinds(activation="relu") == ["relu", "relu"]
     assert kinds(activation={"2": "linear"}) == ["linear", "linear"]
     assert kinds(activation={"[01]": "relu"}) == ["relu", "relu"]
-    with pytest.raises(ConfigError, match="unknown activation 'rellu'; did you mean 'relu'"):
-        kinds(activation="rellu")
 
 
 def test_inputs_of_every_form_reach_the_model():
@@ -275,7 +285,7 @@ def test_n_samples_and_the_seed_choose_rows():
 
 def test_methods_that_ask_for_it_are_told_how_much_each_output_matters():
     pruner, plain = spy(), spy()
-    type(pruner).uses_importance = True
+    type(pruner).needs = Needs(importance=True)
     model = convnet()
     for method in (pruner, plain):
         feta.prune(model, IMAGES, 0.5, method, layers=["conv2", "fc1"])
@@ -300,9 +310,8 @@ def test_callback_order():
 
 def test_status_message_and_stats_reach_the_report():
     def damped(problem, target):
-        return LayerSolution(
-            torch.zeros_like(problem.W), problem.bias, Status.DAMPED, "was singular", {"n": 3}
-        )
+        U = problem.W.where(top_k_mask(problem.W.abs(), target.nonzeros), 0)
+        return LayerSolution(U, problem.bias, Status.DAMPED, "was singular", {"n": 3})
 
     (first, _) = feta.prune(mlp(), X, 0.5, spy(act=damped)).report.layers
     assert (first.status, first.message, first.stats) == ("damped", "was singular", {"n": 3})
@@ -454,7 +463,7 @@ def test_compensation_follows_each_pruned_layer():
 def test_batch_norm_statistics_are_those_of_the_pruned_network():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)).eval()
-    result = thresholded(model, X, 0.5, layers="0", batchnorm=True)
+    result = thresholded(model, X, 0.5, layers="0", settings=Settings(batchnorm=True))
     norm = result.model[1]
     torch.testing.assert_close(norm.running_mean, result.model[0](X).mean(0))
     torch.testing.assert_close(norm.running_var, result.model[0](X).var(0))
@@ -495,15 +504,14 @@ def test_sparsity_outside_its_range(share):
     [
         ({"method": "thresold"}, "unknown method 'thresold'; did you mean 'threshold'"),
         ({"method": 3}, "method must be a name or a Pruner object, got 3"),
-        ({"mode": "cascaded"}, "unknown mode 'cascaded'; did you mean 'cascade'"),
-        ({"cache": "memry"}, "unknown cache 'memry'; did you mean 'memory'"),
         ({"allocation": "uniforn"}, "unknown allocation 'uniforn'; did you mean 'uniform'"),
         ({"options": {"speed": 3}}, "unknown option of threshold 'speed'"),
         ({"method": spy(), "options": {"seed": 3}}, "options must be empty when method is a Spy object"),
-        ({"layers": "fc9"}, "layers must name Linear or Conv2d layers of the model, got 'fc9'"),
+        ({"layers": "fc9"}, "layers must name layers that can be pruned, got 'fc9'"),
         ({"layers": []}, "layers must name at least one layer"),
         ({"sparsity": {}}, "sparsity must name at least one layer"),
-        ({"n_samples": 0}, "n_samples must be >= 1, got 0"),
+        ({"allocation": 3}, "allocation must be a name or an Allocation object, got 3"),
+        ({"refine": None}, "refine must be True, False or a feta.Refinement, got None"),
         ({"data": "images.pt"}, "data must be a tensor or an iterable of batches, got str"),
         ({"data": []}, "data must hold at least one sample, got none"),
     ],
@@ -518,12 +526,76 @@ def test_bad_arguments(arguments, message):
     [
         ({"method": spy()}, "method 'spy'"),
         ({"compensate": True}, "compensate, batchnorm and refine"),
-        ({"batchnorm": True}, "compensate, batchnorm and refine"),
+        ({"settings": Settings(batchnorm=True)}, "compensate, batchnorm and refine"),
+        ({"refine": True}, "compensate, batchnorm and refine"),
     ],
 )
 def test_data_that_is_missing(arguments, need):
     with pytest.raises(ConfigError, match=f"data must be given for {need}, got None"):
         thresholded(mlp(), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mode": "cascaded"}, "unknown Settings.mode 'cascaded'; did you mean 'cascade'"),
+        ({"cache": "memry"}, "unknown Settings.cache 'memry'; did you mean 'memory'"),
+        ({"n_samples": 0}, "Settings.n_samples must be a whole number >= 1, got 0"),
+        ({"batch_size": 1.5}, "Settings.batch_size must be a whole number >= 1, got 1.5"),
+        ({"activation": "rellu"}, "unknown activation 'rellu'; did you mean 'relu'"),
+        ({"activation": {"fc1": "rellu"}}, "unknown activation 'rellu'; did you mean 'relu'"),
+    ],
+)
+def test_bad_settings(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        Settings(**settings)
+
+
+def zeros(problem, target):
+    return LayerSolution(torch.zeros_like(problem.W), problem.bias)
+
+
+BROKEN = {
+    "not a solution": (lambda p, t: p.W, "must give a LayerSolution, got Tensor"),
+    "not a tensor": (lambda p, t: LayerSolution(None, p.bias), "must give a U for this layer, got NoneType"),
+    "shape": (
+        lambda p, t: LayerSolution(p.W[:, :2], p.bias),
+        r"must give U \(6, 8\) torch.float32 .* got \(6, 2\)",
+    ),
+    "dtype": (lambda p, t: LayerSolution(p.W.double(), p.bias), "must give U .* got .* torch.float64"),
+    "NaN": (
+        lambda p, t: LayerSolution(p.W / 0 * 0, p.bias),
+        "must give finite U, got 48 NaN or infinite entries",
+    ),
+    "no bias": (lambda p, t: LayerSolution(p.W, None), "must give a bias for this layer, got NoneType"),
+    "bias": (lambda p, t: LayerSolution(p.W, p.bias * math.inf), "must give finite bias, got 8 NaN"),
+    "too many": (lambda p, t: LayerSolution(p.W, p.bias), "must keep at most 24 weights, got 48"),
+    "nothing": (zeros, "must not give zeros alone where 24 weights may stay"),
+    "too few": (
+        lambda p, t: LayerSolution(p.W.where(top_k_mask(p.W.abs(), 20), 0), p.bias),
+        "must keep exactly 24 weights, got 20",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_method_that_breaks_the_contract_is_named(name):
+    act, message = BROKEN[name]
+    with pytest.raises(ModelError, match=f"layer 'fc1': method 'spy' {message}"):
+        feta.prune(mlp(), X, 0.5, spy(act=act))
+
+
+def test_a_method_may_keep_fewer_weights_when_it_says_so():
+    few = spy(act=lambda p, t: LayerSolution(p.W.where(top_k_mask(p.W.abs(), 3), 0), p.bias))
+    type(few).needs = Needs(exact=False)
+    assert [layer.nonzeros for layer in feta.prune(mlp(), X, 0.5, few).report.layers] == [3, 3]
+
+
+def test_weights_that_are_zero_already_may_stay_zero():
+    model = mlp()
+    with torch.no_grad():
+        model.fc1.weight[2:] = 0
+    assert thresholded(model, X, 0.5).report.layers[0].nonzeros == 12
 
 
 def test_nan_weights_are_named_once():
@@ -646,22 +718,3 @@ def test_smart_prune_of_bad_values():
 def test_the_default_method_is_one_of_the_table():
     assert DEFAULT_METHOD in METHODS
     assert feta.prune(mlp(), X, 0.5).report.method == DEFAULT_METHOD
-
-
-def test_a_pruner_with_a_misshapen_answer_is_named():
-    import dataclasses
-    from typing import ClassVar
-
-    @dataclasses.dataclass(frozen=True)
-    class Sloppy:
-        name: ClassVar[str] = "sloppy"
-        passes: ClassVar[str] = "none"
-
-        def prune(self, problem, target):
-            return feta.LayerSolution(problem.W[:1], problem.bias)
-
-    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
-    with pytest.raises(
-        feta.ModelError, match=r"layer '0': method 'sloppy' must give finite U \(4, 3\), got \(1, 3\)"
-    ):
-        feta.prune(model, sparsity=0.5, method=Sloppy())

@@ -1,4 +1,4 @@
-"""Where data sets are looked for, in which order, and what is said when they are nowhere."""
+"""Where data sets are searched, in which order, and what the error says when they are nowhere."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import pytest
 
 from feta.errors import ConfigError, DataError
 from feta_lab import data
-from feta_lab.data import catalog, locate
+from feta_lab.data import catalog
+from feta_lab.data.locate import EMBEDDED, cache_dir
 
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch, tmp_path):
-    """No place but those a test makes."""
+    """Only the places that a test makes exist."""
     monkeypatch.delenv("FETA_DATA", raising=False)
     monkeypatch.setenv("FETA_CACHE", str(tmp_path / "cache"))
-    rows = dict(catalog.CATALOG)
-    rows["fashion-mnist"] = replace(rows["fashion-mnist"], system=tmp_path / "system")
-    monkeypatch.setattr(catalog, "CATALOG", rows)
+    fashion = replace(catalog.CATALOG["fashion-mnist"], system=tmp_path / "system")
+    monkeypatch.setattr(catalog, "CATALOG", {**catalog.CATALOG, "fashion-mnist": fashion})
 
 
 def put(folder: Path, name: str, leave_out: int = 0) -> Path:
@@ -31,10 +31,6 @@ def put(folder: Path, name: str, leave_out: int = 0) -> Path:
     return folder
 
 
-def test_names():
-    assert data.NAMES == ("mnist-mini", "mnist", "fashion-mnist", "cifar-10")
-
-
 @pytest.mark.parametrize("call", [data.load, data.find, data.looked_in, data.check, data.fetch])
 def test_unknown_name(call):
     with pytest.raises(ConfigError, match="unknown data set 'mnits'; did you mean 'mnist'"):
@@ -42,25 +38,12 @@ def test_unknown_name(call):
 
 
 def test_order(monkeypatch, tmp_path):
-    monkeypatch.setenv("FETA_DATA", str(tmp_path / "env"))
-    assert [place.origin for place in data.looked_in("fashion-mnist")] == [
-        "FETA_DATA",
-        "Debian's dataset package",
-        "feta's cache",
-    ]
-    assert data.find("fashion-mnist") is None
-    for folder in (
-        tmp_path / "cache" / "fashion-mnist",
-        tmp_path / "system",
-        tmp_path / "env" / "fashion-mnist",
-    ):
-        put(folder, "fashion-mnist")  # from the last place to the first
-        assert data.find("fashion-mnist").folder == folder
-
-
-def test_only_fashion_mnist_has_a_system_folder():
-    assert catalog._FASHION.system == Path("/usr/share/datasets/fashion-mnist")
     assert [place.origin for place in data.looked_in("mnist")] == ["feta's cache"]
+    monkeypatch.setenv("FETA_DATA", str(tmp_path / "env"))
+    assert data.find("fashion-mnist") is None
+    for folder in ("cache/fashion-mnist", "system", "env", "env/fashion-mnist"):  # from the last to the first
+        put(tmp_path / folder, "fashion-mnist")
+        assert data.find("fashion-mnist").folder == tmp_path / folder
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "cifar-10"])
@@ -68,24 +51,21 @@ def test_only_fashion_mnist_has_a_system_folder():
 def test_data_dir_holds_the_folder_or_is_it(tmp_path, name, inside):
     folder = put(tmp_path / catalog.entry(name).folder, name)
     assert data.find(name, tmp_path if inside else folder).folder == folder
+    other = "mnist" if name == "fashion-mnist" else "fashion-mnist"
+    assert data.find(other, folder) is None  # though MNIST and Fashion-MNIST use the same file names
 
 
 def test_data_dir_is_the_only_place(monkeypatch, tmp_path):
     monkeypatch.setenv("FETA_DATA", str(put(tmp_path / "env", "mnist")))
     empty = tmp_path / "empty"
-    assert [place.origin for place in data.looked_in("mnist", empty)] == ["--data-dir"]
+    assert {place.origin for place in data.looked_in("mnist", empty)} == {"--data-dir"}
     with pytest.raises(DataError, match=rf"--data-dir: {empty / 'mnist'} \(no such folder\)"):
         data.load("mnist", empty)
 
 
 def test_mnist_mini_is_always_there(tmp_path):
-    assert data.find("mnist-mini", tmp_path).folder == locate.EMBEDDED
-    assert data.fetch("mnist-mini", tmp_path) == locate.EMBEDDED
-
-
-def test_a_folder_of_another_set_is_not_taken_for_this_one(tmp_path):
-    folder = put(tmp_path / "fashion-mnist", "fashion-mnist")
-    assert data.find("mnist", folder) is None
+    assert data.find("mnist-mini", tmp_path).folder == EMBEDDED
+    assert data.fetch("mnist-mini", tmp_path) == EMBEDDED
 
 
 def test_an_incomplete_folder_is_passed_over_and_named(monkeypatch, tmp_path):
@@ -96,20 +76,15 @@ def test_an_incomplete_folder_is_passed_over_and_named(monkeypatch, tmp_path):
     assert str(data.looked_in("mnist")[0]).endswith("(lacks train-images-idx3-ubyte)")
 
 
-def test_nowhere_names_every_place_and_the_cure(monkeypatch, tmp_path):
+@pytest.mark.parametrize("call", [lambda name: data.load(name, download=False), data.check])
+def test_nowhere_names_every_place_and_the_cure(monkeypatch, tmp_path, call):
     monkeypatch.setenv("FETA_DATA", str(tmp_path / "env"))
-    with pytest.raises(DataError) as caught:
-        data.load("fashion-mnist", download=False)
-    message = str(caught.value)
+    with pytest.raises(DataError, match="'fashion-mnist' was not found") as caught:
+        call("fashion-mnist")
     for place in ("env/fashion-mnist", "system", "cache/fashion-mnist"):
-        assert str(tmp_path / place) in message
+        assert str(tmp_path / place) in str(caught.value)
     for cure in ("t10k-labels-idx1-ubyte", "--data-dir", "FETA_DATA", "feta data fetch fashion-mnist"):
-        assert cure in message
-
-
-def test_check_of_an_absent_set(tmp_path):
-    with pytest.raises(DataError, match="'cifar-10' was not found"):
-        data.check("cifar-10", tmp_path)
+        assert cure in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -130,4 +105,4 @@ def test_cache_dir(monkeypatch, tmp_path, platform, variable, expected):
     monkeypatch.setattr(sys, "platform", platform)
     if variable:
         monkeypatch.setenv(variable, str(tmp_path / "chosen"))
-    assert data.cache_dir() == tmp_path / expected
+    assert cache_dir() == tmp_path / expected

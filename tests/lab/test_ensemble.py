@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from feta.errors import ConfigError, ModelError
+from feta.tuning.recorder import Recorder
 from feta_lab import ensemble, networks
 from feta_lab.ensemble import Sprint, train_together
 from feta_lab.judge import accuracy
@@ -156,7 +157,7 @@ def test_a_graph_that_cannot_be_recorded(inputs, monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "graph", refuse)
     crew = ensemble._Crew(SPEC, *inputs, [0], SHORT)
-    crew.graph_wanted, crew.streams = True, [Stream()]
+    crew.recorder, crew.streams = Recorder(crew._step, 3), [Stream()]
     events = [crew.one_epoch(epoch) for epoch in range(SHORT.epochs)]
     expected = []
     train_together(SPEC, *inputs, [0], SHORT, callback=expected.append)

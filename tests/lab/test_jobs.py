@@ -9,6 +9,7 @@ import torch
 
 from feta.errors import ConfigError
 from feta.masks import masks_of
+from feta.tuning.retrain import Retraining
 from feta_lab import store
 from feta_lab.jobs import dense_validation, prune_network, retrain_network
 from feta_lab.judge import judge
@@ -48,8 +49,8 @@ def test_without_data_nothing_is_judged(network):
 
 
 def test_options_of_the_engine_are_passed_on(network, tiny_data):
-    with pytest.raises(ConfigError, match="unknown mode 'sideways'"):
-        prune_network(network, tiny_data, 0.5, "threshold", mode="sideways")
+    with pytest.raises(ConfigError, match="unknown allocation 'sideways'"):
+        prune_network(network, tiny_data, 0.5, "threshold", allocation="sideways")
     _, summary = prune_network(network, tiny_data, 0.5, "threshold", layers=["softmax"])
     assert [layer["name"] for layer in summary["layers"]] == ["softmax"]
 
@@ -68,7 +69,8 @@ def test_retraining_comes_back_to_what_the_file_remembers(network, tiny_data, tm
     pruned = store.load(tmp_path / "pruned.safetensors")
     assert dense_validation(pruned) == summary["accuracy"]["dense"]["validation"]
     before = {name: t.clone() for name, t in pruned.model.state_dict().items()}
-    retrained, result = retrain_network(pruned, tiny_data, max_epochs=3, tolerance=3, learning_rate=0.05)
+    settings = Retraining(max_epochs=3, tolerance=3, learning_rate=0.05)
+    retrained, result = retrain_network(pruned, tiny_data, settings=settings)
     assert json.loads(json.dumps(result)) == result
     assert result["goal"] == dense_validation(pruned)
     assert result["recovered"] is True

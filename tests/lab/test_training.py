@@ -188,7 +188,7 @@ def test_it_learns(tiny_data):
 @pytest.mark.parametrize("specification", [SPEC, "4C3-MP2-8FC-3SM"])
 def test_a_learning_rate_that_diverges_is_an_error(tiny_data, specification):
     with pytest.raises(
-        ModelError, match=r"must keep a finite loss, got (nan|inf) in epoch \d; lower --learning-rate"
+        ModelError, match=r"must keep a finite loss, got (nan|inf) at epoch \d.00; lower --learning-rate"
     ):
         train(specification, tiny_data, replace(SHORT, learning_rate=1e15))
 

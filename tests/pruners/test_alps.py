@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import correlated
 import pytest
 import torch
+from correlated import problem
 
-from feta.calibration.stream import TensorStream
-from feta.errors import ConfigError
-from feta.problem import LayerProblem, Status
+from feta.problem import Status
 from feta.pruners.alps import Alps
 from feta.solvers.conjugate import projected_cg
 from feta.solvers.masked_refit import masked_refit
 from feta.sparsity import Sparsity, top_k_mask
 
 F64 = torch.float64
-
-
-def layer(seed=0, m=300, d_in=30, d_out=12):
-    g = torch.Generator().manual_seed(seed)
-    A = torch.randn(m, d_in, generator=g, dtype=F64) @ torch.randn(d_in, d_in, generator=g, dtype=F64) + 1
-    return (
-        A,
-        torch.randn(d_in, d_out, generator=g, dtype=F64),
-        torch.randn(d_out, generator=g, dtype=F64),
-    )
-
-
-def problem(A, W, b, **more):
-    return LayerProblem(W, b, TensorStream(A, A @ W, 40), **more)
+layer = partial(correlated.layer, m=300, d_in=30, d_out=12)
 
 
 def with_bias(A, W, b, ridge):
@@ -138,12 +127,3 @@ def test_iteration_limit_is_reported_and_steps_are_traced():
     assert solution.status is Status.NOT_CONVERGED
     assert solution.message == "support still changing after 4 iterations"
     assert seen == [("admm", 3), ("admm", 4)]
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("ridge", -1), ("rho", 0), ("max_iterations", 0), ("refit", "none"), ("refit_iterations", -1)],
-)
-def test_bad_fields_are_refused(field, value):
-    with pytest.raises(ConfigError, match=rf"Alps.{field} must be .*, got '?{value}'?"):
-        Alps(**{field: value})

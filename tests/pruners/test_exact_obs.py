@@ -6,30 +6,16 @@ import heapq
 
 import pytest
 import torch
+from correlated import layer, problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feta.calibration.stream import TensorStream
 from feta.errors import ConfigError
-from feta.problem import LayerProblem, Status
+from feta.problem import Status
 from feta.pruners.exact_obs import ExactObs, choose, removal_path
 from feta.sparsity import Sparsity
 
 F64 = torch.float64
-
-
-def layer(seed=0, m=60, d_in=8, d_out=5):
-    g = torch.Generator().manual_seed(seed)
-    A = torch.randn(m, d_in, generator=g, dtype=F64) @ torch.randn(d_in, d_in, generator=g, dtype=F64) + 1
-    return (
-        A,
-        torch.randn(d_in, d_out, generator=g, dtype=F64),
-        torch.randn(d_out, generator=g, dtype=F64),
-    )
-
-
-def problem(A, W, b):
-    return LayerProblem(W, b, TensorStream(A, A @ W, 13))
 
 
 def best_on(H, w, S):
@@ -165,9 +151,3 @@ def test_layers_that_are_too_large_are_refused_with_the_cost():
         match=r"at most max_cost 1\.0e\+02 .* got 2\.6e\+03 for 8 x 5; raise max_cost, or use 'alps'",
     ):
         ExactObs(max_cost=100).prune(problem(A, W, b), Sparsity(0.5))
-
-
-@pytest.mark.parametrize(("field", "value"), [("damping", -0.1), ("max_cost", 0), ("batch_bytes", 0)])
-def test_bad_fields_are_refused(field, value):
-    with pytest.raises(ConfigError, match=rf"ExactObs.{field} must be >=? [01], got {value}"):
-        ExactObs(**{field: value})

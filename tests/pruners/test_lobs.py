@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
+from functools import partial
+
+import correlated
 import torch
+from correlated import problem
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feta.calibration.stream import TensorStream
-from feta.errors import ConfigError
-from feta.problem import LayerProblem, Status
+from feta.problem import Status
 from feta.pruners.lobs import Lobs, removal_turns, remove
 from feta.sparsity import Sparsity
 
 F64 = torch.float64
-
-
-def layer(seed=0, m=60, d_in=10, d_out=6, bias=True):
-    g = torch.Generator().manual_seed(seed)
-    A = torch.randn(m, d_in, generator=g, dtype=F64) @ torch.randn(d_in, d_in, generator=g, dtype=F64)
-    W = torch.randn(d_in, d_out, generator=g, dtype=F64)
-    b = torch.randn(d_out, generator=g, dtype=F64) if bias else None
-    return A, W, b
-
-
-def problem(A, W, b):
-    return LayerProblem(W, b, TensorStream(A, A @ W, 17))
+layer = partial(correlated.layer, d_in=10, d_out=6, mean=0.0)
 
 
 def slow(A, W, b, keep, damping):
@@ -45,7 +35,8 @@ def slow(A, W, b, keep, damping):
 
 @given(st.integers(0, 99), st.integers(1, 12), st.integers(1, 9), st.floats(0, 0.999), st.booleans())
 def test_is_the_double_loop(seed, d_in, d_out, share, bias):
-    A, W, b = layer(seed, d_in=d_in, d_out=d_out, bias=bias)
+    A, W, b = layer(seed, d_in=d_in, d_out=d_out)
+    b = b if bias else None
     keep = Sparsity(share).count(W.numel())
     solution = Lobs(damping=1e-3).prune(problem(A, W, b), Sparsity(share))
     V = slow(A, W, b, keep, 1e-3)
@@ -92,8 +83,3 @@ def test_dead_inputs_lose_their_weights_first():
     A[:, [1, 4]] = 0
     U = Lobs().prune(problem(A, W, b), Sparsity(0.25)).U
     assert not U[[1, 4]].any()
-
-
-def test_negative_damping_is_refused():
-    with pytest.raises(ConfigError, match=r"Lobs.damping must be >= 0, got -1"):
-        Lobs(damping=-1)

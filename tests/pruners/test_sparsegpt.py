@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
+from functools import partial
+
+import correlated
 import torch
+from correlated import problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feta.calibration.stream import TensorStream
-from feta.errors import ConfigError
-from feta.problem import LayerProblem, Status
+from feta.problem import Status
 from feta.pruners.sparsegpt import SparseGpt
 from feta.sparsity import Sparsity, top_k_mask
 
 F64 = torch.float64
-
-
-def layer(seed=0, m=60, d_in=11, d_out=5):
-    g = torch.Generator().manual_seed(seed)
-    A = torch.randn(m, d_in, generator=g, dtype=F64) @ torch.randn(d_in, d_in, generator=g, dtype=F64) + 1
-    return (
-        A,
-        torch.randn(d_in, d_out, generator=g, dtype=F64),
-        torch.randn(d_out, generator=g, dtype=F64),
-    )
-
-
-def problem(A, W, b):
-    return LayerProblem(W, b, TensorStream(A, A @ W, 13))
+layer = partial(correlated.layer, d_in=11)
 
 
 def unblocked(A, W, k, block, damping, bias=None):
@@ -91,9 +79,3 @@ def test_without_damping_a_singular_matrix_is_reported():
     assert solution.status is Status.DAMPED
     assert solution.stats["damping"] > 0
     assert bool(torch.isfinite(solution.U).all())
-
-
-@pytest.mark.parametrize(("field", "value"), [("damping", -0.1), ("block", 0)])
-def test_bad_fields_are_refused(field, value):
-    with pytest.raises(ConfigError, match=rf"SparseGpt.{field} must be >= [01], got {value}"):
-        SparseGpt(**{field: value})

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feta.calibration.stream import TensorStream
-from feta.errors import ConfigError
 from feta.problem import LayerProblem
 from feta.pruners.wanda import Wanda
 from feta.sparsity import Sparsity
@@ -61,8 +60,3 @@ def test_ties_keep_the_exact_count_and_go_by_index(scope, k):
     if scope == "output":
         assert [int(n) for n in U.count_nonzero(0)] == [k // 5 + (j < k % 5) for j in range(5)]
         assert torch.equal(U, U.sort(dim=0, descending=True).values)
-
-
-def test_unknown_scope_is_refused():
-    with pytest.raises(ConfigError, match=r"Wanda.scope must be 'output' or 'layer', got 'row'"):
-        Wanda(scope="row")

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrizations
 
 import feta
 from feta.errors import ConfigError, FileError, ModelError
-from feta.tuning.labelled import right_answers
+from feta.tuning.batches import right_answers
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(330, 12, generator=GENERATOR)
@@ -96,9 +96,10 @@ def test_what_torch_loads_is_no_part_of_a_budget():
     """In a process of its own: torch's compiler is there when the clock starts."""
     script = """
 import sys, torch, feta
-from feta.tuning import refining, retraining
+import feta.tuning.refine, feta.tuning.retrain
 seen = []
-for module in (refining, retraining):
+for name in ("refine", "retrain"):
+    module = sys.modules[f"feta.tuning.{name}"]
     inner = module.clock
     module.clock = lambda device, inner=inner: seen.append("torch._dynamo" in sys.modules) or inner(device)
 model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
@@ -173,7 +174,7 @@ def test_a_last_batch_of_one_row():
     model = pruned(nn.Sequential(*layers(), nn.BatchNorm1d(3)))
     rows = []
     hook = model[0].register_forward_hook(lambda module, args, output: rows.append(len(output)))
-    feta.retrain(model, (X[:65], Y[:65]), max_epochs=1, batch_size=32)
+    feta.retrain(model, (X[:65], Y[:65]), max_epochs=1)
     hook.remove()
     assert rows == [32, 32]
 
@@ -251,10 +252,11 @@ def test_a_loader_is_read_once_per_pass():
 
     model, data = nn.Sequential(*layers()).eval(), Counted(X.split(30))
     small = pruned(model)
-    report = feta.refine(small, model, data, passes=3, check_every=0.1, patience=100).report
+    often = feta.Refinement(passes=3, check_every=0.1, patience=100)
+    report = feta.refine(small, model, data, often).report
     assert len(report.history) > 25
     assert data.reads <= 3 + 5  # once for each pass; before that to look, to count, for the held-out rows
-    whole = feta.refine(small, model, X, passes=3, check_every=0.1, patience=100).report
+    whole = feta.refine(small, model, X, often).report
     assert report.loss_before == pytest.approx(whole.loss_before)
 
 
@@ -269,7 +271,7 @@ def test_dicts_whose_first_entry_is_a_number():
 
     batches = [{"scale": torch.tensor(2.0), "x": part} for part in X.split(50)]
     model = Scaled().eval()
-    result = feta.prune(model, batches, 0.5, "wanda", n_samples=120, refine=True)
+    result = feta.prune(model, batches, 0.5, "wanda", refine=True, settings=feta.Settings(n_samples=120))
     assert result.report.refinement.loss_after <= result.report.refinement.loss_before
     with pytest.raises(ConfigError, match="must yield x as a tensor or a dict of tensors, got a tuple"):
         feta.retrain(result.model, [((X[:5], X[:5]), Y[:5])])

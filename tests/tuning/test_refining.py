@@ -15,8 +15,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import feta
+from feta.calibration.inputs import Inputs
 from feta.errors import ConfigError, ModelError
-from feta.tuning.matching import Original, StreamRows, TensorRows, rows_of
+from feta.tuning import loop
+from feta.tuning.batches import Original, StreamBatches, TensorBatches, matched
 
 CPU = torch.device("cpu")
 
@@ -64,9 +66,8 @@ def same(model: nn.Module, other: nn.Module) -> bool:
 def test_it_comes_nearer_on_rows_it_has_not_seen(pruned, dense, loss):
     before, original = copy.deepcopy(pruned.model), copy.deepcopy(dense)
     state, threads, points = torch.random.get_rng_state(), torch.get_num_threads(), []
-    result = feta.refine(
-        pruned.model, dense, DATA, loss=loss, passes=8, learning_rate=2e-3, callback=points.append
-    )
+    settings = feta.Refinement(loss=loss, passes=8, learning_rate=2e-3)
+    result = feta.refine(pruned.model, dense, DATA, settings, callback=points.append)
     report, measure = result.report, MEASURES[loss]
     assert measure(result.model, dense, FRESH) < 0.7 * measure(pruned.model, dense, FRESH)
     assert all(torch.equal(mask, pruned.masks[name]) for name, mask in feta.masks_of(result.model).items())
@@ -111,10 +112,7 @@ def test_it_is_adam_with_a_cosine(pruned, dense):
         copy.deepcopy(pruned.model).double(),
         copy.deepcopy(dense).double(),
         x,
-        passes=1,
-        learning_rate=0.003,
-        batch_size=50,
-        loss="mse",
+        feta.Refinement(passes=1, learning_rate=0.003, batch_size=50, loss="mse"),
         seed=7,
     )
     losses = [point.loss for point in result.report.history]
@@ -146,7 +144,7 @@ def test_the_same_seed_gives_the_same_weights(pruned, dense):
 
 def test_a_rate_that_only_spoils_gives_back_what_came_in_and_stops_early(pruned, dense):
     near = feta.refine(pruned.model, dense, DATA, passes=8).model
-    result = feta.refine(near, dense, DATA, passes=40, learning_rate=1e4, batch_size=10)
+    result = feta.refine(near, dense, DATA, feta.Refinement(passes=40, batch_size=10), learning_rate=1e4)
     assert same(result.model, near)
     assert (result.report.stopped, result.report.passes) == ("held-out", pytest.approx(2, abs=0.02))
     assert result.report.loss_after == result.report.loss_before
@@ -166,16 +164,16 @@ def test_time_is_up(pruned, dense):
 
 def test_the_rate_reaches_zero_where_the_time_ends(pruned, dense, monkeypatch):
     """With a clock of its own: each batch takes a second, ten are given, a pass would be nineteen."""
-    from feta.tuning import refine_run, refining
+    ticks, rates, update = iter(range(1000)), [], loop.Loop.update
 
-    ticks = iter(range(1000))
-    rates = []
-    for module in (refining, refine_run):
-        monkeypatch.setattr(module, "clock", lambda device: 0.0)
-    monkeypatch.setattr(refine_run.time, "perf_counter", lambda: float(next(ticks)))
-    monkeypatch.setattr(refine_run, "set_rate", lambda optimiser, values: rates.extend(values))
-    report = feta.refine(pruned.model, dense, DATA, seconds=10, batch_size=20, learning_rate=1e-3).report
-    assert report.stopped == "seconds"
+    def noted(run, x, y):
+        rates.extend(run.rates)
+        return update(run, x, y)
+
+    monkeypatch.setattr(loop.Loop, "_spent", lambda run: next(ticks) / run.seconds)
+    monkeypatch.setattr(loop.Loop, "update", noted)
+    settings = feta.Refinement(seconds=10, batch_size=20, learning_rate=1e-3)
+    assert feta.refine(pruned.model, dense, DATA, settings).report.stopped == "seconds"
     assert rates == pytest.approx([1e-3 * (1 + math.cos(math.pi * t / 10)) / 2 for t in range(10)])
 
 
@@ -210,39 +208,35 @@ def test_dicts_and_models_that_return_more_than_scores(pruned, dense):
     assert same(result.model.inner, feta.refine(pruned.model, dense, list(DATA.split(80))).model)
 
 
-@pytest.mark.parametrize("kind", [TensorRows, StreamRows])
+@pytest.mark.parametrize("kind", [TensorBatches, StreamBatches])
 @pytest.mark.parametrize(("total", "held"), [(2, 1), (39, 2), (40, 2), (400, 20)])
 def test_rows_are_fitted_or_held_out_never_both(dense, kind, total, held):
     x = torch.arange(total * 12, dtype=torch.float32).reshape(total, 12)
-    rows = rows_of(
-        x if kind is TensorRows else list(x.split(7)), Original(dense, CPU, torch.float32), 0.05, None, 0
-    )
+    data = x if kind is TensorBatches else list(x.split(7))
+    rows, held_out = matched(data, Original(dense, CPU, torch.float32), 0.05, 5, None, 0)
     assert isinstance(rows, kind)
-    fitted = torch.cat([batch for batch, *_ in rows.batches(0, 5)])
-    judged = torch.cat([batch for batch, *_ in rows.held_out()])
-    assert (len(fitted), len(judged)) == (rows.count, held)
+    fitted = torch.cat([batch.x for batch in rows.over(0)])
+    judged = torch.cat([batch.x for batch in held_out])
+    assert (len(fitted), len(judged)) == (rows.length, held)
     assert torch.equal(torch.cat([fitted, judged]).sort(0).values, x)
-    for batch, target, size in rows.batches(1, 5):
-        assert size == len(batch) <= 5
+    for batch, target, size, part in rows.over(1):
+        assert size == part == len(batch) <= 5
         assert torch.allclose(target, dense(batch), rtol=1e-4)
-    assert total == 2 or not torch.equal(fitted, torch.cat([batch for batch, *_ in rows.batches(1, 5)]))
+    assert total == 2 or not torch.equal(fitted, torch.cat([batch.x for batch in rows.over(1)]))
 
 
 def test_held_out_rows_have_a_limit(dense):
-    rows = rows_of(torch.zeros(100_000, 12), Original(dense, CPU, torch.float32), 0.5, None, 0)
-    assert 1990 <= sum(size for *_, size in rows.held_out()) <= 2000
+    _, held_out = matched(torch.zeros(100_000, 12), Original(dense, CPU, torch.float32), 0.5, 5, None, 0)
+    assert 1990 <= sum(batch.size for batch in held_out) <= 2000
 
 
 def test_outputs_larger_than_the_inputs_are_not_kept():
     wide = nn.Linear(2, 5)
-    rows = rows_of(torch.randn(30, 2), Original(wide, CPU, torch.float32), 0.05, None, 0)
-    assert rows.targets is None
-    assert all(torch.equal(target, wide(x)) for x, target, _ in rows.held_out())
+    rows, held_out = matched(torch.randn(30, 2), Original(wide, CPU, torch.float32), 0.05, 5, None, 0)
+    assert all(torch.equal(batch.y, wide(batch.x)) for batch in [*held_out, *rows.over(0)])
 
 
 def test_fewer_samples_are_those_that_prune_takes(pruned, dense):
-    from feta.calibration.inputs import Inputs
-
     subset = torch.cat(list(Inputs(DATA, n_samples=100, seed=3)))
     first = feta.refine(pruned.model, dense, DATA, n_samples=100, seed=3).model
     assert same(first, feta.refine(pruned.model, dense, subset, seed=3).model)
@@ -275,15 +269,18 @@ def test_batch_norm_is_left_in_eval_mode():
         ({"passes": 0}, ConfigError, "Refinement.passes must be > 0 and finite, got 0"),
         ({"learning_rate": -1}, ConfigError, "Refinement.learning_rate must be > 0 and finite, got -1"),
         ({"seconds": math.nan}, ConfigError, "Refinement.seconds must be > 0 and finite, got nan"),
-        ({"held_out": 0.6}, ConfigError, r"Refinement.held_out must be in \(0, 0.5\], got 0.6"),
-        ({"loss": "klm"}, ConfigError, "unknown loss 'klm'; did you mean 'kl'?"),
         (
             {"data": DATA[:1]},
             ConfigError,
             "data must hold 2 or more samples to refine on, one to judge by, got 1",
         ),
         ({"data": 3}, ConfigError, "data must be a tensor or an iterable"),
-        ({"learning_rate": 1e30}, ModelError, "must keep a finite loss, got (nan|inf); lower learning_rate"),
+        (
+            {"learning_rate": 1e30},
+            ModelError,
+            "must keep a finite loss, got (nan|inf).*; lower learning_rate",
+        ),
+        ({"settings": {"passes": 1}}, ConfigError, "settings must be a feta.Refinement, got dict"),
         (
             {"reference": nn.Linear(12, 3)},
             ModelError,
@@ -292,7 +289,7 @@ def test_batch_norm_is_left_in_eval_mode():
         (
             {"reference": Named(Named(build()))},
             ModelError,
-            "must return a tensor, or one as 'logits' or first, got",
+            "must return a float tensor, or a tuple, list or mapping that holds one, got tuple",
         ),
     ],
 )
@@ -302,12 +299,19 @@ def test_bad_input(pruned, dense, options, kind, message):
         feta.refine(pruned.model, **given)
 
 
+def test_bad_settings():
+    with pytest.raises(ConfigError, match=r"Refinement.held_out must be in \(0, 0.5\], got 0.6"):
+        feta.Refinement(held_out=0.6)
+    with pytest.raises(ConfigError, match="unknown loss 'klm'; did you mean 'kl'"):
+        feta.Refinement(loss="klm")
+
+
 def test_one_output_is_no_class():
     dense = nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 1))
     pruned = feta.prune(dense, sparsity=0.5, method="threshold").model
     with pytest.raises(ConfigError, match="loss must be 'mse' for a model with one output, got 'kl'"):
-        feta.refine(pruned, dense, DATA, loss="kl")
-    report = feta.refine(pruned, dense, DATA, loss="mse").report
+        feta.refine(pruned, dense, DATA)
+    report = feta.refine(pruned, dense, DATA, feta.Refinement(loss="mse")).report
     assert report.loss_after < report.loss_before
 
 

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import feta
 from feta.errors import ConfigError, DataError, ModelError
-from feta.tuning.labelled import Validation
+from feta.tuning.batches import Validation
 from feta.tuning.ranks import Ranks
 
 
@@ -69,10 +69,8 @@ def test_it_is_sgd_on_the_surviving_weights(pruned):
                     p -= 0.02 * 0.5**epoch * b
                 for weight, mask in weights:
                     weight.mul_(mask)
-    settings = {"learning_rate": 0.02, "momentum": 0.8, "weight_decay": 0.01, "decay": 0.5}
-    result = feta.retrain(
-        copy.deepcopy(pruned.model).double(), TRAIN, max_epochs=2, batch_size=50, seed=3, **settings
-    )
+    settings = feta.Retraining(0.02, momentum=0.8, weight_decay=0.01, decay=0.5, max_epochs=2, batch_size=50)
+    result = feta.retrain(copy.deepcopy(pruned.model).double(), TRAIN, settings, seed=3)
     for found, expected in zip(result.model.parameters(), model.parameters(), strict=True):
         assert torch.allclose(found, expected, rtol=1e-9, atol=1e-11)
 
@@ -120,7 +118,8 @@ def test_it_stops_at_the_first_look_that_is_good_enough(pruned):
     tolerance = (goal - whole.start) / 2
     first = next(i for i, point in enumerate(whole.history) if point.accuracy >= goal - tolerance)
     assert 0 < first < len(whole.history) - 1
-    result = feta.retrain(pruned.model, TRAIN, goal=goal, tolerance=tolerance, **options)
+    settings = feta.Retraining(goal=goal, tolerance=tolerance)
+    result = feta.retrain(pruned.model, TRAIN, settings, **options)
     report = result.report
     assert (report.stopped, report.recovered, len(report.history)) == ("recovered", True, first + 1)
     assert report.epochs == whole.history[first].epoch
@@ -141,7 +140,7 @@ def test_a_goal_out_of_reach(pruned):
 def test_it_stops_when_it_gets_no_better(pruned):
     scores = iter([50.0, 60.0, 60.0, 59.0, 61.0, 60.0, 61.0, 60.0, 60.5] + [0.0] * 99)
     result = feta.retrain(
-        pruned.model, TRAIN, validation=lambda model: next(scores), goal=90, patience=1, check_every=0.25
+        pruned.model, TRAIN, feta.Retraining(patience=1), validation=lambda model: next(scores), goal=90
     )
     assert result.report.stopped == "saturated"
     assert result.report.recovered is False
@@ -151,9 +150,9 @@ def test_it_stops_when_it_gets_no_better(pruned):
 
 def test_time_is_up(pruned):
     result = feta.retrain(pruned.model, TRAIN, validation=HELD_OUT, seconds=1e-9, max_epochs=3)
-    assert (result.report.stopped, result.report.epochs) == ("seconds", 0.1)
-    slow = DataLoader(TensorDataset(*TRAIN), batch_size=64)
-    assert feta.retrain(pruned.model, slow, seconds=1e-9).report.epochs == 0.2
+    assert (result.report.stopped, result.report.epochs) == ("seconds", 0.0)
+    loader = DataLoader(TensorDataset(*TRAIN), batch_size=64)
+    assert feta.retrain(pruned.model, loader, seconds=1e-9).report.stopped == "seconds"
 
 
 def test_weights_that_got_worse_are_not_kept(pruned):
@@ -218,9 +217,8 @@ def test_a_stream_is_looked_at_more_often_once_its_length_is_known(pruned):
     ],
 )
 def test_any_optimiser(pruned, optimiser):
-    result = feta.retrain(
-        pruned.model, TRAIN, validation=HELD_OUT, optimiser=optimiser, max_epochs=2, batch_size=160
-    )
+    settings = feta.Retraining(max_epochs=2, batch_size=160)
+    result = feta.retrain(pruned.model, TRAIN, settings, validation=HELD_OUT, optimiser=optimiser)
     assert all(torch.equal(mask, pruned.masks[name]) for name, mask in feta.masks_of(result.model).items())
     assert result.report.accuracy > result.report.start
 
@@ -235,10 +233,9 @@ def test_a_loss_and_a_judge_of_the_users_own(pruned):
     result = feta.retrain(
         pruned.model,
         (x, targets),
+        feta.Retraining(goal=-0.1, tolerance=0),
         loss=F.mse_loss,
         validation=closeness,
-        goal=-0.1,
-        tolerance=0,
         learning_rate=0.05,
     )
     assert result.report.recovered
@@ -297,9 +294,7 @@ def test_a_model_whose_parameters_wake_up_late(pruned):
     [
         (TRAIN, {"goal": 90}, ConfigError, "validation must be given with a goal, got None"),
         (TRAIN, {"learning_rate": 0}, ConfigError, "learning_rate must be > 0 and finite, got 0"),
-        (TRAIN, {"momentum": 1}, ConfigError, r"momentum must be in \[0, 1\), got 1"),
-        (TRAIN, {"tolerance": -1}, ConfigError, "tolerance must be >= 0 and finite, got -1"),
-        (TRAIN, {"check_every": 2}, ConfigError, r"share of an epoch in \(0, 1\], got 2"),
+        (TRAIN, {"settings": 3}, ConfigError, "settings must be a feta.Retraining, got int"),
         (TRAIN, {"seconds": math.nan}, ConfigError, "seconds must be > 0 and finite, got nan"),
         (
             TRAIN,
@@ -321,6 +316,20 @@ def test_a_model_whose_parameters_wake_up_late(pruned):
 def test_bad_input(pruned, data, options, kind, message):
     with pytest.raises(kind, match=message):
         feta.retrain(pruned.model, data, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"momentum": 1}, r"momentum must be in \[0, 1\), got 1"),
+        ({"tolerance": -1}, "tolerance must be >= 0 and finite, got -1"),
+        ({"goal": math.inf}, "goal must be finite, got inf"),
+        ({"check_every": 2}, r"share of an epoch in \(0, 1\], got 2"),
+    ],
+)
+def test_bad_settings(options, message):
+    with pytest.raises(ConfigError, match=message):
+        feta.Retraining(**options)
 
 
 def test_validation_is_percent_of_right_answers(pruned):
@@ -346,18 +355,17 @@ pruned = feta.prune(build(), sparsity=0.7, method="threshold")
 model = DistributedDataParallel(pruned.model)
 mine = [batch for i, batch in enumerate(batches(40)) if i % 2 == rank]
 half = tuple(part[rank::2] for part in HELD_OUT)
-options = {"validation": half, "goal": 101, "learning_rate": 0.1, "max_epochs": 2, "weight_decay": 0.01}
-result = feta.retrain(model, mine, masks=pruned.masks, **options)
+settings = feta.Retraining(goal=101, learning_rate=0.1, max_epochs=2, weight_decay=0.01, tolerance=0.0)
+result = feta.retrain(model, mine, settings, masks=pruned.masks, validation=half)
 assert isinstance(result.model, DistributedDataParallel)
-twice = feta.retrain(pruned.model, batches(80), **{**options, "validation": HELD_OUT})
+twice = feta.retrain(pruned.model, batches(80), settings, validation=HELD_OUT)
 for (name, ours), theirs in zip(result.model.module.named_parameters(), twice.model.parameters()):
     assert torch.allclose(ours, theirs, atol=1e-5), name
 assert all(torch.equal(m, pruned.masks[n]) for n, m in feta.masks_of(result.model).items())
 assert abs(result.report.accuracy - percent(result.model.module)) < 1e-9
-goal = {**options, "goal": result.report.accuracy, "tolerance": 0.0}
-stopped = feta.retrain(model, mine, **goal).report
+stopped = feta.retrain(model, mine, settings, validation=half, goal=result.report.accuracy).report
 assert stopped.stopped == "recovered", stopped
-pair = feta.retrain(model, TRAIN, validation=half, max_epochs=1, batch_size=80).report
+pair = feta.retrain(model, TRAIN, feta.Retraining(batch_size=80), validation=half, max_epochs=1).report
 limit = 1e-9 if rank else 1e9  # the clock of one process stops both
 late = feta.retrain(model, [b for b in batches(16) for _ in range(4)], seconds=limit, max_epochs=2).report
 assert late.stopped == "seconds", late
@@ -389,4 +397,4 @@ def test_two_processes_train_one_model_and_stop_together(tmp_path):
     assert seen == other
     assert all(torch.equal(state[name], twin[name]) for name in state)
     assert "must give as many batches in every process, got 4 in process 0" in uneven
-    assert len(seen[3]) == 2  # before the first step, and when the time was up
+    assert len(seen[3]) == 1  # before the first step, when the time was up already

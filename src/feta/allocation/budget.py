@@ -19,6 +19,7 @@ from itertools import pairwise
 from feta.errors import ConfigError, DataError
 
 STEPS = 16  # points put between two measured ones
+LEAST_SHARE = 0.02  # of what a layer says: what is measured of less is noise
 
 _Point = tuple[int, float]
 
@@ -44,6 +45,19 @@ class Curve:
     @property
     def size(self) -> int:
         return self.counts[-1]
+
+    def compounded(self) -> Curve:
+        """-E(0) log(1 - E(k) / E(0)): what is added up over layers instead of E itself.
+
+        Plain sums hold for small errors only. A layer that keeps the share s = 1 - E(k) / E(0) of what it says
+        leaves no more to those after it, and shares multiply, so -log s adds up. An empty layer, which
+        a sum of errors may find cheap, is then out of the question.
+        """
+        empty = self.errors[0]
+        if empty <= 0:
+            return self
+        kept = (max(1 - error / empty, LEAST_SHARE) for error in self.errors)
+        return Curve(self.counts, tuple(-empty * math.log(share) for share in kept))
 
     def hull(self) -> list[_Point]:
         """The lower convex hull of the curve between 0 and its end, corners alone."""

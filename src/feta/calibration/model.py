@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from feta.errors import ModelError
+from feta.errors import ConfigError, ModelError
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -21,6 +21,21 @@ def device_of(model: nn.Module) -> torch.device:
 def float_dtype(model: nn.Module) -> torch.dtype:
     """The type of the model's first float parameter."""
     return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+
+
+def resolve_device(name: str | None, where: str = "device") -> str:
+    """The device asked for, if torch can use it here; by default the GPU if there is one.
+
+    Raises ConfigError for a device that torch cannot use.
+    """
+    if name is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{where} must be a device torch can use here, got '{name}' ({reason})") from None
+    return name
 
 
 def clock(device: torch.device) -> float:

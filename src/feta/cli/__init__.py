@@ -1,7 +1,8 @@
 """The command line: a table of commands. Results go to stdout, everything else to stderr.
 
-torch is imported inside the commands, so that help answers at once. Every option can also be set in
-feta.toml ([prune] sparsity = 0.95) or by the environment (FETA_PRUNE_SPARSITY=0.95).
+Commands are imported when they are called, and torch inside of them, so that help answers at once. Every option
+can also be set in feta.toml ([prune] sparsity = 0.95) or by the environment (FETA_PRUNE_SPARSITY=0.95).
+Other packages add commands by entry points; the laboratory's are named here, so that their absence is explained.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from cyclopts import App
 from cyclopts.config import Env, Toml
 
 from feta import __version__
-from feta.cli import bounds, certify, methods, networks, prune, retrain
 from feta.errors import FetaError
-from feta_lab.cli import bench, data, demo, report, reproduce
+from feta.plugins import LAB, added
+
+LAB_COMMANDS = ("demo", "train", "data", "bench", "reproduce", "report")
 
 app = App(
     name="feta",
@@ -27,24 +29,23 @@ app = App(
     help_format="markdown",
     suppress_keyboard_interrupt=False,  # main says that it was interrupted
 )
-app.command(demo.demo)
-app.command(networks.train)
-app.command(prune.prune)
-app.command(retrain.retrain)
-app.command(networks.evaluate, name="eval")
-app.command(networks.info)
-app.command(bounds.bounds)
-app.command(certify.certify)
-app.command(bench.bench)
-app.command(reproduce.reproduce)
-app.command(report.report)
-app.command(methods.methods)
-app.command(data.app, name="data")
+app.command("feta.cli.prune:prune")
+app.command("feta.cli.retrain:retrain")
+app.command("feta.cli.networks:evaluate", name="eval")
+app.command("feta.cli.networks:info")
+app.command("feta.cli.bounds:bounds")
+app.command("feta.cli.certify:certify")
+app.command("feta.cli.methods:methods")
+for _name, _entry in added("feta.commands").items():
+    app.command(_entry.value, name=_name)
 
 
 def main() -> None:
     """Run a command; an error we know is one line on stderr and exit code 1, never a traceback."""
+    wanted = next(iter(sys.argv[1:]), "")
     try:
+        if wanted in LAB_COMMANDS and wanted not in added("feta.commands"):
+            raise FetaError(f"'{wanted}' is a command of {LAB}")
         app(sys.argv[1:])
     except FetaError as error:
         sys.stderr.write(f"feta: {error}\n")

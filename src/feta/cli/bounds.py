@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from feta.cli.console import out, print_json, print_table, resolve_device
-from feta.cli.options import DataDir, DataName, Device, Json, Whole, data_of
+from feta.cli.options import DataDir, DataName, Device, Json, Whole
 from feta.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -62,9 +62,11 @@ def bounds(
     seed
         For the choice of samples.
     """
+    import torch
+
+    from feta.cli.subject import check_pair, open_subject
+    from feta.theory.report import generalisation_bounds
     from feta.theory.robustness import Manifold
-    from feta_lab import store
-    from feta_lab.bounding import bound_network
 
     for name, value, least in (("samples", samples, 100), ("starts", starts, 0)):
         if value < least:
@@ -77,22 +79,25 @@ def bounds(
     if dimension is not None and regularity is not None:
         manifold = Manifold(dimension, regularity)
     where = resolve_device(device)
-    networks = store.load(dense), store.load(pruned)
-    loaded = data_of(networks[0], data_dir, data)
-    report = bound_network(
-        *networks,
-        loaded,
-        samples=samples,
+    subject, other = open_subject(dense, data_dir, data), open_subject(pruned, with_data=False)
+    check_pair(subject, other)
+    x, y = subject.rows("train", where)
+    chosen = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:samples].to(x.device)
+    report = generalisation_bounds(
+        subject.model.to(where),
+        other.model.to(where),
+        x[chosen],
+        labels=y[chosen],
         manifold=manifold,
+        input_width=1 / min(subject.deviations),  # pixels lie in a box, whatever the data
         delta=delta,
         max_starts=starts,
         seed=seed,
-        device=where,
     )
     if json:
-        print_json({"data": loaded.label, **report.to_dict()})
+        print_json({"data": subject.data, **report.to_dict()})
     else:
-        _show(report, loaded.label)
+        _show(report, str(subject.data))
 
 
 def _show(report: BoundsReport, label: str) -> None:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from feta.cli.console import out, print_json, print_table, progress_bar, resolve_device
-from feta.cli.options import DataDir, DataName, Device, Json, Whole, data_of
+from feta.cli.options import DataDir, DataName, Device, Json, Whole
 from feta.errors import ConfigError, ModelError
+from feta.plugins import added
+
+if TYPE_CHECKING:
+    from feta.cli.subject import Subject
+
+JSON_NAME, PAGE_NAME = "certificate.json", "certificate.html"
 
 
 def certify(
@@ -51,24 +57,21 @@ def certify(
         How distance is measured: l2, the Euclidean norm, or linf, the largest change of a pixel.
     """
     from feta.certificates.attack import Attack
+    from feta.cli.subject import open_subject
     from feta.files.atomic import check_writable
-    from feta_lab import store
-    from feta_lab.certifying import JSON_NAME, certify_networks, write_certificate
 
     wanted = _radii(radii)
     where = resolve_device(device)
-    networks = store.load(dense), store.load(pruned)
     check_writable(output / JSON_NAME)
-    loaded = data_of(networks[0], data_dir, data)
+    pair = open_subject(dense, data_dir, data), open_subject(pruned, with_data=False)
     with progress_bar() as bar:
         task = bar.add_task("certifying", total=None, note="")
 
         def show(text: str, done: int, total: int) -> None:
             bar.update(task, description=text, completed=done, total=total)
 
-        found = certify_networks(
-            *networks,
-            loaded,
+        found = certify_subjects(
+            *pair,
             confidence=confidence,
             samples=samples,
             radii=wanted,
@@ -93,6 +96,58 @@ def certify(
         )
 
 
+def certify_subjects(
+    dense: Subject, pruned: Subject, *, device: str = "cpu", **options: Any
+) -> dict[str, Any]:
+    """feta.certify on the test half of the data, as one JSON object with radii in grey levels too.
+
+    No row of that half is used in training or pruning. `options` are those of feta.certify.
+    Raises ConfigError where the two networks do not take the same inputs.
+    """
+    from dataclasses import asdict
+
+    from feta.certificates.certificate import certify as certify_models
+
+    if not dense.takes_inputs_of(pruned):
+        raise ConfigError("both networks must take the same inputs, got two shapes or normalisations")
+    x, y = dense.rows("test", device)
+    found = certify_models(dense.model, pruned.model, x, y, device=device, **options)
+    grey = 255 * min(dense.deviations)  # a ball of radius r holds the ball of r * grey grey levels
+    said = found.to_dict()
+    for name, form in said["forms"].items():
+        for row in form["certified"]:
+            row["grey_levels"] = row["radius"] * grey
+        form["median_grey_levels"] = form["median_radius"] * grey
+        # A smaller ball around an 8-bit image holds no other 8-bit image: it says nothing of pictures.
+        form["one_grey_level"] = found.forms[name].certified(1 / grey)
+    return {
+        "network": dense.specification,
+        "pruning": pruned.pruning,
+        "data": dense.data,
+        "split": "test half: no row of it is used in training, calibration or choice of epoch",
+        **said,
+        "grey_levels_per_unit": grey,
+        "attack": None if found.attack is None else asdict(found.attack),
+        "device": str(device),
+        "environment": dense.environment,
+    }
+
+
+def write_certificate(folder: Path, found: Mapping[str, Any]) -> list[Path]:
+    """The JSON file and, where a package adds how to draw it, the page."""
+    import json
+
+    from feta.files.atomic import write_atomic
+
+    paths = [folder / JSON_NAME]
+    write_atomic(paths[0], (json.dumps(found, indent=1, allow_nan=False) + "\n").encode())
+    drawn = added("feta.pages").get("certificate")
+    if drawn is not None:
+        paths.append(folder / PAGE_NAME)
+        write_atomic(paths[1], drawn.load()(found).encode())
+    return paths
+
+
 def _radii(text: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in text.split(","))
@@ -101,8 +156,6 @@ def _radii(text: str) -> tuple[float, ...]:
 
 
 def _show(found: Mapping[str, Any]) -> None:
-    from feta_lab.certificate_page import at_least, at_most, share, verdict
-
     sure = f"{100 * found['confidence']:g} % sure"
     n = found["samples"]
     out().print(
@@ -132,3 +185,26 @@ def _tested(form: Mapping[str, Any]) -> str:
     inside = f"; attack inside: {form['certified_but_changed']} of {form['certified_any']} changed"
     beyond = ", ".join(f"{row['samples']} at {row['times']:g}×" for row in form["changed_beyond"])
     return f"{inside}, beyond: {beyond}"
+
+
+def verdict(form: Mapping[str, Any]) -> str:
+    """One line on a form of the certificate."""
+    if form["vacuous"]:
+        return "vacuous: no sample is certified at any of the radii asked for"
+    grey = form["one_grey_level"] / form["samples"]
+    return f"median radius {form['median_radius']:.3g}; {100 * grey:.0f} % of the samples have a grey level or more"
+
+
+def at_least(percent: float) -> str:
+    """Two decimals, never more than the value: a lower bound must not be rounded up."""
+    return f"{int(percent * 100) / 100:.2f}"
+
+
+def at_most(percent: float) -> str:
+    """Two decimals, never less than the value."""
+    return f"{-(-percent * 100 // 1) / 100:.2f}"
+
+
+def share(row: Mapping[str, Any]) -> str:
+    """The share certified at a radius, or plainly that there is none."""
+    return f"{100 * row['share']:.1f} %" if row["samples"] else "vacuous"

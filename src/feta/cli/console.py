@@ -76,9 +76,9 @@ def _progress(*columns: ProgressColumn) -> Progress:
 
 def resolve_device(name: str | None) -> str:
     """The device to use: the one asked for, if it is there, else the GPU if there is one, else the CPU."""
-    from feta_lab import devices
+    from feta.calibration import model
 
-    return devices.resolve_device(name, "--device")
+    return model.resolve_device(name, "--device")
 
 
 def size(n_bytes: int) -> str:

@@ -2,53 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Annotated
+from dataclasses import fields, make_dataclass
+from pathlib import Path
+from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from feta.errors import ConfigError, unknown_name
+import feta
+from feta.errors import ConfigError
 
-_METHOD_OPTIONS = Group(
+_GROUP = Group(
     "Method options", help="For example --feta.quality best; `feta methods --verbose` lists them all."
 )
 _Options = Annotated[
-    dict[str, str] | None,
-    Parameter(group=_METHOD_OPTIONS, help="Followed by .OPTION VALUE.", show_default=False),
+    dict[str, str] | None, Parameter(group=_GROUP, help="Followed by .OPTION VALUE.", show_default=False)
 ]
+# Each method is a file that carries its name, so that they can be listed without importing torch.
+_FILES = sorted((Path(feta.__file__).parent / "pruners").glob("[a-z]*.py"))
+
+_FIELDS = [(path.stem, _Options, None) for path in _FILES]
+MethodOptions: Any = make_dataclass("MethodOptions", _FIELDS, namespace={"__module__": __name__}, frozen=True)
+MethodOptions = Parameter(name="*")(MethodOptions)
 
 
-@Parameter(name="*")
-@dataclass(frozen=True)
-class MethodOptions:
-    """Options of the methods, as text: --METHOD.OPTION VALUE."""
+def method_options(method: str, options: Any) -> dict[str, str]:
+    """The options given for the method in use.
 
-    feta: _Options = None
-    threshold: _Options = None
-    net_trim: _Options = None
-    lobs: _Options = None
-    corenet: _Options = None
-    alps: _Options = None
-    exact_obs: _Options = None
-    sparsegpt: _Options = None
-    wanda: _Options = None
-
-
-def method_options(method: str, options: MethodOptions | None) -> dict[str, str]:
-    """The options of the method in use; options of another method are a mistake, not a no-op."""
-    from feta.pruners import METHODS
-
-    if method not in METHODS:
-        raise unknown_name("method", method, METHODS)
-    given: Mapping[str, dict[str, str] | None] = (
-        {}
-        if options is None
-        else {f.name.replace("_", "-"): getattr(options, f.name) for f in fields(options)}
-    )
-    for name, values in given.items():
+    Raises ConfigError for options of another method, which would be ignored.
+    """
+    chosen: dict[str, str] = {}
+    for field in fields(options) if options is not None else ():
+        name, values = field.name.replace("_", "-"), getattr(options, field.name) or {}
         if values and name != method:
             raise ConfigError(
                 f"--{name}.{next(iter(values))} must go with --method {name}, got --method {method}"
             )
-    return dict(given.get(method) or {})
+        chosen |= values
+    return chosen

@@ -1,105 +1,13 @@
-"""feta train, eval and info: networks as files."""
+"""feta eval and info: what a network file holds and how good it is."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from cyclopts import Parameter
-
-from feta.cli.console import (
-    download_bar,
-    out,
-    print_json,
-    print_table,
-    progress_bar,
-    records_path,
-    resolve_device,
-    size,
-)
-from feta.cli.options import DataDir, Device, Json, Records, Whole, data_of
-
-
-def train(
-    preset: str,
-    /,
-    *,
-    output: Annotated[Path, Parameter(name=("--output", "-o"), help="File to write (safetensors).")],
-    data: Annotated[str | None, Parameter(help="Data set, instead of the preset's own.")] = None,
-    seed: Whole = 0,
-    max_epochs: Whole = 30,
-    learning_rate: float = 0.01,
-    device: Device = None,
-    data_dir: DataDir = None,
-    records: Records = None,
-    json: Json = False,
-) -> None:
-    """Train a network as in the paper's Appendix C and save it.
-
-    Parameters
-    ----------
-    preset
-        A name (dense-mnist, conv-cifar, …) or, together with --data, a network in the paper's notation.
-    seed
-        Weights and order of the samples follow from it.
-    max_epochs
-        Training stops earlier when validation accuracy saturates. A killed run goes on where it stopped.
-    learning_rate
-        Decays by 5 % per epoch.
-    """
-    from feta.files.atomic import check_writable
-    from feta_lab import data as datasets
-    from feta_lab import networks, store
-    from feta_lab.records import append, record
-    from feta_lab.training import Training
-    from feta_lab.training import train as run_training
-
-    # Tokens of the notation start with a digit or with MP; anything else is meant as a name.
-    is_notation = data is not None and not preset[:1].islower()
-    known = None if is_notation else networks.preset(preset)
-    specification = known.specification if known else preset
-    settings = Training(learning_rate=learning_rate, max_epochs=max_epochs, seed=seed)
-    record_file = records_path(records, output)
-    for path in (output, record_file):
-        check_writable(path)
-    with download_bar() as advance:
-        loaded = datasets.load(data or (known.data if known else ""), data_dir, progress=advance)
-    partial = output.with_name(output.name + ".partial")
-    with progress_bar() as bar:
-        task = bar.add_task(f"training {preset}", total=max_epochs, note="")
-
-        def show(event: Any) -> None:
-            note = f"epoch {event.epoch}: loss {event.loss:.4f}, validation {event.validation:.2f} %"
-            bar.update(task, completed=event.epoch, note=note)
-
-        network = run_training(
-            specification,
-            loaded,
-            settings,
-            preset=known.name if known else None,
-            device=resolve_device(device),
-            checkpoint=partial,
-            callback=show,
-        )
-    n_bytes = store.save(network, output)
-    partial.unlink(missing_ok=True)
-    result = {
-        "network": specification,
-        "data": loaded.label,
-        "epochs": network.info.epochs,
-        "accuracy": network.info.accuracy,
-        "file_bytes": n_bytes,
-    }
-    config = {"preset": preset, "data": loaded.name, "max_epochs": max_epochs, "learning_rate": learning_rate}
-    append(record_file, record("train", config, seed, result))
-    if json:
-        print_json({**result, "file": str(output)})
-        return
-    scores = network.info.accuracy
-    accuracy = f"{scores['test']:.2f} % test, {scores['validation']:.2f} % validation"
-    out().print(f"{specification} on {loaded.label}: {accuracy}, {network.info.epochs} epochs")
-    out().print(f"written to {output} ({size(n_bytes)})")
+from feta.cli.console import out, print_json, print_table, resolve_device, size
+from feta.cli.options import DataDir, Device, Json
 
 
 def evaluate(
@@ -112,18 +20,16 @@ def evaluate(
     network
         A file made by `feta train` or `feta prune`.
     """
-    from feta_lab import store
-    from feta_lab.judge import judge
+    from feta.cli.subject import accuracy, open_subject
 
-    net = store.load(network)
-    loaded = data_of(net, data_dir)
-    scores = judge(net.model, loaded, resolve_device(device))
+    where = resolve_device(device)
+    subject = open_subject(network, data_dir)
+    scores = accuracy(subject.model, subject, where)
     if json:
-        print_json({"network": net.info.specification, "data": loaded.label, "accuracy": scores})
+        print_json({"network": subject.specification, "data": subject.data, "accuracy": scores})
         return
-    out().print(
-        f"{network}: {scores['test']:.2f} % test, {scores['validation']:.2f} % validation ({loaded.label})"
-    )
+    percent = f"{scores['test']:.2f} % test, {scores['validation']:.2f} % validation"
+    out().print(f"{network}: {percent} ({subject.data})")
 
 
 def info(file: Path, /, *, json: Json = False) -> None:

@@ -1,19 +1,14 @@
-"""Options that several commands take, and what they do with a network's file and its data."""
+"""Options that several commands take."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import Parameter, Token
 
-from feta.cli.console import download_bar
 from feta.errors import ConfigError
-
-if TYPE_CHECKING:
-    from feta_lab.data import DataSet
-    from feta_lab.store import Network
 
 
 def _whole(kind: object, tokens: Sequence[Token]) -> int:
@@ -45,18 +40,14 @@ Records = Annotated[
 ]
 
 
-def check_output(output: Path | None, network: Path) -> None:
-    """A network is never overwritten by what is made of it."""
+def check_places(output: Path | None, network: Path, records: Path) -> None:
+    """Fail before the work where its results cannot be written, or would overwrite the network.
+
+    Raises ConfigError or FileError.
+    """
+    from feta.files.atomic import check_writable
+
     if output is not None and output.resolve() == network.resolve():
         raise ConfigError(f"--output must differ from the input, got {output} for both")
-
-
-def data_of(network: Network, data_dir: Path | None, name: str | None = None) -> DataSet:
-    """The data a network names, or the set of that name, normalised as the network was trained."""
-    from dataclasses import replace
-
-    from feta_lab import data
-
-    with download_bar() as advance:
-        loaded = data.load(name or network.info.data, data_dir, progress=advance)
-    return replace(loaded, normalisation=network.info.normalisation)
+    for path in filter(None, (output, records)):
+        check_writable(path)

@@ -19,7 +19,7 @@ from feta.cli.console import (
     size,
 )
 from feta.cli.method_options import MethodOptions, method_options
-from feta.cli.options import DataDir, Device, Json, MaybeWhole, Output, Records, Whole, check_output, data_of
+from feta.cli.options import DataDir, Device, Json, MaybeWhole, Output, Records, Whole, check_places
 from feta.errors import ConfigError, DataError
 
 # What --json prints: a contract with programs.
@@ -92,13 +92,12 @@ def prune(
     seed
         For the choice of samples and methods that draw at random.
     """
-    from feta.files.atomic import check_writable
+    from feta.cli.subject import open_subject
+    from feta.cli.work import prune_subject
+    from feta.engine.settings import Settings
+    from feta.files.atomic import write_atomic
     from feta.pruners import make
-    from feta_lab import store
-    from feta_lab.jobs import prune_network
-    from feta_lab.records import append, record
 
-    check_output(output, network)
     given = method_options(method, options)
     pruner = make(method, given)
     target = parse_sparsity(sparsity)
@@ -106,47 +105,40 @@ def prune(
     if samples is not None and samples < 1:
         raise ConfigError(f"--samples must be >= 1, got {samples}")
     refinement = _refinement(refine, refine_passes)
-    net = store.load(network)
     record_file = records_path(records, output)
-    for path in filter(None, (output, record_file)):
-        check_writable(path)
+    check_places(output, network, record_file)
     try:
-        loaded = data_of(net, data_dir)
+        subject = open_subject(network, data_dir)
     except DataError as error:
-        if pruner.passes != "none" or refine:
+        if pruner.needs.passes != "none" or refine:
             raise
         err().print(f"feta: warning: accuracy is not measured: {error}")
-        loaded = None
+        subject = open_subject(network, with_data=False)
     with progress_bar() as bar:
         task = bar.add_task(f"pruning by {method}", total=None, note="")
 
         def show(event: Any) -> None:
-            bar.update(
-                task,
-                total=event.total,
-                completed=event.index + (event.kind == "done"),
-                note=f"{event.layer} {event.phase}",
-            )
+            done = event.index + (event.kind == "done")
+            bar.update(task, total=event.total, completed=done, note=f"{event.layer} {event.phase}")
 
-        pruned, summary = prune_network(
-            net,
-            loaded,
+        model, summary, kept = prune_subject(
+            subject,
             target,
             method,
             options=given,
             layers=layers,
-            n_samples=samples,
-            mode=mode,
             allocation=allocation,
             compensate=compensate,
             refine=refinement,
             seed=seed,
             device=where,
+            settings=Settings(n_samples=samples, mode=mode),
             callback=show,
         )
-    summary["file_bytes"] = {"dense": network.stat().st_size, "pruned": len(store.encode(pruned))}
+    content = subject.encode(model, kept, (summary["accuracy"] or {}).get("pruned", {}))
+    summary["file_bytes"] = {"dense": network.stat().st_size, "pruned": len(content)}
     if output is not None:
-        store.save(pruned, output)
+        write_atomic(output, content)
     config = {
         "network": network.name,
         "method": method,
@@ -159,7 +151,7 @@ def prune(
         "refine": refine,
         "options": summary["options"],
     }
-    append(record_file, record("prune", config, seed, summary))
+    subject.record(record_file, "prune", config, seed, summary)
     if json:
         print_json({key: summary[key] for key in JSON_KEYS})
     else:
@@ -188,7 +180,7 @@ def parse_sparsity(text: str) -> float | dict[str, float]:
 
 def _refinement(refine: bool, passes: int | None) -> Any:
     """False, or how to refine."""
-    from feta.tuning.refine_run import Refinement
+    from feta import Refinement
 
     if not refine:
         if passes is not None:

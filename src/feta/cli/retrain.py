@@ -15,7 +15,7 @@ from feta.cli.console import (
     records_path,
     resolve_device,
 )
-from feta.cli.options import DataDir, Device, Json, Output, Records, Whole, check_output, data_of
+from feta.cli.options import DataDir, Device, Json, Output, Records, Whole, check_places
 from feta.errors import ConfigError
 
 
@@ -58,14 +58,12 @@ def retrain(
     seed
         For the order of the samples.
     """
-    from feta.files.atomic import check_writable
+    from feta import Retraining
+    from feta.cli.subject import open_subject
+    from feta.cli.work import retrain_subject
+    from feta.files.atomic import write_atomic
     from feta.masks import masks_of
-    from feta.tuning.retrain_run import Retraining
-    from feta_lab import store
-    from feta_lab.jobs import retrain_network
-    from feta_lab.records import append, record
 
-    check_output(output, network)
     numbers: dict[str, Any] = {
         "tolerance": tolerance,
         "max_epochs": epochs,
@@ -74,30 +72,29 @@ def retrain(
         "learning_rate": learning_rate,
         "batch_size": batch_size,
         "weight_decay": weight_decay,
-        "seed": seed,
     }
-    Retraining(goal=goal, **numbers)  # looked at before data is read
+    settings = Retraining(goal=goal, **numbers)  # looked at before data is read
     where = resolve_device(device)
-    net = store.load(network)
-    if net.info.pruning is None and not masks_of(net.model):
+    record_file = records_path(records, output)
+    check_places(output, network, record_file)
+    subject = open_subject(network, data_dir)
+    if subject.pruning is None and not masks_of(subject.model):
         raise ConfigError(
             f"{network} must be pruned, got no zero weights to hold; prune it first: feta prune {network} -o FILE"
         )
-    record_file = records_path(records, output)
-    for path in filter(None, (output, record_file)):
-        check_writable(path)
-    loaded = data_of(net, data_dir)
     with progress_bar() as bar:
         task = bar.add_task("retraining", total=epochs, note="")
 
         def show(point: Any) -> None:
             bar.update(task, completed=point.epoch, note=f"validation {point.accuracy:.2f} %")
 
-        retrained, summary = retrain_network(net, loaded, goal=goal, device=where, callback=show, **numbers)
+        model, summary, kept = retrain_subject(
+            subject, settings=settings, goal=goal, seed=seed, device=where, callback=show
+        )
     if output is not None:
-        store.save(retrained, output)
-    config = {"network": network.name, "goal": summary["goal"], **numbers}
-    append(record_file, record("retrain", config, seed, summary))
+        write_atomic(output, subject.encode(model, kept, summary["accuracy"]["retrained"]))
+    config = {"network": network.name, "goal": summary["goal"], **numbers, "seed": seed}
+    subject.record(record_file, "retrain", config, seed, summary)
     if json:
         print_json(summary)
     else:

@@ -7,48 +7,46 @@ connected layers. Names may be shell patterns: "fc*", "encoder.*.mlp.*".
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
 
 from torch import nn
 
-from feta.allocation import MEASURED, allocate
-from feta.allocation.budget import Curve
+from feta.allocation import Allocation
+from feta.allocation.base import Budget
+from feta.allocation.measure import Probe
 from feta.errors import ConfigError, ModelError
-from feta.layers import PRUNABLE, LayerView
+from feta.layers import LayerView, first_match, matching, prunable_names
 from feta.sparsity import Sparsity, check_share
 
 SparsityRequest = float | Mapping[str, float]
 
 
-def prunable_names(model: nn.Module) -> list[str]:
-    """Every Linear and Conv2d by its dotted name, in the order the model defines them."""
-    return [name for name, module in model.named_modules() if isinstance(module, PRUNABLE)]
-
-
 def select(model: nn.Module, names: Sequence[str], layers: Sequence[str] | str | None) -> list[str]:
-    """The layers to prune out of `names` (those that run, in that order), by patterns or the default rule."""
+    """The layers to prune out of `names` (those that run, in that order), by patterns or the default rule.
+
+    Raises ConfigError for a pattern that matches nothing, ModelError for layers that cannot be pruned.
+    """
     idle = [name for name in prunable_names(model) if name not in names]
     if layers is not None:
-        patterns = [layers] if isinstance(layers, str) else list(layers)
-        if not patterns:
-            raise ConfigError("layers must name at least one layer, got none")
-        _check_used(patterns, [*names, *idle], "layers")
-        _check_runs([name for name in idle if _first_match(name, patterns) is not None])
-        return [name for name in names if _first_match(name, patterns) is not None]
-    linear, unused = (
-        [name for name in group if isinstance(model.get_submodule(name), nn.Linear)]
-        for group in (names, idle)
-    )
-    _check_runs(unused)
-    if len(linear) < 2:
+        chosen = matching([*names, *idle], layers)
+    else:
+        linear = [name for name in names if isinstance(model.get_submodule(name), nn.Linear)]
+        if len(linear) < 2:
+            raise ModelError(
+                f"model must have two or more Linear layers for the default choice (every Linear but the last), "
+                f"got {linear}; name the layers to prune with layers=, out of {list(names)}"
+            )
+        chosen = linear[:-1] + [name for name in idle if isinstance(model.get_submodule(name), nn.Linear)]
+    unused = [name for name in chosen if name in idle]
+    if unused:
         raise ModelError(
-            f"model must have two or more Linear layers for the default choice (every Linear but the last), "
-            f"got {linear}; name the layers to prune with layers=, out of {list(names)}"
+            f"layers to prune must run in the model's forward pass, got {unused} which do not; "
+            "name the others with layers="
         )
-    return linear[:-1]
+    _check_untied(model, chosen)
+    return chosen
 
 
-def check_untied(model: nn.Module, chosen: Sequence[str]) -> None:
+def _check_untied(model: nn.Module, chosen: Sequence[str]) -> None:
     """The second of two layers with one weight would undo what the first was fitted to."""
     owner: dict[int, str] = {}
     for name in chosen:
@@ -65,44 +63,31 @@ def targets(
     model: nn.Module,
     chosen: Sequence[str],
     sparsity: SparsityRequest,
-    allocation: str,
-    measure: Callable[[], Mapping[str, Curve]] | None = None,
+    allocation: Allocation,
+    probe: Callable[[], Probe | None] = lambda: None,
 ) -> dict[str, Sparsity]:
     """An exact target for each chosen layer; with a mapping, layers that match no pattern are left out.
 
-    measure: gives the error–count curve of each chosen layer, for the allocations that go by them.
+    probe: makes what an allocation measures layers with; called only for those that need data.
     """
-    if not isinstance(sparsity, Mapping):
-        share = check_share(sparsity)
-        weights = {name: LayerView(model.get_submodule(name), name).weight for name in chosen}
-        curves = measure() if measure is not None and allocation in MEASURED else None
-        return allocate(weights, share, allocation, curves)
-    if allocation != "uniform":
-        raise ConfigError(f"allocation must be uniform where sparsity is per layer, got '{allocation}'")
+    if isinstance(sparsity, Mapping):
+        return _given(chosen, sparsity, allocation)
+    share = check_share(sparsity)
+    weights = {name: LayerView(model.get_submodule(name), name).weight for name in chosen}
+    kept = allocation.allocate(Budget(weights, share, probe() if allocation.needs_data else None))
+    if set(kept) != set(chosen):
+        raise ConfigError(
+            f"allocation '{allocation.name}' must give a number for each of {list(chosen)}, got {kept}"
+        )
+    return {name: Sparsity(nonzeros=kept[name]) for name in chosen}
+
+
+def _given(
+    chosen: Sequence[str], sparsity: Mapping[str, float], allocation: Allocation
+) -> dict[str, Sparsity]:
+    if allocation.name != "uniform":
+        raise ConfigError(f"allocation must be uniform where sparsity is per layer, got '{allocation.name}'")
     for pattern, share in sparsity.items():
         check_share(share, f"sparsity['{pattern}']")
-    patterns = list(sparsity)
-    if not patterns:
-        raise ConfigError("sparsity must name at least one layer, got {}")
-    _check_used(patterns, chosen, "sparsity")
-    matches = {name: _first_match(name, patterns) for name in chosen}
-    return {name: Sparsity(sparsity[pattern]) for name, pattern in matches.items() if pattern is not None}
-
-
-def _first_match(name: str, patterns: Sequence[str]) -> str | None:
-    return next((pattern for pattern in patterns if fnmatchcase(name, pattern)), None)
-
-
-def _check_used(patterns: Sequence[str], names: Sequence[str], where: str) -> None:
-    fact = "name Linear or Conv2d layers of the model" if where == "layers" else "name layers that are pruned"
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            raise ConfigError(f"{where} must {fact}, got '{pattern}' which matches none of {list(names)}")
-
-
-def _check_runs(idle: Sequence[str]) -> None:
-    if idle:
-        raise ModelError(
-            f"layers to prune must run in the model's forward pass, got {list(idle)} which do not; "
-            "name the others with layers="
-        )
+    matched = {name: first_match(name, sparsity) for name in matching(chosen, list(sparsity), "sparsity")}
+    return {name: Sparsity(sparsity[pattern]) for name, pattern in matched.items() if pattern is not None}

@@ -1,17 +1,18 @@
-"""One walk over the layers in order of execution: each that has a goal is pruned, those after them compensated."""
+"""One walk over the layers in order of execution: those with a goal are pruned, those after them compensated."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from torch import Tensor
 
 from feta.calibration.capture import LayerTrace
-from feta.engine.run import Cache, Callback, LayerJob, Mode, PruneEvent, Run
-from feta.errors import unknown_name
+from feta.engine.layer import LayerJob
+from feta.engine.run import Run
+from feta.engine.settings import Callback, PruneEvent, Settings, parse_activation
+from feta.layers import first_match
 from feta.problem import Activation, Pruner
 from feta.report import LayerReport
 from feta.sparsity import Sparsity
@@ -24,19 +25,20 @@ class Walk:
     run: Run
     goals: Mapping[str, Sparsity]
     pruner: Pruner
-    mode: Mode
-    cache: Cache
-    activation: str | Mapping[str, str] | None
+    settings: Settings
     callback: Callback | None
     seed: int
 
     def over(
         self, traces: Sequence[LayerTrace], compensate: bool
     ) -> tuple[list[LayerReport], dict[str, str], float]:
+        """A report per pruned layer, how each compensated layer ended, and the seconds of all of it."""
         reports: list[LayerReport] = []
         compensated: dict[str, str] = {}
-        weighs = getattr(self.pruner, "uses_importance", False)
-        importance, seconds = self.run.importance(list(self.goals), self.seed) if weighs else ({}, 0.0)
+        importance: dict[str, Tensor] = {}
+        seconds = 0.0
+        if self.pruner.needs.importance:
+            importance, seconds = self.run.importance(list(self.goals), self.seed)
         follows_pruned = False
         for trace in traces:
             if trace.name in self.goals:
@@ -54,24 +56,17 @@ class Walk:
             if self.callback is not None:
                 self.callback(PruneEvent(kind, trace.name, index, len(self.goals), phase, values or {}))
 
-        cascaded = self.mode == "cascade" and index > 0
-        job = LayerJob(self.run, trace, _activation_of(trace, self.activation), cascaded, importance)
+        cascaded = self.settings.mode == "cascade" and index > 0
+        job = LayerJob(self.run, trace, self._activation(trace), cascaded, importance)
         tell("start")
-        report = job.prune(self.pruner, self.goals[trace.name], self.cache, tell)
+        report = job.prune(self.pruner, self.goals[trace.name], self.settings.cache, tell)
         tell("done")
         return report
 
-
-def _activation_of(trace: LayerTrace, given: str | Mapping[str, str] | None) -> Activation:
-    if given is None:
-        return trace.activation
-    if isinstance(given, str):
-        return parse_activation(given)
-    found = next((value for pattern, value in given.items() if fnmatchcase(trace.name, pattern)), None)
-    return trace.activation if found is None else parse_activation(found)
-
-
-def parse_activation(name: str) -> Activation:
-    if name not in list(Activation):
-        raise unknown_name("activation", name, list(Activation))
-    return Activation(name)
+    def _activation(self, trace: LayerTrace) -> Activation:
+        """What the user says of the layer, or else what tracing found."""
+        given = self.settings.activation
+        if isinstance(given, Mapping):
+            pattern = first_match(trace.name, given)
+            return trace.activation if pattern is None else parse_activation(given[pattern])
+        return trace.activation if given is None else parse_activation(given)

@@ -1,1 +1,1 @@
-"""The parts of the layer objective: rectifier, data fit with its DC split, penalties."""
+"""The parts of a layer's objective: the activation, the data fit with its DC split, and the penalties."""

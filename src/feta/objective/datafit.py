@@ -1,11 +1,18 @@
-"""The data fit of a layer and its split into a difference of convex functions (section 3.2).
+"""The data fit of a layer, its split into a difference of convex functions, and a bound by least squares.
 
-    fit(V) = sum ||rho(A~ V) - B||_F^2 = g(V) - h(V)
-    g(V)   = sum rho(Z)^2 + B^2            h(V) = sum 2 B rho(Z)            Z = A~ V
+    fit(V) = sum ||rho(Z) - B||_F^2 = g(V) - h(V),      Z = A~ V
+    g(V)   = sum rho(Z)^2 + B^2            h(V) = sum 2 B rho(Z)                          (section 3.2)
 
-g and h are convex because rho is convex and non-negative and B >= 0; for the identity h is linear and B
-may have any sign. Sums, not means, so that chunks add up. V (d_in [+ 1], d_out) holds the bias in its last
-row when `with_bias`; A~ is A with a column of ones, which is never formed.
+g and h are convex because rho is convex and non-negative and B >= 0; for a linear layer h is linear and B may
+have any sign. Sums, not means, so that chunks add up. V (d_in [+ 1], d_out) holds the bias in its last row when
+`with_bias`; A~ is A with a column of ones, which is never formed.
+
+For the ReLU, with Z_k = A~ V_k at some weights V_k,
+
+    fit(V) <= ||A~ V - T||_F^2,      T = B where B > 0, min(Z_k, 0) elsewhere
+
+The bound is tight at V_k wherever no active output has died (B > 0 but Z_k <= 0). For those it asks for B again,
+which can revive them but is not tight. The slope of h asks for Z_k there, which is tight but leaves them dead.
 """
 
 from __future__ import annotations
@@ -15,39 +22,62 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from feta.objective.rectifier import Rectifier
+from feta.objective.activation import Activation, Softplus
 
 
 @dataclass(frozen=True)
 class DataFit:
-    rectifier: Rectifier
+    """The squared error after the activation.
+
+    rho: the activation, or a smooth stand-in for it.
+    with_bias: whether the last row of V is the bias.
+    """
+
+    rho: Activation | Softplus
     with_bias: bool
 
     def outputs(self, V: Tensor, A: Tensor) -> Tensor:
-        """Z = A~ V, the pre-activations."""
+        """Z = A~ V, the pre-activations, in the precision of the rows."""
+        V = V.to(A.dtype)
         return torch.addmm(V[-1], A, V[:-1]) if self.with_bias else A @ V
+
+    def weights(self, V: Tensor) -> Tensor:
+        """U: V without its bias row."""
+        return V[:-1] if self.with_bias else V
 
     def pull_back(self, A: Tensor, R: Tensor) -> Tensor:
         """A~' R: a gradient with respect to Z turned into one with respect to V."""
         return torch.cat([A.t() @ R, R.sum(0, keepdim=True)]) if self.with_bias else A.t() @ R
 
+    def error(self, Z: Tensor, B: Tensor) -> Tensor:
+        """||rho(Z) - B||_F^2, added up in float64."""
+        norm: Tensor = torch.linalg.vector_norm(self.rho(Z) - B, dtype=torch.float64)
+        return norm.square()
+
     def value(self, V: Tensor, A: Tensor, B: Tensor) -> Tensor:
-        return (self.rectifier.value(self.outputs(V, A)) - B).square().sum()
+        return self.error(self.outputs(V, A), B)
 
     def gradient(self, V: Tensor, A: Tensor, B: Tensor) -> Tensor:
         Z = self.outputs(V, A)
-        return self.pull_back(A, 2 * (self.rectifier.value(Z) - B) * self.rectifier.slope(Z))
+        return self.pull_back(A, self.g_slope(Z) - self.h_slope(Z, B))
 
     def g(self, V: Tensor, A: Tensor, B: Tensor) -> Tensor:
-        return self.rectifier.value(self.outputs(V, A)).square().sum() + B.square().sum()
+        return self.rho(self.outputs(V, A)).square().sum() + B.square().sum()
 
     def h(self, V: Tensor, A: Tensor, B: Tensor) -> Tensor:
-        return (2 * B * self.rectifier.value(self.outputs(V, A))).sum()
+        return (2 * B * self.rho(self.outputs(V, A))).sum()
 
     def g_slope(self, Z: Tensor) -> Tensor:
         """The gradient of g with respect to Z."""
-        return 2 * self.rectifier.value(Z) * self.rectifier.slope(Z)
+        return 2 * self.rho(Z) * self.rho.slope(Z)
 
     def h_slope(self, Z: Tensor, B: Tensor) -> Tensor:
         """A subgradient of h with respect to Z."""
-        return 2 * B * self.rectifier.slope(Z)
+        return 2 * B * self.rho.slope(Z)
+
+    def targets(self, Z: Tensor, B: Tensor, *, revive: bool = True) -> Tensor:
+        """T of the bound at Z; without `revive` dead outputs stay where they are. A linear layer's T is B."""
+        if self.rho is Activation.LINEAR:
+            return B
+        active = B > 0 if revive else (B > 0) & (Z > 0)
+        return torch.where(active, B, Z.clamp_max(0))

@@ -1,75 +1,77 @@
-"""Penalties: the sparsity-inducing term Omega(U) of a layer problem.
+"""Penalties: the sparsity-inducing term Omega(U) of a layer's objective, and the one table that names them.
 
-    minimize over U   fit(U; A, B) + Omega(U)
+    F(V) = (1/m) fit(V) + lambda * Omega(U),      U (d_in, d_out): V without its bias row
 
-A penalty gives its value and its proximal map; solvers need nothing else.
-U has shape (d_in, d_out): row i holds all weights that leave input i, column j all that reach output j.
-The bias is not part of U: it is never penalised.
+Row i of U holds all weights that leave input i, column j all that reach output j.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from feta.errors import ConfigError
+from feta.errors import ConfigError, unknown_name
+from feta.objective.datafit import DataFit
+from feta.objective.group_lasso import GroupLasso
+from feta.objective.l1 import L1
 
 
+@runtime_checkable
 class Penalty(Protocol):
+    """Omega: a frozen dataclass; lambda is not its own.
+
+    grouped: whether weights leave in groups, so that an exact number of them cannot be promised.
+    """
+
     @property
-    def strength(self) -> float: ...
+    def grouped(self) -> bool: ...
 
-    def value(self, U: Tensor) -> Tensor: ...
+    def value(self, U: Tensor) -> Tensor:
+        """Omega(U)."""
+        ...
 
-    def prox(self, U: Tensor, step: float) -> Tensor: ...
+    def prox(self, U: Tensor, step: float) -> Tensor:
+        """argmin over V of Omega(V) + ||V - U||_F^2 / (2 * step), in closed form."""
+        ...
+
+    def sizes(self, U: Tensor) -> Tensor:
+        """How large each part is that leaves as a whole: (d_in, d_out), (d_in, 1) or (1, d_out)."""
+        ...
 
 
-def _check_strength(owner: object, strength: float) -> None:
-    if not strength >= 0:
-        raise ConfigError(f"{type(owner).__name__}.strength must be >= 0, got {strength}")
+PENALTIES: dict[str, Penalty] = {"l1": L1(), "rows": GroupLasso(dim=1), "columns": GroupLasso(dim=0)}
+
+
+def penalty_of(given: str | Penalty, where: str) -> Penalty:
+    """The penalty of that name, or the object itself; a ConfigError that names `where` for anything else."""
+    if isinstance(given, Penalty) and not isinstance(given, type):
+        return given
+    if not isinstance(given, str):
+        raise ConfigError(f"{where} must be a name or a Penalty object, got {given!r}")
+    if given not in PENALTIES:
+        raise unknown_name(where, given, PENALTIES)
+    return PENALTIES[given]
 
 
 @dataclass(frozen=True)
-class L1:
-    """strength * sum |u|: zeroes single weights."""
+class Regularised:
+    """F: a data fit and a penalty on the weights; the bias is never penalised.
 
+    strength: lambda, relative to the mean error of a row.
+    """
+
+    fit: DataFit
+    penalty: Penalty
     strength: float
 
-    def __post_init__(self) -> None:
-        _check_strength(self, self.strength)
+    def penalise(self, V: Tensor) -> float:
+        """lambda * Omega(U)."""
+        return self.strength * float(self.penalty.value(self.fit.weights(V)))
 
-    def value(self, U: Tensor) -> Tensor:
-        return self.strength * U.abs().sum()
-
-    def prox(self, U: Tensor, step: float) -> Tensor:
-        """argmin_V  value(V) + ||V - U||_F^2 / (2 * step): soft thresholding."""
-        return torch.nn.functional.softshrink(U, step * self.strength)
-
-
-@dataclass(frozen=True)
-class GroupLasso:
-    """strength * sum of the Euclidean norms of rows (dim 1, input neurons) or columns (dim 0, outputs)."""
-
-    strength: float
-    dim: int = 1
-
-    def __post_init__(self) -> None:
-        _check_strength(self, self.strength)
-        if self.dim not in (0, 1):
-            raise ConfigError(f"GroupLasso.dim must be 0 (columns) or 1 (rows), got {self.dim}")
-
-    def norms(self, U: Tensor) -> Tensor:
-        norms: Tensor = torch.linalg.vector_norm(U, dim=self.dim, keepdim=True)
-        return norms
-
-    def value(self, U: Tensor) -> Tensor:
-        return self.strength * self.norms(U).sum()
-
-    def prox(self, U: Tensor, step: float) -> Tensor:
-        """argmin_V  value(V) + ||V - U||_F^2 / (2 * step), in closed form."""
-        # Clamp first: a group that is already zero must stay zero, not become NaN.
-        keep = 1 - step * self.strength / self.norms(U).clamp_min(torch.finfo(U.dtype).tiny)
-        return U * keep.clamp_min(0)
+    def prox(self, V: Tensor, step: float) -> Tensor:
+        """The proximal map of lambda * Omega; it leaves the bias row as it is."""
+        U = self.penalty.prox(self.fit.weights(V), step * self.strength)
+        return torch.cat([U, V[-1:]]) if self.fit.with_bias else U

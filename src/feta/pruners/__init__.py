@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from feta.pruners.alps import Alps
 from feta.pruners.corenet import Corenet
 from feta.pruners.exact_obs import ExactObs
 from feta.pruners.feta import Feta
+from feta.pruners.feta_svrg import FetaSvrg
 from feta.pruners.lobs import Lobs
 from feta.pruners.net_trim import NetTrim
 from feta.pruners.sparsegpt import SparseGpt
@@ -22,12 +24,20 @@ from feta.pruners.wanda import Wanda
 
 METHODS: dict[str, type[Any]] = {
     method.name: method
-    for method in (Feta, Threshold, NetTrim, Lobs, Corenet, Alps, ExactObs, SparseGpt, Wanda)
+    for method in (Feta, FetaSvrg, Threshold, NetTrim, Lobs, Corenet, Alps, ExactObs, SparseGpt, Wanda)
 }
 
 
 def make(method: str | Pruner, options: Mapping[str, Any] | None = None) -> Pruner:
-    """A pruner by name with its options, or the pruner itself when one is given."""
+    """A pruner by name with its options, or the pruner itself when one is given.
+
+    method: a name in METHODS, or a Pruner object.
+    options: the method's fields by name; text is converted to the field's type. Only with a name.
+
+    Raises a ConfigError for an unknown name or option, or a value that the method refuses.
+
+    Example: make("alps", {"ridge": "0.02"}) is Alps(ridge=0.02).
+    """
     if isinstance(method, Pruner) and not isinstance(method, type):
         if options:
             raise ConfigError(
@@ -36,15 +46,32 @@ def make(method: str | Pruner, options: Mapping[str, Any] | None = None) -> Prun
         return method
     if not isinstance(method, str):
         raise ConfigError(f"method must be a name or a Pruner object, got {method!r}")
+    method, options = _renamed(method, options or {})
     if method not in METHODS:
         raise unknown_name("method", method, METHODS)
-    pruner: Pruner = METHODS[method](**_typed(METHODS[method], options or {}))
+    pruner: Pruner = METHODS[method](**_typed(METHODS[method], options))
     return pruner
 
 
+def _renamed(method: str, options: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """The spelling of 0.1, method "feta" with option solver, as the method that it is now."""
+    if method != "feta" or options.get("solver") not in ("gram", "svrg"):
+        return method, options
+    new = "feta-svrg" if options["solver"] == "svrg" else "feta"
+    warnings.warn(
+        f"method 'feta' with option solver={options['solver']} is deprecated; use method=\"{new}\" without it",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return new, {name: value for name, value in options.items() if name != "solver"}
+
+
 def options_of(pruner: Pruner) -> dict[str, Any]:
-    """The hyper-parameters of a pruner, for records and reports."""
-    return dataclasses.asdict(pruner) if dataclasses.is_dataclass(pruner) else {}
+    """The hyper-parameters of a pruner, for records and reports; an object among them as it is written."""
+    if not dataclasses.is_dataclass(pruner):
+        return {}
+    values = {field.name: getattr(pruner, field.name) for field in dataclasses.fields(pruner)}
+    return {name: repr(v) if dataclasses.is_dataclass(v) else v for name, v in values.items()}
 
 
 def _typed(method: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,7 +92,7 @@ def _typed(method: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
 def _convert(text: str, hint: Any, where: str) -> Any:
     """Text as the field's type: bool, int, float, str, a Literal, or one of these or None."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        if text.lower() in ("none", "auto"):
+        if text.lower() in ("none", "auto") and type(None) in typing.get_args(hint):
             return None
         hint = next(arm for arm in typing.get_args(hint) if arm is not type(None))
     if typing.get_origin(hint) is typing.Literal:

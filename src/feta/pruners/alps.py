@@ -20,15 +20,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
-
 from feta.calibration.statistics import gram
-from feta.errors import ConfigError
-from feta.problem import LayerProblem, LayerSolution, Status
+from feta.errors import ConfigError, check_range
+from feta.problem import LayerProblem, LayerSolution, Needs, Status
 from feta.solvers.conjugate import projected_cg
 from feta.solvers.masked_refit import masked_refit
-from feta.solvers.refit import split_bias_row, with_bias_row
-from feta.solvers.support_admm import support_admm
+from feta.solvers.support_admm import Admm, support_admm
 from feta.sparsity import Sparsity
 
 
@@ -39,49 +36,48 @@ class Alps:
     Formula: min ‖AU − AW‖² + r‖U − W‖²  s.t.  ‖U‖₀ ≤ k
     Cost: one pass for H; d_in² d_out for each iteration, d_in³ for every third.
     Source: Meng et al. 2024 (arXiv 2406.07831).
+
+    ridge: r, as a share of the mean of H's diagonal; the paper's 0.01.
+    rho: ADMM's first penalty, in units of the scaled H's diagonal; the paper's 0.1.
+    max_iterations: of ADMM; the paper's 300.
+    refit: weights on the support by "pcg", as in the paper, or "exact" by a Cholesky factor for each output.
+    refit_iterations: steps of pcg; the paper's 10.
+    fit_bias: whether the bias is fitted too, which the paper's layers do not have.
     """
 
-    ridge: float = 0.01  # of the mean of H's diagonal
+    name: ClassVar[str] = "alps"
+    needs: ClassVar[Needs] = Needs("few")
+
+    ridge: float = 0.01
     rho: float = 0.1
     max_iterations: int = 300
     refit: Literal["pcg", "exact"] = "pcg"
     refit_iterations: int = 10
     fit_bias: bool = True
 
-    name: ClassVar[str] = "alps"
-    passes: ClassVar[str] = "few"
-
     def __post_init__(self) -> None:
-        if not self.ridge >= 0:
-            raise ConfigError(f"Alps.ridge must be >= 0, got {self.ridge}")
-        if not self.rho > 0:
-            raise ConfigError(f"Alps.rho must be > 0, got {self.rho}")
-        if self.max_iterations < 1:
-            raise ConfigError(f"Alps.max_iterations must be >= 1, got {self.max_iterations}")
+        check_range("Alps", ">= 0", ridge=self.ridge, refit_iterations=self.refit_iterations)
+        check_range("Alps", "> 0", rho=self.rho)
+        check_range("Alps", ">= 1", max_iterations=self.max_iterations)
         if self.refit not in ("pcg", "exact"):
             raise ConfigError(f"Alps.refit must be 'pcg' or 'exact', got {self.refit!r}")
-        if self.refit_iterations < 0:
-            raise ConfigError(f"Alps.refit_iterations must be >= 0, got {self.refit_iterations}")
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
         k = target.count(problem.W.numel())
         if k == problem.W.numel():
             return LayerSolution(problem.W.clone(), problem.bias)  # W itself is the optimum
         d_in = len(problem.W)
-        has_bias = self.fit_bias and problem.bias is not None
-        W = with_bias_row(problem.W, problem.bias if has_bias else None).double()
-        H = gram(problem.rows, with_bias=has_bias).H
-        prunable = torch.arange(len(H), device=H.device) < d_in
+        W = (problem.trained if self.fit_bias else problem.W).double()
+        H = gram(problem.rows, with_bias=len(W) > d_in).H
         found = support_admm(
             H,
             H @ W,
             W,
             k,
-            penalised_rows=prunable,
+            Admm(rho=self.rho, max_iterations=self.max_iterations),
+            prunable=d_in,
             ridge=self.ridge,
             toward=W,
-            rho=self.rho,
-            max_iterations=self.max_iterations,
             watch=lambda i, rho, changed: problem.report("admm", iteration=i, rho=rho, changed=changed),
         )
         stats = {"iterations": found.iterations, "rho": found.rho, "damping": found.damping}
@@ -93,7 +89,6 @@ class Alps:
             refit = masked_refit(H, H @ W, found.mask[:d_in], ridge=self.ridge, toward=W)
             V, stats["refit_damping"] = refit.V, refit.damping
             status = Status.DAMPED if refit.status is Status.DAMPED else status
-        U, bias = split_bias_row(V.to(problem.W.dtype), has_bias)
         still = f"support still changing after {found.iterations} iterations"
         message = still if status is Status.NOT_CONVERGED else ""
-        return LayerSolution(U, bias if has_bias else problem.bias, status, message, stats)
+        return problem.solved(V, status, message, stats)

@@ -27,8 +27,8 @@ from torch import Tensor
 
 from feta.calibration.sensitivity import sensitivities
 from feta.calibration.stream import sample_rows
-from feta.errors import ConfigError
-from feta.problem import Activation, LayerProblem, LayerSolution
+from feta.errors import check_range
+from feta.problem import Activation, LayerProblem, LayerSolution, Needs
 from feta.sparsity import Sparsity, top_k_mask
 
 MOST_DRAWS = 1e12  # of one part; beyond it the weights are as good as exact
@@ -41,18 +41,21 @@ class Corenet:
     Formula: u_j = n_j·w_j / (N·q_j),  q_j ∝ max over x ∈ S of w_j a_j(x) / Σ_k w_k a_k(x)
     Cost: two passes for the sample; |S| d_in d_out for the sensitivities.
     Source: Baykal et al. 2018 (arXiv 1804.05345).
+
+    sample_size: inputs in S; sensitivities hardly change beyond a few hundred.
+    neuron_removal: whether outputs that are silent on all of S are removed first (Corenet+).
+    seed: of the sample and the draws.
     """
 
+    name: ClassVar[str] = "corenet"
+    needs: ClassVar[Needs] = Needs("few", seed=True)
+
     sample_size: int = 256
-    neuron_removal: bool = True  # Corenet+
+    neuron_removal: bool = True
     seed: int = 0
 
-    name: ClassVar[str] = "corenet"
-    passes: ClassVar[str] = "few"
-
     def __post_init__(self) -> None:
-        if self.sample_size < 1:
-            raise ConfigError(f"Corenet.sample_size must be >= 1, got {self.sample_size}")
+        check_range("Corenet", ">= 1", sample_size=self.sample_size)
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
         W = problem.W

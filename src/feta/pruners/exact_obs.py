@@ -25,11 +25,10 @@ import torch
 from torch import Tensor
 
 from feta.calibration.statistics import gram
-from feta.errors import ConfigError
-from feta.problem import LayerProblem, LayerSolution, Status
+from feta.errors import ConfigError, check_range
+from feta.problem import LayerProblem, LayerSolution, Needs, Status
 from feta.solvers.cholesky import factor
 from feta.solvers.masked_refit import masked_refit
-from feta.solvers.refit import split_bias_row, with_bias_row
 from feta.sparsity import Sparsity
 
 
@@ -40,33 +39,34 @@ class ExactObs:
     Formula: q = argmin w_q² / [H⁻¹]_qq;  H⁻¹ ← H⁻¹ − H⁻¹[:, q] H⁻¹[q, :] / [H⁻¹]_qq
     Cost: one pass for H; d_in³ for each output, so for layers that are small enough.
     Source: Frantar and Alistarh 2022 (arXiv 2208.11580).
+
+    damping: added to H's diagonal, as a share of its mean; the paper's 0.01.
+    fit_bias: whether the bias is fitted along with every removal; the paper's layers have none.
+    max_cost: d_out * d_in^3 beyond which a layer is refused; 1e10 take a CPU about a second.
+    batch_bytes: memory of one batch of outputs. None: 8 MiB on a CPU, so that it stays in the cache, else 4 GiB.
     """
 
-    damping: float = 0.01  # of the mean of H's diagonal
-    fit_bias: bool = True
-    max_cost: float = 2e13  # d_out * d_in^3 beyond which a layer is refused; 1e10 take a CPU about a second
-    batch_bytes: int | None = None  # of one batch of outputs; by default 8 MiB on a CPU, 4 GiB elsewhere
-
     name: ClassVar[str] = "exact-obs"
-    passes: ClassVar[str] = "few"
+    needs: ClassVar[Needs] = Needs("few")
+
+    damping: float = 0.01
+    fit_bias: bool = True
+    max_cost: float = 2e13
+    batch_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        if not self.damping >= 0:
-            raise ConfigError(f"ExactObs.damping must be >= 0, got {self.damping}")
-        if not self.max_cost > 0:
-            raise ConfigError(f"ExactObs.max_cost must be > 0, got {self.max_cost}")
-        if self.batch_bytes is not None and self.batch_bytes < 1:
-            raise ConfigError(f"ExactObs.batch_bytes must be >= 1, got {self.batch_bytes}")
+        check_range("ExactObs", ">= 0", damping=self.damping)
+        check_range("ExactObs", "> 0", max_cost=self.max_cost)
+        check_range("ExactObs", ">= 1", batch_bytes=self.batch_bytes)
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
         d_in, d_out = problem.W.shape
         self._check_cost(d_in, d_out)
-        has_bias = self.fit_bias and problem.bias is not None
-        found = gram(problem.rows, with_bias=has_bias)
-        W = with_bias_row(problem.W, problem.bias if has_bias else None).double()
+        W = (problem.trained if self.fit_bias else problem.W).double()
+        found = gram(problem.rows, with_bias=len(W) > d_in)
         # The Schur complement of the bias: down-dating it is down-dating H~ with the bias always refitted.
         H = inputs = found.H[:d_in, :d_in]
-        if has_bias:
+        if found.with_bias:
             H = inputs - torch.outer(found.H[-1, :d_in], found.H[-1, :d_in]) / found.rows
         solved = factor(H, self.damping)
         inverse = solved.inverse()
@@ -81,9 +81,8 @@ class ExactObs:
         inputs.diagonal().add_(solved.damping)
         refit = masked_refit(found.H, found.H @ W, mask)
         status = Status.DAMPED if refit.status is Status.DAMPED else solved.status
-        U, bias = split_bias_row(refit.V.to(problem.W.dtype), has_bias)
         stats = {"damping": solved.damping, "refit_damping": refit.damping}
-        return LayerSolution(U, bias if has_bias else problem.bias, status, stats=stats)
+        return problem.solved(refit.V, status, stats=stats)
 
     def _check_cost(self, d_in: int, d_out: int) -> None:
         cost = d_out * float(d_in) ** 3

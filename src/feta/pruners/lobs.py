@@ -28,10 +28,9 @@ import torch
 from torch import Tensor
 
 from feta.calibration.statistics import gram
-from feta.errors import ConfigError
-from feta.problem import LayerProblem, LayerSolution
+from feta.errors import check_range
+from feta.problem import LayerProblem, LayerSolution, Needs
 from feta.solvers.cholesky import factor
-from feta.solvers.refit import split_bias_row, with_bias_row
 from feta.sparsity import Sparsity
 
 
@@ -42,16 +41,17 @@ class Lobs:
     Formula: δw = −(w_q / [H⁻¹]_qq) H⁻¹[:, q], in rising order of w_q² / (2 [H⁻¹]_qq)
     Cost: one pass for H, one factor of it; d_in² for each output.
     Source: Dong et al. 2017 (arXiv 1705.07565).
+
+    damping: added to the diagonal of H, absolute; the paper starts its recursion for H^-1 at 1e6 I.
     """
 
-    damping: float = 1e-6  # absolute, of H: the paper starts its recursion for H^-1 at 1e6 I
-
     name: ClassVar[str] = "lobs"
-    passes: ClassVar[str] = "few"
+    needs: ClassVar[Needs] = Needs("few")
+
+    damping: float = 1e-6
 
     def __post_init__(self) -> None:
-        if not self.damping >= 0:
-            raise ConfigError(f"Lobs.damping must be >= 0, got {self.damping}")
+        check_range("Lobs", ">= 0", damping=self.damping)
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
         W = problem.W
@@ -61,9 +61,8 @@ class Lobs:
         inverse = solved.inverse()
         sensitivity = W.double().square() / inverse.diagonal()[: len(W), None] / 2
         turn = removal_turns(sensitivity, target.count(W.numel()))
-        V = remove(inverse, with_bias_row(W, problem.bias).double(), turn)
-        U, bias = split_bias_row(V.to(W.dtype), problem.bias is not None)
-        return LayerSolution(U, bias, solved.status, stats={"damping": solved.damping})
+        V = remove(inverse, problem.trained.double(), turn)
+        return problem.solved(V, solved.status, stats={"damping": solved.damping})
 
 
 def removal_turns(sensitivity: Tensor, k: int) -> Tensor:

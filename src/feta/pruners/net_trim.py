@@ -28,10 +28,9 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from feta.errors import ConfigError
-from feta.problem import LayerProblem, LayerSolution, Status
+from feta.errors import ConfigError, check_range
+from feta.problem import LayerProblem, LayerSolution, Needs, Status
 from feta.solvers.net_trim_admm import Constraints, Gap, NetTrimAdmm
-from feta.solvers.refit import split_bias_row, with_bias_row
 from feta.sparsity import Sparsity, top_k_mask
 
 CASCADE_SLACK = math.sqrt(1.1)
@@ -48,73 +47,85 @@ class NetTrim:
     Formula: min ‖U‖₁  s.t.  ‖(AU − B)_Ω‖_F ≤ ε,  (AU)_Ωᶜ ≤ V
     Cost: d_in² memory and d_in³ once; two passes an iteration; one array of m·d_out values.
     Source: Aghasi et al. 2018 (arXiv 1806.06457).
+
+    iterations: of ADMM, the search included; the paper's 400.
+    rho: ADMM's penalty; the paper's 100.
+    search: by what ε is chosen: the least "error" after the ReLU, or the least ε that meets the "constraint".
+    search_steps: values of ε tried.
+    tolerance: by how much the pruned response may miss the constraints, as a share of ε.
+    residual: relative residuals of ADMM above this are reported.
+    epsilon: as a share of ‖B_Ω‖. None: searched; a given one is used as it is, and the sparsity comes of it.
     """
+
+    name: ClassVar[str] = "net-trim"
 
     iterations: int = 400
     rho: float = 100.0
     search: Literal["error", "constraint"] = "error"
     search_steps: int = 8
-    tolerance: float = 0.1  # of epsilon: by how much the pruned response may miss the constraints
-    residual: float = 0.05  # relative residuals of the ADMM above this are reported
-    epsilon: float | None = None  # as a share of ||B_Omega||: no search, and the sparsity that comes of it
-
-    name: ClassVar[str] = "net-trim"
-    passes: ClassVar[str] = "many"
+    tolerance: float = 0.1
+    residual: float = 0.05
+    epsilon: float | None = None
 
     def __post_init__(self) -> None:
         if self.search not in ("error", "constraint"):
             raise ConfigError(f"NetTrim.search must be 'error' or 'constraint', got {self.search!r}")
-        for label in ("iterations", "search_steps"):
-            if getattr(self, label) < 1:
-                raise ConfigError(f"NetTrim.{label} must be >= 1, got {getattr(self, label)}")
-        for label in ("rho", "tolerance", "residual", "epsilon"):
-            value = getattr(self, label)
-            if value is not None and not value > 0:
-                raise ConfigError(f"NetTrim.{label} must be > 0, got {value}")
+        check_range("NetTrim", ">= 1", iterations=self.iterations, search_steps=self.search_steps)
+        check_range("NetTrim", "> 0", rho=self.rho, tolerance=self.tolerance, residual=self.residual)
+        check_range("NetTrim", "> 0", epsilon=self.epsilon)
+
+    @property
+    def needs(self) -> Needs:
+        # The program knows no sparsity: at a given epsilon as many weights stay as its solution has.
+        return Needs("many", exact=self.epsilon is None)
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
         keep = target.count(problem.W.numel())
         if self.epsilon is None and int(problem.W.count_nonzero()) <= keep:
             return LayerSolution(problem.W.clone(), problem.bias, stats={"iterations": 0})
-        solve = _Solve.of(problem, keep, self.rho)
+        constraints = Constraints(problem)
+        trained = constraints.gap(problem.trained)
+        # From here on the trained weights are feasible, with the authors' slack.
+        floor = CASCADE_SLACK * trained.misfit if problem.cascaded else 0.0
+        admm = NetTrimAdmm(constraints, problem.trained, self.rho)
         if self.epsilon is not None:
-            epsilon = max(self.epsilon * solve.trained.size, solve.floor) or 1.0
-            solve.admm.run(self.iterations, epsilon)
-            return self._solution(solve, solve.admm.W2, epsilon)
-        epsilon = self._search(solve)
-        solve.admm.run(max(0, self.iterations - solve.admm.iterations), epsilon)
-        return self._solution(solve, solve.kept(), epsilon)
+            epsilon = max(self.epsilon * trained.size, floor) or 1.0
+        else:
+            epsilon = self._search(admm, keep, trained, floor)
+        admm.run(max(0, self.iterations - admm.iterations), epsilon)
+        return self._solution(admm, admm.kept(keep) if self.epsilon is None else admm.W2, epsilon)
 
-    def _search(self, solve: _Solve) -> float:
+    def _search(self, admm: NetTrimAdmm, keep: int, trained: Gap, floor: float) -> float:
+        constraints, problem = admm.constraints, admm.constraints.problem
+        thresholded = problem.trained.clone()
+        thresholded[: len(problem.W)].masked_fill_(~top_k_mask(problem.W.abs(), keep), 0)
         # Floors for layers without a misfit: k weights do all there is to do, or no output is ever active.
-        start = max(solve.constraints.gap(solve.thresholded()).misfit, 1e-6 * solve.trained.size) or 1.0
+        start = max(constraints.gap(thresholded).misfit, 1e-6 * trained.size) or 1.0
 
         def trial(epsilon: float) -> Gap:
-            if solve.admm.iterations == 0:
-                solve.admm.run(self.iterations // 4, epsilon)
-            solve.admm.run(max(1, 3 * self.iterations // (8 * self.search_steps)), epsilon)
-            gap = solve.constraints.gap(solve.kept())
-            solve.problem.report("search", epsilon=epsilon, misfit=gap.misfit, error=gap.error)
+            if admm.iterations == 0:
+                admm.run(self.iterations // 4, epsilon)
+            admm.run(max(1, 3 * self.iterations // (8 * self.search_steps)), epsilon)
+            gap = constraints.gap(admm.kept(keep))
+            problem.report("search", epsilon=epsilon, misfit=gap.misfit, error=gap.error)
             return gap
 
         if self.search == "error":
             return least_error(trial, start / SEARCH_RANGE, start, self.search_steps)
-        start = max(start, solve.floor)
         # Half the tolerance, so that what the last iterations change does not break it.
-        return least_feasible(trial, start, solve.floor, self.search_steps, self.tolerance / 2)
+        return least_feasible(trial, max(start, floor), floor, self.search_steps, self.tolerance / 2)
 
-    def _solution(self, solve: _Solve, X: Tensor, epsilon: float) -> LayerSolution:
+    def _solution(self, admm: NetTrimAdmm, X: Tensor, epsilon: float) -> LayerSolution:
         """U and its bias out of X, with what became of the constraints."""
-        W, admm = solve.problem.W, solve.admm
-        X = X.to(W.dtype)
-        gap = solve.constraints.gap(X)
-        U, bias = split_bias_row(X, solve.problem.bias is not None)
-        count = int(admm.W2[: len(W)].count_nonzero())
+        problem = admm.constraints.problem
+        X = X.to(problem.W.dtype)
+        gap = admm.constraints.gap(X)
+        program, kept = (int(V[: len(problem.W)].count_nonzero()) for V in (admm.W2, X))
         status, message = admm.status, ""
         if not gap.met(epsilon, self.tolerance):
             status = Status.INFEASIBLE
             shares = f"misfit {gap.misfit / epsilon:.2f} epsilon, excess {gap.excess / epsilon:.2f} epsilon"
-            message = f"{int(U.count_nonzero())} of the program's {count} weights: {shares}"
+            message = f"{kept} of the program's {program} weights: {shares}"
         elif max(admm.primal, admm.dual) > self.residual:
             status = Status.NOT_CONVERGED
             message = f"residuals {admm.primal:.2g}, {admm.dual:.2g} after {admm.iterations} iterations"
@@ -127,10 +138,10 @@ class NetTrim:
             "iterations": admm.iterations,
             "primal_residual": admm.primal,
             "dual_residual": admm.dual,
-            "program_nonzeros": count,
-            "nonzeros": int(U.count_nonzero()),
+            "program_nonzeros": program,
+            "nonzeros": kept,
         }
-        return LayerSolution(U, bias, status, message, stats)
+        return problem.solved(X, status, message, stats)
 
 
 def least_error(trial: Trial, low: float, high: float, steps: int) -> float:
@@ -163,35 +174,3 @@ def least_feasible(trial: Trial, start: float, floor: float, steps: int, toleran
             low = epsilon
             epsilon = max(gap.misfit, 1.1 * low) if math.isinf(high) else math.sqrt(low * high)
     return epsilon if math.isinf(high) else high
-
-
-@dataclass(frozen=True)
-class _Solve:
-    """One layer's program while it is being solved."""
-
-    problem: LayerProblem
-    keep: int
-    constraints: Constraints
-    admm: NetTrimAdmm
-    trained: Gap  # that of the trained weights
-    floor: float  # from here on the trained weights are feasible, with the authors' slack
-
-    @classmethod
-    def of(cls, problem: LayerProblem, keep: int, rho: float) -> _Solve:
-        start = with_bias_row(problem.W, problem.bias)
-        bound = start if problem.cascaded else None
-        constraints = Constraints(problem.rows, problem.activation, problem.bias is not None, bound)
-        trained = constraints.gap(start)
-        floor = CASCADE_SLACK * trained.misfit if problem.cascaded else 0.0
-        return cls(problem, keep, constraints, NetTrimAdmm(constraints, start, rho), trained, floor)
-
-    def thresholded(self) -> Tensor:
-        W = self.problem.W
-        return with_bias_row(W.where(top_k_mask(W.abs(), self.keep), 0), self.problem.bias)
-
-    def kept(self) -> Tensor:
-        """The largest weights of W2; where W2 has fewer, the next ones in line, as they are in W3."""
-        X, rows = self.admm.W2, len(self.problem.W)
-        mask = top_k_mask(self.admm.Q[:rows].abs(), self.keep)
-        X[:rows] = X[:rows].where(X[:rows] != 0, self.admm.W3[:rows]).where(mask, 0)
-        return X

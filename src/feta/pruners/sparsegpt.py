@@ -21,10 +21,9 @@ import torch
 from torch import Tensor
 
 from feta.calibration.statistics import gram
-from feta.errors import ConfigError
-from feta.problem import LayerProblem, LayerSolution
+from feta.errors import check_range
+from feta.problem import LayerProblem, LayerSolution, Needs
 from feta.solvers.cholesky import factor, lower_inverse
-from feta.solvers.refit import split_bias_row, with_bias_row
 from feta.sparsity import Sparsity, top_k_mask
 
 
@@ -35,26 +34,28 @@ class SparseGpt:
     Formula: W_l ← W_l − (R_jl / R_jj)(W_j − U_j), l > j, with (AᵀA + λI)⁻¹ = RᵀR
     Cost: one pass for H, one factor, d_in² d_out.
     Source: Frantar and Alistarh 2023 (arXiv 2301.00774).
+
+    damping: added to H's diagonal, as a share of its mean; the paper's 0.01.
+    block: inputs between two choices of what to keep; the paper's 128.
+    fit_bias: whether the bias is fitted, as a last input that is never pruned; the paper leaves it as it is.
     """
 
-    damping: float = 0.01  # of the mean of H's diagonal
+    name: ClassVar[str] = "sparsegpt"
+    needs: ClassVar[Needs] = Needs("few")
+
+    damping: float = 0.01
     block: int = 128
     fit_bias: bool = False
 
-    name: ClassVar[str] = "sparsegpt"
-    passes: ClassVar[str] = "few"
-
     def __post_init__(self) -> None:
-        if not self.damping >= 0:
-            raise ConfigError(f"SparseGpt.damping must be >= 0, got {self.damping}")
-        if self.block < 1:
-            raise ConfigError(f"SparseGpt.block must be >= 1, got {self.block}")
+        check_range("SparseGpt", ">= 0", damping=self.damping)
+        check_range("SparseGpt", ">= 1", block=self.block)
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
         d_in = len(problem.W)
         k = target.count(problem.W.numel())
-        has_bias = self.fit_bias and problem.bias is not None
-        H = gram(problem.rows, with_bias=has_bias).H
+        W = (problem.trained if self.fit_bias else problem.W).to(torch.float64, copy=True)
+        H = gram(problem.rows, with_bias=len(W) > d_in).H
         inputs = H.diagonal()[:d_in]
         dead = inputs <= 0
         damping = self.damping * float(inputs.mean())
@@ -62,7 +63,6 @@ class SparseGpt:
         # The factor of H read backwards, turned around and inverted, is R: no second factorisation.
         solved = factor(H.flip(0, 1))
         R = lower_inverse(solved.L).flip(0, 1)
-        W = with_bias_row(problem.W, problem.bias if has_bias else None).to(torch.float64, copy=True)
         for start in range(0, d_in, self.block):
             stop = min(start + self.block, d_in)
             block = slice(start, stop)
@@ -72,9 +72,7 @@ class SparseGpt:
             share = k * stop // d_in - k * start // d_in
             errors = sweep_block_(W[block], R[block, block], top_k_mask(scores, share))
             W[stop:] -= R[block, stop:].t() @ errors
-        U, bias = split_bias_row(W.to(problem.W.dtype), has_bias)
-        stats = {"damping": damping + solved.damping}
-        return LayerSolution(U, bias if has_bias else problem.bias, solved.status, stats=stats)
+        return problem.solved(W, solved.status, stats={"damping": damping + solved.damping})
 
 
 def sweep_block_(W: Tensor, R: Tensor, mask: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from feta.problem import LayerProblem, LayerSolution
+from feta.problem import LayerProblem, LayerSolution, Needs
 from feta.sparsity import Sparsity, top_k_mask
 
 
@@ -23,7 +23,7 @@ class Threshold:
     """
 
     name: ClassVar[str] = "threshold"
-    passes: ClassVar[str] = "none"
+    needs: ClassVar[Needs] = Needs("none")
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
         mask = top_k_mask(problem.W.abs(), target.count(problem.W.numel()))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from feta.calibration.statistics import column_norms
 from feta.errors import ConfigError
-from feta.problem import LayerProblem, LayerSolution
+from feta.problem import LayerProblem, LayerSolution, Needs
 from feta.sparsity import Sparsity, top_k_mask
 
 
@@ -26,12 +26,14 @@ class Wanda:
     Formula: U = W ⊙ 1[|w_ij|·‖a_i‖₂ > t_j]
     Cost: one pass for the norms, one sort over the weights.
     Source: Sun et al. 2023 (arXiv 2306.11695).
+
+    scope: within what weights compete: their "output", as in the paper, or the whole "layer".
     """
 
-    scope: Literal["output", "layer"] = "output"
-
     name: ClassVar[str] = "wanda"
-    passes: ClassVar[str] = "few"
+    needs: ClassVar[Needs] = Needs("few")
+
+    scope: Literal["output", "layer"] = "output"
 
     def __post_init__(self) -> None:
         if self.scope not in ("output", "layer"):

@@ -1,97 +1,73 @@
-"""FeTa as published, at a chosen number of non-zeros: DCA with a search for the penalty's strength.
+"""FeTa as published, at a chosen number of non-zeros: DCA (solvers.dca) with a search for lambda.
 
-    minimize over V   (1/m) sum ||rho(A~ V) - B||^2 + lambda * Omega(U)
-
-lambda is found by bisection on its logarithm, each step warm-started from the last; then the full number of
-outer iterations at the lambda found; then the exact count by selection. The l1 norm shrinks what survives,
-which a refit on the support undoes (`debias`, by the caller).
+lambda is found by bisection on its logarithm. Every trial starts from the sparsest iterate so far that has
+enough non-zeros: from one with too few, weights that left too early would seldom come back, and the layer
+would end below its count. Then come the outer iterations at the lambda found, and the exact count by selection.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from feta.objective.datafit import DataFit
-from feta.objective.penalty import L1, GroupLasso, Penalty
+from feta.objective.penalty import Penalty, Regularised
 from feta.problem import LayerProblem
-from feta.solvers.dca import DcaResult, dca
-from feta.solvers.prox_svrg import Svrg, full_pass
+from feta.solvers.dca import DcaResult, Svrg, dca, full_pass
 from feta.sparsity import top_k_mask
 
-MakePenalty = Callable[[float], Penalty]
-
-
-@dataclass(frozen=True)
-class PathResult:
-    result: DcaResult
-    penalty: Penalty
-    searched: tuple[tuple[float, int], ...]  # (lambda, non-zeros) of every trial
+Trials = list[tuple[float, int]]  # (lambda, non-zeros) of every trial
 
 
 def solve_path(
     problem: LayerProblem,
-    V: Tensor,
-    fit: DataFit,
-    make: MakePenalty,
+    objective: Regularised,
     settings: Svrg,
+    generator: torch.Generator,
     *,
-    strength: float | None,
     keep: int,
     outer: int,
     search_steps: int,
-    generator: torch.Generator,
-) -> PathResult:
-    """DCA at the given strength, or at the one whose solution has just over `keep` non-zeros."""
-    start = full_pass(V, problem.rows, fit)
-    if strength is not None:
-        penalty = make(strength)
-        result = dca(V, problem.rows, fit, penalty, settings, generator, outer=outer, start=start)
-        return PathResult(result, penalty, ())
+) -> tuple[DcaResult, Trials]:
+    """DCA from the trained weights at the lambda whose solution has just over `keep` non-zeros.
+
+    objective: the fit and the penalty; its strength is not looked at.
+    outer: DCA iterations at the lambda found, at the most.
+    search_steps: trials of one iteration each.
+
+    Returns the result, which has at least `keep` non-zeros if the trained weights have, and the trials.
+    """
+    V, rows, fit = problem.trained, problem.rows, objective.fit
+    keep = min(keep, int(torch.count_nonzero(problem.W)))
+    here = full_pass(V, rows, fit)
     # Above `high` zero weights are stationary; 1e-5 of it leaves practically every weight.
     zero = V.clone()
-    zero[: len(problem.W)] = 0
-    at_zero = full_pass(zero, problem.rows, fit)
-    gradient = (at_zero.g_gradient - at_zero.h_gradient)[: len(problem.W)]
-    high = 2 * max(float(gradient.abs().max()), 1e-12) + float(start.g_gradient.abs().max())
-    low, best = high * 1e-5, high * 1e-5
-    searched: list[tuple[float, int]] = []
-    current = V
+    fit.weights(zero).zero_()
+    at_zero = full_pass(zero, rows, fit)
+    gradient = fit.weights(at_zero.g_gradient - at_zero.h_gradient)
+    high = 2 * max(float(gradient.abs().max()), 1e-12) + float(here.g_gradient.abs().max())
+    low, searched = high * 1e-5, Trials()
     for _ in range(search_steps):
         middle = (low * high) ** 0.5
-        trial = dca(current, problem.rows, fit, make(middle), settings, generator, outer=1)
-        current, settings = trial.V, trial.settings
-        count = int(torch.count_nonzero(trial.V[: len(problem.W)]))
+        tried = replace(objective, strength=middle)
+        trial = dca(V, rows, tried, settings, generator, outer=1, start=here)
+        settings, count = trial.settings, trial.nonzeros
         searched.append((middle, count))
-        problem.report("search", strength=middle, nonzeros=count, objective=trial.objectives[-1])
+        problem.report("search", strength=middle, nonzeros=count, objective=trial.values[-1])
         if count >= keep:
-            low, best = middle, middle
+            low, V, here = middle, trial.V, trial.last
         else:
             high = middle
-    penalty = make(best)
-    result = dca(current, problem.rows, fit, penalty, settings, generator, outer=outer)
-    return PathResult(result, penalty, tuple(searched))
+    found = replace(objective, strength=low)
+    return dca(V, rows, found, settings, generator, outer=outer, least=keep, start=here), searched
 
 
 def support_of(U: Tensor, penalty: Penalty, W: Tensor, keep: int) -> Tensor:
-    """The mask of exactly `keep` weights, the survivors first, then the largest trained ones.
+    """The mask of exactly `keep` weights, the largest survivors first, then the largest trained ones.
 
     For group penalties whole groups, as many as fit into `keep`.
     """
-    scores = U.abs() + 1e-9 * float(U.abs().max()) * W.abs() / W.abs().max().clamp_min(1e-30)
-    if isinstance(penalty, GroupLasso):
-        norms = penalty.norms(scores)
-        return top_k_mask(norms, keep // U.shape[penalty.dim]).expand(U.shape).clone()
-    return top_k_mask(scores, keep)
-
-
-def penalty_maker(regulariser: str) -> MakePenalty:
-    makers: dict[str, MakePenalty] = {
-        "l1": L1,
-        "rows": lambda strength: GroupLasso(strength, dim=1),
-        "columns": lambda strength: GroupLasso(strength, dim=0),
-    }
-    return makers[regulariser]
+    sizes, trained = penalty.sizes(U), penalty.sizes(W)
+    scores = sizes.where(sizes > 0, trained / trained.max().clamp_min(1e-30) - 2)
+    return top_k_mask(scores, keep * scores.numel() // U.numel()).expand(U.shape).clone()

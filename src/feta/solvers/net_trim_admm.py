@@ -8,42 +8,48 @@ entries for a linear layer. One ball holds all columns together, so nothing sepa
 ADMM splits W1 = A W3 (m, d_out), in the set C of the constraints, and the sparse W2 = W3. With
 Z = A W3 - U1 and Q = W3 - U2 the duals U1, U2 and W1, W2 are functions of Z, Q and W3, and an iteration is
 
-    D = P_C(Z) - Z        E = soft(Q, 1 / rho) - Q
-    S = (A'A / s^2 + I)^-1 (A'D / s^2 + E)
+    D = P_C(Z) - Z        E = soft(Q, 1 / rho) - Q        S = (A'A / s^2 + I)^-1 (A'D / s^2 + E)
     Z <- A (W3 + 2 S) - D        Q <- (W3 + 2 S) - E        W3 <- W3 + S
 
 which are the same iterates. With T = B on Omega and V elsewhere, P_C needs only Z - T and the one number
-||(Z - T)_Omega||: so one array (m, d_out) is allocated, and D and Z - T take turns in it. That array is
-Net-Trim's known price. A and B come chunk by chunk, twice an iteration; where V is not 0 it is A times
-the trained weights, formed anew each time. s = 0.3 sqrt(max A'A) is the authors' scaling of A, B, V and
-epsilon; it leaves the program as it is, so here it is just the weight 1 / s^2 of the first split.
+||(Z - T)_Omega||: so one array (m, d_out) is allocated, Net-Trim's known price, and D and Z - T take turns in
+it. A and B come chunk by chunk, twice an iteration; where V is not 0 it is A times the trained weights, formed
+anew each time. s = 0.3 sqrt(max A'A) is the authors' scaling of A, B, V and epsilon; it leaves the program as
+it is, so here it is just the weight 1 / s^2 of the first split.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from feta.calibration.statistics import gram
-from feta.problem import Activation, ActivationStream, Status
+from feta.problem import Activation, LayerProblem
 from feta.solvers.cholesky import factor
+from feta.sparsity import top_k_mask
 
 OMEGA_THRESHOLD = 1e-6  # the authors' "positive"
 
 
 @dataclass(frozen=True)
 class Gap:
-    """How a response A U lies to the constraints."""
+    """How a response A U lies to the constraints.
 
-    misfit: float  # ||(A U - B)_Omega||_F, to be <= epsilon
-    excess: float  # ||max(A U - V, 0)_Omega^c||_F, to be 0
-    worst: float  # the largest entry of that excess
-    error: float  # ||rho(A U) - B||_F
-    size: float  # ||B_Omega||_F
+    misfit: ||(A U - B)_Omega||_F, to be <= epsilon.
+    excess: ||max(A U - V, 0)_Omega^c||_F, to be 0, and `worst` its largest entry.
+    error: ||rho(A U) - B||_F.
+    size: ||B_Omega||_F.
+    """
+
+    misfit: float
+    excess: float
+    worst: float
+    error: float
+    size: float
 
     def met(self, epsilon: float, tolerance: float) -> bool:
         """Both constraints in the norm of the ball, up to a share of its radius."""
@@ -52,34 +58,22 @@ class Gap:
 
 @dataclass(frozen=True)
 class Constraints:
-    """The set C, all but its epsilon; V is given by the weights whose response it is, None for V = 0."""
+    """The set C of a layer, all but its epsilon. V is the trained response in the cascade, and 0 elsewhere."""
 
-    rows: ActivationStream
-    activation: Activation
-    has_bias: bool
-    bound: Tensor | None = None  # (d_in [+ 1], d_out)
-
-    @property
-    def linear(self) -> bool:
-        return self.activation is Activation.LINEAR
+    problem: LayerProblem
 
     def omega(self, B: Tensor) -> Tensor:
         """1 on Omega and 0 elsewhere, as numbers: products with them are exact, and ten times as fast on a CPU
         as choosing by a mask."""
-        return torch.ones_like(B) if self.linear else torch.gt(B, OMEGA_THRESHOLD, out=torch.empty_like(B))
-
-    def response(self, A: Tensor, X: Tensor) -> Tensor:
-        """A X, in the precision of the rows."""
-        X = X.to(A.dtype)
-        return torch.addmm(X[-1], A, X[:-1]) if self.has_bias else A @ X
+        if self.problem.activation is Activation.LINEAR:
+            return torch.ones_like(B)
+        return torch.gt(B, OMEGA_THRESHOLD, out=torch.empty_like(B))
 
     def targets(self, A: Tensor, B: Tensor, omega: Tensor) -> Tensor:
         """T: B on Omega, V elsewhere."""
-        if self.linear:
-            return B
-        T = torch.threshold(B, OMEGA_THRESHOLD, 0.0)
-        if self.bound is not None:
-            V = self.response(A, self.bound)
+        T = B * omega
+        if self.problem.cascaded:
+            V = self.problem.fit.outputs(self.problem.trained, A)
             T += V.sub_(V * omega)
         return T
 
@@ -87,11 +81,11 @@ class Constraints:
         """One pass: does the response of the weights X meet the constraints?"""
         # Added up on the device: a GPU must not wait for each chunk's numbers.
         misfit, excess, worst, error, size = torch.zeros(5, dtype=torch.float64, device=X.device).unbind()
-        for A, B in self.rows.chunks():
+        for A, B in self.problem.rows.chunks():
             omega = self.omega(B)
-            R = self.response(A, X)
-            error += _squares(self.activation(R) - B)
-            R -= self.targets(A, B, omega)
+            R = self.problem.fit.outputs(X, A)
+            error += _squares(self.problem.activation(R) - B)
+            R = R - self.targets(A, B, omega)
             inside = R * omega
             misfit += _squares(inside)
             size += _squares(B * omega)
@@ -101,43 +95,46 @@ class Constraints:
         return Gap(_root(misfit), _root(excess), float(worst), _root(error), _root(size))
 
 
-@dataclass
 class NetTrimAdmm:
-    """The state of the iteration; `run` goes on from where it stands, with an epsilon of its own."""
+    """The state of the iteration; `run` goes on from where it stands, with an epsilon of its own.
 
-    constraints: Constraints
-    W3: Tensor  # (d_in [+ 1], d_out), where to start; its dtype is that of the rows
-    rho: float
-    Q: Tensor = field(init=False)
-    gaps: Tensor = field(init=False)  # (m, d_out): Z - T, or D
-    distance: float = field(init=False)  # ||(Z - T)_Omega||
-    inverse: Tensor = field(init=False)  # (A'A / s^2 + I)^-1
-    weight: float = field(init=False)  # 1 / s^2
-    status: Status = field(init=False)
-    iterations: int = field(default=0, init=False)
-    primal: float = field(default=math.inf, init=False)  # ||W2 - W3|| / ||W3||
-    dual: float = field(default=math.inf, init=False)  # ||change of W3|| / ||U2||
+    W3: (d_in [+ 1], d_out), where to start; its dtype is that of the rows.
+    rho: ADMM's penalty.
+    """
 
-    def __post_init__(self) -> None:
-        sums = gram(self.constraints.rows, with_bias=self.constraints.has_bias)
+    def __init__(self, constraints: Constraints, W3: Tensor, rho: float) -> None:
+        self.constraints, self.rho = constraints, rho
+        self.d_in, self.has_bias = len(constraints.problem.W), constraints.problem.bias is not None
+        sums = gram(constraints.problem.rows, with_bias=self.has_bias)
         # Inputs that are all dead leave nothing to scale by.
-        self.weight = 1 / (0.09 * float(sums.H.diagonal().max()) or 1.0)
-        identity = torch.eye(len(sums.H), dtype=sums.H.dtype, device=sums.H.device)
-        solved = factor(self.weight * sums.H + identity)
+        self.weight = 1 / (0.09 * float(sums.H.diagonal().max()) or 1.0)  # 1 / s^2
+        solved = factor(
+            self.weight * sums.H + torch.eye(len(sums.H), dtype=sums.H.dtype, device=sums.H.device)
+        )
         # Well conditioned, and one product is twice as fast as two triangular solves.
         self.inverse, self.status = solved.inverse(), solved.status
-        self.gaps = self.W3.new_zeros(sums.rows, self.W3.shape[1])
-        self.W3 = self.W3.to(torch.float64, copy=True)
+        self.gaps = W3.new_zeros(sums.rows, W3.shape[1])  # Z - T, or D
+        self.W3 = W3.to(torch.float64, copy=True)
         self.Q = self.W3.clone()
-        self._respond(self.W3)
+        self.iterations = 0
+        self.primal = math.inf  # ||W2 - W3|| / ||W3||
+        self.dual = math.inf  # ||change of W3|| / ||U2||
+        self.distance = self._respond(self.W3)  # ||(Z - T)_Omega||
 
     @property
     def W2(self) -> Tensor:
         """The sparse copy; the bias row is not thresholded."""
         W2 = self.Q - self.Q.clamp(-1 / self.rho, 1 / self.rho)
-        if self.constraints.has_bias:
-            W2[-1] = self.Q[-1]
+        W2[self.d_in :] = self.Q[self.d_in :]
         return W2
+
+    def kept(self, k: int) -> Tensor:
+        """The k largest weights of W2; where W2 has fewer, the next ones in line, as they are in W3."""
+        X = self.W2
+        U = X[: self.d_in]
+        mask = top_k_mask(self.Q[: self.d_in].abs(), k)
+        U.copy_(U.where(U != 0, self.W3[: self.d_in]).where(mask, 0))
+        return X
 
     def run(self, iterations: int, epsilon: float) -> None:
         for _ in range(iterations):
@@ -147,7 +144,7 @@ class NetTrimAdmm:
             X = self.W3.add(S, alpha=2)
             self.Q = X - E
             self.W3 += S
-            self._respond(X)
+            self.distance = self._respond(X)
             self.iterations += 1
             self.primal = _ratio(W2 - self.W3, self.W3)
             self.dual = _ratio(S, self.W3 - self.Q)
@@ -158,34 +155,31 @@ class NetTrimAdmm:
         inward = min(1.0, epsilon / self.distance) - 1 if self.distance > 0 else 0.0
         total = torch.zeros_like(self.W3.t())  # transposed: D'A is faster than A'D where d_out < d_in
         for A, B, D in self._chunks():
-            if self.constraints.linear:
-                D.mul_(inward)
-            else:
-                inside = D * self.constraints.omega(B)
-                D.sub_(inside).clamp_(min=0)
-                torch.sub(inside.mul_(inward), D, out=D)
-            total[:, : A.shape[1]] += D.t() @ A
-            if self.constraints.has_bias:
+            inside = D * self.constraints.omega(B)
+            D.sub_(inside).clamp_(min=0)
+            torch.sub(inside.mul_(inward), D, out=D)
+            total[:, : self.d_in] += D.t() @ A
+            if self.has_bias:
                 total[:, -1] += D.sum(0)
         return total.t()
 
-    def _respond(self, X: Tensor) -> None:
-        """Turn D into Z - T with Z = A X - D, in place, and measure it on Omega."""
+    def _respond(self, X: Tensor) -> float:
+        """Turn D into Z - T with Z = A X - D, in place; its norm on Omega."""
         X = X.to(self.gaps.dtype)
         squares = torch.zeros((), dtype=torch.float64, device=X.device)
         for A, B, R in self._chunks():
-            R.addmm_(A, X[: A.shape[1]], beta=-1)
-            if self.constraints.has_bias:
+            R.addmm_(A, X[: self.d_in], beta=-1)
+            if self.has_bias:
                 R += X[-1]
             omega = self.constraints.omega(B)
             R -= self.constraints.targets(A, B, omega)
-            squares += _squares(R if self.constraints.linear else omega.mul_(R))
-        self.distance = _root(squares)
+            squares += _squares(omega.mul_(R))
+        return _root(squares)
 
     def _chunks(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Chunks of A and B beside their part of the one long array."""
         start = 0
-        for A, B in self.constraints.rows.chunks():
+        for A, B in self.constraints.problem.rows.chunks():
             yield A, B, self.gaps[start : start + len(A)]
             start += len(A)
 

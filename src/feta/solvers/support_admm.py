@@ -22,32 +22,62 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from feta.errors import ConfigError
+from feta.errors import ConfigError, check_range
 from feta.problem import Status
-from feta.solvers.cholesky import Factor, factor
+from feta.solvers.cholesky import factor
 from feta.sparsity import top_k_mask
 
-Schedule = tuple[tuple[float, float], ...]  # (more than this share of k changed, factor for rho)
 Watch = Callable[[int, float, float], None]  # (iteration, rho, share of k that changed)
+Dense = Callable[[Tensor], Tensor]  # D - V / rho -> W = (H + rho I)^-1 (C + rho (D - V / rho))
+Step = Callable[[float], tuple[Dense, float]]  # rho -> the dense step, and the damping it needed
+
+
+@dataclass(frozen=True)
+class Admm:
+    """How the penalty grows, and when the search ends; the defaults are those of ALPS.
+
+    rho: the first penalty, in units of H's diagonal.
+    schedule: pairs (share, factor): rho is multiplied by the first factor whose share of k, or more, changed.
+    every: iterations between two looks at the support.
+    warm_up: the support can come to rest only after this many iterations.
+    max_iterations: where the search stops although the support still changes.
+    relaxation: of W towards the last D, in (0, 2); 1.6 takes a third fewer iterations to as good a support.
+    """
+
+    rho: float = 0.1
+    schedule: tuple[tuple[float, float], ...] = ((0.1, 1.3), (0.005, 1.2), (0.0, 1.1))
+    every: int = 3
+    warm_up: int = 6
+    max_iterations: int = 300
+    relaxation: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_range("Admm", "> 0", rho=self.rho)
+        check_range("Admm", ">= 1", every=self.every, max_iterations=self.max_iterations)
+        if not 0 < self.relaxation < 2:
+            raise ConfigError(f"Admm.relaxation must be in (0, 2), got {self.relaxation}")
 
 
 @dataclass(frozen=True)
 class SupportResult:
-    """The support, the sparse and the dense copy, and how the search went."""
+    """The support, the sparse copy, and how the search went.
 
-    mask: Tensor  # (d, d_out) bool; rows that may not be pruned are True
-    D: Tensor  # (d, d_out) sparse copy; its other rows are optimal for it
-    W: Tensor  # (d, d_out) dense copy
+    mask: (d, d_out) bool; rows that may not be pruned are True.
+    D: (d, d_out), the sparse copy; its other rows are optimal for it.
+    rho: the last penalty.
+    damping: the most that a factor needed, relative to its diagonal.
+    """
+
+    mask: Tensor
+    D: Tensor
     iterations: int
     rho: float
-    changes: tuple[float, ...]  # share of k that changed between two looks at the support
     status: Status
-    damping: float = 0.0  # the most that a factor needed, relative to its diagonal
+    damping: float = 0.0
 
 
 def support_admm(
@@ -55,210 +85,137 @@ def support_admm(
     C: Tensor,
     W0: Tensor,
     k: int,
+    admm: Admm = Admm(),  # noqa: B008 - frozen
     *,
-    penalised_rows: Tensor | None = None,
+    prunable: int | None = None,
     column_weights: Tensor | None = None,
     ridge: float = 0.0,
     toward: Tensor | None = None,
-    rho: float = 0.1,
-    schedule: Schedule = ((0.1, 1.3), (0.005, 1.2), (0.0, 1.1)),
-    every: int = 3,
-    warm_up: int = 6,
-    max_iterations: int = 300,
-    relaxation: float = 1.0,
     dtype: torch.dtype = torch.float32,
     watch: Watch | None = None,
 ) -> SupportResult:
     """A support of k weights for the layer, started at W0.
 
-    penalised_rows: (d,) bool, the rows that may be pruned and are counted; all by default.
+    prunable: how many of the first rows may be pruned and are counted; all by default.
     column_weights: (d_out,) factors of the columns' errors, not squared: which column deserves the weights.
     ridge: relative to the mean of H's diagonal over these rows; pulls to `toward` (d, d_out), or to zero.
-    warm_up: the support can come to rest only after this many iterations.
-    relaxation: of W towards the last D, in (0, 2); 1.6 takes a third fewer iterations to as good a support.
     dtype: of the iterations; the scaling and the elimination of the other rows are float64.
+    watch: called at every look at the support.
+
+    Raises a ConfigError for shapes that do not fit or a negative k.
     """
-    _check(H, C, W0, k, penalised_rows, rho, every)
-    if not 0 < relaxation < 2:
-        raise ConfigError(f"support_admm.relaxation must be in (0, 2), got {relaxation}")
-    rows = torch.ones(len(H), dtype=torch.bool, device=H.device) if penalised_rows is None else penalised_rows
-    problem = _Reduced.of(H, C, rows, ridge, toward, dtype)
-    weights = torch.ones(C.shape[1], device=C.device) if column_weights is None else column_weights
-    weights = weights.to(dtype)
-    found = search(
-        GramStep(problem.H, problem.C.mul_(weights), explicit=every * C.shape[1] >= len(H)),
-        problem.scaled(W0).to(dtype).mul_(weights),
-        k,
-        rho=rho,
-        schedule=schedule,
-        every=every,
-        warm_up=warm_up,
-        max_iterations=max_iterations,
-        relaxation=relaxation,
-        watch=watch,
-    )
-    return replace(
-        found,
-        mask=problem.whole(found.mask),
-        D=problem.unscaled(found.D / weights),
-        W=problem.unscaled(found.W / weights),
-    )
+    d = len(H)
+    if H.shape != (d, d) or len(C) != d or W0.shape != C.shape:
+        shapes = f"H {tuple(H.shape)}, C {tuple(C.shape)}, W0 {tuple(W0.shape)}"
+        raise ConfigError(f"support_admm must have H (d, d) and C, W0 (d, d_out), got {shapes}")
+    check_range("support_admm", ">= 0", k=k)
+    problem = _Reduced.of(H, C, d if prunable is None else prunable, ridge, toward, dtype)
+    weights = (C.new_ones(C.shape[1]) if column_weights is None else column_weights).to(dtype)
+    step = _gram_step(problem.H, problem.C.mul_(weights), explicit=admm.every * C.shape[1] >= d)
+    found = search(step, problem.scaled(W0).to(dtype).mul_(weights), k, admm, watch)
+    D = problem.unscaled(found.D / weights)
+    bias = found.mask.new_ones(d - len(found.mask), C.shape[1])
+    return replace(found, mask=torch.cat([found.mask, bias]), D=D)
 
 
-class DenseStep(Protocol):
-    """All that the iterations need to know of H and C."""
-
-    def at(self, rho: float) -> tuple[Callable[[Tensor], Tensor], float]:
-        """D - V / rho -> W = (H + rho I)^-1 (C + rho (D - V / rho)), and the damping it needed."""
-        ...
-
-
-def search(
-    dense: DenseStep,
-    start: Tensor,
-    k: int,
-    *,
-    rho: float,
-    schedule: Schedule,
-    every: int,
-    warm_up: int,
-    max_iterations: int,
-    relaxation: float = 1.0,
-    watch: Watch | None = None,
-) -> SupportResult:
+def search(dense: Step, start: Tensor, k: int, admm: Admm, watch: Watch | None = None) -> SupportResult:
     """The iterations themselves, in scaled variables."""
     # The sparse copy starts dense, at W0: no weight is lost before H has had its say.
-    W = reflected = start
-    dual = torch.zeros_like(W)  # V / rho
-    mask = looked_at = top_k_mask(W.abs(), k)
-    changes: list[float] = []
+    reflected, rho = start, admm.rho
+    dual = torch.zeros_like(start)  # V / rho
+    mask = looked_at = top_k_mask(start.abs(), k)
     status, iteration, damping = Status.NOT_CONVERGED, 0, 0.0
-    while iteration < max_iterations:
-        step, needed = dense.at(rho)
+    while iteration < admm.max_iterations:
+        step, needed = dense(rho)
         damping = max(damping, needed)
-        for _ in range(min(every, max_iterations - iteration)):
-            W = step(reflected)
+        for _ in range(min(admm.every, admm.max_iterations - iteration)):
             # Y = V / rho + relaxed W + (1 - relaxation) D, and D is reflected + dual.
-            Y = dual.mul_(2 - relaxation).add_(W, alpha=relaxation).add_(reflected, alpha=1 - relaxation)
+            Y = dual.mul_(2 - admm.relaxation).add_(step(reflected), alpha=admm.relaxation)
+            Y.add_(reflected, alpha=1 - admm.relaxation)
             mask = top_k_mask(Y.abs(), k)
             reflected = Y.where(mask, -Y)  # D - V / rho
             dual = Y.sub_(reflected).mul_(0.5)  # Y off the support, 0 on it
             iteration += 1
         del step  # an inverse is as large as H: the next one must not meet it
-        changes.append(int((mask != looked_at).sum()) / max(k, 1))
+        changed = int((mask != looked_at).sum()) / max(k, 1)
         looked_at = mask
         if watch is not None:
-            watch(iteration, rho, changes[-1])
-        if changes[-1] == 0 and iteration >= warm_up:
+            watch(iteration, rho, changed)
+        if changed == 0 and iteration >= admm.warm_up:
             status = Status.OK
             break
-        growth = next((factor for share, factor in schedule if changes[-1] > share), schedule[-1][1])
+        growth = next((factor for share, factor in admm.schedule if changed > share), admm.schedule[-1][1])
         dual, rho = dual.div_(growth), rho * growth
         reflected = reflected.where(mask, -dual)
     status = Status.DAMPED if damping else status
-    return SupportResult(mask, reflected.where(mask, 0), W, iteration, rho, tuple(changes), status, damping)
+    return SupportResult(mask, reflected.where(mask, 0), iteration, rho, status, damping)
 
 
-def _check(
-    H: Tensor, C: Tensor, W0: Tensor, k: int, penalised_rows: Tensor | None, rho: float, every: int
-) -> None:
-    d = len(H)
-    if H.shape != (d, d) or len(C) != d or W0.shape != C.shape:
-        shapes = f"H {tuple(H.shape)}, C {tuple(C.shape)}, W0 {tuple(W0.shape)}"
-        raise ConfigError(f"support_admm must have H (d, d) and C, W0 (d, d_out), got {shapes}")
-    if penalised_rows is not None and (penalised_rows.shape != (d,) or penalised_rows.dtype != torch.bool):
-        got = f"{tuple(penalised_rows.shape)} {penalised_rows.dtype}"
-        raise ConfigError(f"support_admm.penalised_rows must be ({d},) bool, got {got}")
-    for name, value, least in (("k", k, 0), ("every", every, 1)):
-        if value < least:
-            raise ConfigError(f"support_admm.{name} must be >= {least}, got {value}")
-    if not rho > 0:
-        raise ConfigError(f"support_admm.rho must be > 0, got {rho}")
+def shifted_factor(H: Tensor, rho: float) -> tuple[Tensor, float]:
+    """L with L L' = H + rho I in H's own precision, and the damping where that took the ladder in float64."""
+    shifted = H.clone()
+    shifted.diagonal().add_(rho)
+    L, info = torch.linalg.cholesky_ex(shifted)
+    if int(info) == 0:
+        return L, 0.0
+    found = factor(shifted)
+    return found.L.to(H.dtype), found.damping
 
 
-@dataclass(frozen=True)
-class GramStep:
-    """The dense copy from a Cholesky factor of H + rho I for each rho."""
+def _gram_step(H: Tensor, C: Tensor, explicit: bool) -> Step:
+    """The dense copy by a factor of H + rho I; explicit: by its inverse, which pays where columns are many."""
 
-    H: Tensor
-    C: Tensor
-    explicit: bool  # many columns: products with the inverse beat two triangular solves
-
-    def at(self, rho: float) -> tuple[Callable[[Tensor], Tensor], float]:
-        L, info = torch.linalg.cholesky_ex(self._shifted(rho))
-        damping = 0.0
-        if int(info) != 0:
-            found = factor(self._shifted(rho))
-            L, damping = found.L.to(L.dtype), found.damping
-        if not self.explicit:
-            return (lambda near: torch.cholesky_solve(torch.add(self.C, near, alpha=rho), L)), damping
+    def at(rho: float) -> tuple[Dense, float]:
+        L, damping = shifted_factor(H, rho)
+        if not explicit:
+            return (lambda near: torch.cholesky_solve(torch.add(C, near, alpha=rho), L)), damping
         inverse = torch.cholesky_inverse(L)
-        return (lambda near: inverse @ torch.add(self.C, near, alpha=rho)), damping
+        return (lambda near: inverse @ torch.add(C, near, alpha=rho)), damping
 
-    def _shifted(self, rho: float) -> Tensor:
-        shifted = self.H.clone()
-        shifted.diagonal().add_(rho)
-        return shifted
+    return at
 
 
 @dataclass(frozen=True)
 class _Reduced:
-    """The problem in the penalised rows alone, scaled to a unit diagonal."""
+    """The problem in the prunable rows alone, scaled to a unit diagonal; the other rows are f in number."""
 
     H: Tensor  # (p, p)
     C: Tensor  # (p, d_out)
     scale: Tensor  # (p, 1): scaled weights are scale * W
-    alive: Tensor  # (p,) bool
-    rows: Tensor  # (d,) bool: the penalised ones
+    alive: Tensor  # (p, 1) bool
     coupling: Tensor  # (f, p) H_FF^-1 H_FP
     free: Tensor  # (f, d_out) H_FF^-1 C_F
 
     @classmethod
     def of(
-        cls,
-        H: Tensor,
-        C: Tensor,
-        rows: Tensor,
-        ridge: float,
-        toward: Tensor | None,
-        dtype: torch.dtype,
+        cls, H: Tensor, C: Tensor, p: int, ridge: float, toward: Tensor | None, dtype: torch.dtype
     ) -> _Reduced:
         H, C = H.double(), C.double()
-        inside, outside = rows.nonzero()[:, 0], (~rows).nonzero()[:, 0]
-        cross = H[outside[:, None], inside]
-        block = _block_factor(H[outside[:, None], outside])
-        coupling, free = block.solve(cross), block.solve(C[outside])
-        reduced = H[inside[:, None], inside]  # the one copy: all that follows is done in place
+        cross, coupling, free = H[p:, :p], H[p:, :p], C[p:]
+        reduced, right = H[:p, :p].clone(), C[:p]  # the one copy: all that follows is done in place
         diagonal = reduced.diagonal().clone()
-        reduced.addmm_(cross.t(), coupling, alpha=-1)
-        right = C[inside].addmm_(coupling.t(), C[outside], alpha=-1)
+        if len(cross):
+            block = factor(H[p:, p:])
+            coupling, free = block.solve(cross), block.solve(free)
+            reduced.addmm_(cross.t(), coupling, alpha=-1)
+            right = right - coupling.t() @ C[p:]
         # The data says nothing about inputs that are dead, or constant beside a bias: they come last, and
         # what float32 products leave of a constant one must not be scaled up.
-        alive = reduced.diagonal() > (1e-6 if len(cross) else 0) * diagonal
-        reduced[~alive] = 0
-        reduced[:, ~alive] = 0
+        alive = (reduced.diagonal() > (1e-6 if len(cross) else 0) * diagonal)[:, None]
+        reduced.masked_fill_(~alive, 0).masked_fill_(~alive.t(), 0)
         added = ridge * float(diagonal.mean())
         reduced.diagonal().add_(added)
         if toward is not None:
-            right = right + added * toward[rows]
-        scale = reduced.diagonal().where(alive, 1).sqrt()
-        right = (right / scale[:, None]).where(alive[:, None], 0)
-        reduced.div_(scale).div_(scale[:, None])
-        return cls(reduced.to(dtype), right.to(dtype), scale[:, None], alive, rows, coupling, free)
+            right = right + added * toward[:p]
+        scale = reduced.diagonal()[:, None].where(alive, 1).sqrt()
+        reduced.div_(scale.t()).div_(scale)
+        right = (right / scale).where(alive, 0)
+        return cls(reduced.to(dtype), right.to(dtype), scale, alive, coupling, free)
 
     def scaled(self, W: Tensor) -> Tensor:
-        return (W[self.rows].double() * self.scale).where(self.alive[:, None], 0)
+        return (W[: len(self.scale)].double() * self.scale).where(self.alive, 0)
 
     def unscaled(self, W: Tensor) -> Tensor:
-        """All rows of the layer for scaled penalised ones: the others are the optimal ones."""
+        """All rows of the layer for scaled prunable ones: the others are the optimal ones."""
         W = W.double() / self.scale
-        return self.whole(W, self.free - self.coupling @ W)
-
-    def whole(self, values: Tensor, others: Tensor | bool = True) -> Tensor:
-        full = values.new_zeros(len(self.rows), values.shape[1])
-        full[self.rows], full[~self.rows] = values, others
-        return full
-
-
-def _block_factor(block: Tensor) -> Factor:
-    return Factor(block, 0.0, Status.OK) if block.numel() == 0 else factor(block)
+        return torch.cat([W, self.free - self.coupling @ W])

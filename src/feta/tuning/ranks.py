@@ -1,7 +1,8 @@
-"""The processes that train one model together: what they must agree on is summed over all of them."""
+"""Several processes that train one model together by DistributedDataParallel, and what they must agree on."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+from feta.calibration.model import device_of
+from feta.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -41,10 +45,30 @@ class Ranks:
         return [float(value) for value in total.tolist()]
 
     def any(self, flag: bool) -> bool:
-        """Whether it is so in one of the processes."""
+        """Whether the flag is set in one of the processes."""
         return self.sum([float(flag)])[0] > 0
 
     def same(self, value: float) -> bool:
-        """Whether all have this value."""
+        """Whether all processes have this value."""
         first, second = self.sum([value, value * value])
         return abs(second * self.count - first * first) < 0.5
+
+
+def copy_of(model: nn.Module, device: torch.device) -> nn.Module:
+    """A copy of the model on the device, in a distributed wrapper of the same settings if it has one."""
+    if not isinstance(model, DistributedDataParallel):
+        return copy.deepcopy(model).to(device)
+    if device != device_of(model):
+        raise ConfigError(f"device must be the wrapped model's, got {device} for {device_of(model)}")
+    # Torch warns about this argument whenever it is given, whatever its value.
+    buffers: dict[str, Any] = {} if model.broadcast_buffers else {"broadcast_buffers": False}
+    wrapper = DistributedDataParallel(
+        copy.deepcopy(model.module),
+        device_ids=model.device_ids,
+        process_group=model.process_group,
+        **buffers,
+        find_unused_parameters=model.find_unused_parameters,
+        gradient_as_bucket_view=model.gradient_as_bucket_view,
+    )
+    wrapper.training = model.training
+    return wrapper

@@ -3,28 +3,73 @@
     minimize over the weights inside the masks   mean over rows of  KL(softmax f0(x) || softmax f(x))   (loss "kl")
                                                  or  ||f(x) - f0(x)||^2                                  (loss "mse")
 
-f is the pruned network, f0 the original. A few passes of Adam over unlabelled rows, the rate falling to zero
-along half a cosine; biases and layers that were not pruned are fitted too. Some rows are held out: they
-decide which weights are kept, whether the rate is too long (back to the best weights, on with a fifth of it)
-and when more passes are of no use.
+f is the pruned network and f0 the original. Adam makes a few passes over unlabelled rows while its rate falls to
+zero along half a cosine; biases and layers that were not pruned are fitted too. Some rows are held out. They
+decide which weights are kept and when more passes are of no use. If the loss on them rises, the rate was too
+high: the run goes back to the best weights and on with a fifth of the rate.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from feta.calibration.model import clock, device_of, differentiable, evaluating, float_dtype
+from feta.calibration.model import call, clock, device_of, differentiable, evaluating, float_dtype, outputs_of
+from feta.errors import ConfigError, ModelError, unknown_name
 from feta.masks import hold_zeros
 from feta.report import RefinePoint, RefineReport
-from feta.tuning.matching import Original, rows_of
-from feta.tuning.refine_run import LossName, Refinement, RefineRun
-from feta.tuning.stepping import NARROW, threads_for, wake_up
+from feta.tuning.batches import Original, matched
+from feta.tuning.loop import Batch, Look, Loop
+from feta.tuning.ranks import Ranks
+from feta.tuning.stepping import (
+    NARROW,
+    check_positive,
+    learning,
+    overridden,
+    rate_on,
+    threads_for,
+    wake_up,
+)
+
+BACK_AT = 1.2  # times the lowest loss
+
+
+def _divergence(output: Tensor, target: Tensor) -> Tensor:
+    """KL(softmax target || softmax output), classes last, averaged over everything else."""
+    logs = F.log_softmax(output, -1), F.log_softmax(target, -1)
+    return F.kl_div(*logs, reduction="none", log_target=True).sum(-1).mean()
+
+
+LOSSES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {"mse": F.mse_loss, "kl": _divergence}
+
+
+@dataclass(frozen=True)
+class Refinement:
+    """How to refine: `feta.refine(…, Refinement(passes=5))` or `feta.prune(…, refine=Refinement(passes=5))`."""
+
+    passes: int = 3  # over the data, at the most; the learning rate falls to zero over them
+    learning_rate: float = 5e-3  # of Adam, at the start
+    batch_size: int = 100
+    loss: Literal["mse", "kl"] = "kl"  # "kl" for scores of classes in the last dimension, "mse" for the rest
+    held_out: float = 0.05  # share of the rows, 2000 at the most, that judge the weights and are not fitted
+    check_every: float = 0.25  # share of a pass between two looks at them; its end is looked at as well
+    patience: int = 8  # looks without a lower loss before it stops
+    seconds: float | None = None  # a time budget beside the passes
+
+    def __post_init__(self) -> None:
+        numbers = ("passes", "learning_rate", "batch_size", "check_every", "patience", "seconds")
+        check_positive(self, numbers, "Refinement.")
+        if not 0 < self.held_out <= 0.5:
+            raise ConfigError(f"Refinement.held_out must be in (0, 0.5], got {self.held_out}")
+        if self.loss not in LOSSES:
+            raise unknown_name("loss", self.loss, LOSSES)
 
 
 @dataclass(frozen=True)
@@ -39,93 +84,134 @@ def refine(
     model: nn.Module,
     reference: nn.Module,
     data: Any,
+    settings: Refinement | None = None,
     *,
-    masks: Mapping[str, Tensor] | None = None,
-    passes: int = Refinement.passes,
-    learning_rate: float = Refinement.learning_rate,
-    batch_size: int = Refinement.batch_size,
-    loss: LossName = Refinement.loss,
-    held_out: float = Refinement.held_out,
-    check_every: float = Refinement.check_every,
-    patience: int = Refinement.patience,
+    passes: int | None = None,
+    learning_rate: float | None = None,
     seconds: float | None = None,
-    n_samples: int | None = None,
-    seed: int = 0,
-    device: str | torch.device | None = None,
-    callback: Callable[[RefinePoint], None] | None = None,
-) -> RefineResult:
-    """A copy of a pruned `model` whose outputs match those of `reference` on unlabelled `data`, and a report.
-
-    Of a model with several outputs it is the one called `logits`, or the first, that is matched.
-
-    data: as for `feta.prune`.
-    masks: as in `PruneResult.masks`; by default the zeros that the model has.
-    passes: over the data, at the most; the learning rate falls to zero over them.
-    loss: "kl" for scores of classes, in the outputs' last dimension; "mse" for outputs of any other kind.
-    held_out: share of the rows that are not fitted but decide which weights are kept, and when to stop.
-    check_every: passes between two looks at them; patience: looks without a lower loss before it stops.
-    seconds: a budget beside `passes`.
-    """
-    settings = Refinement(
-        passes=passes,
-        learning_rate=learning_rate,
-        batch_size=batch_size,
-        loss=loss,
-        held_out=held_out,
-        check_every=check_every,
-        patience=patience,
-        seconds=seconds,
-    )
-    return refine_by(
-        settings,
-        model,
-        reference,
-        data,
-        masks,
-        n_samples=n_samples,
-        seed=seed,
-        device=device,
-        callback=callback,
-    )
-
-
-def refine_by(
-    settings: Refinement,
-    model: nn.Module,
-    reference: nn.Module,
-    data: Any,
     masks: Mapping[str, Tensor] | None = None,
-    *,
     n_samples: int | None = None,
     seed: int = 0,
     device: str | torch.device | None = None,
     callback: Callable[[RefinePoint], None] | None = None,
 ) -> RefineResult:
-    """`refine` with its settings in one object."""
+    """Fit a copy of a pruned model to the outputs of the original on unlabelled data, with its zeros held.
+
+    If a model has several outputs, the one called `logits` is matched, or else the first float tensor.
+
+    model: the pruned model; it is not changed.
+    reference: the model whose outputs are matched, as it was before pruning.
+    data: unlabelled inputs, as for `feta.prune`.
+    settings: how to refine; None for the defaults of `feta.Refinement`.
+    passes, learning_rate, seconds: if given, they replace those of the settings.
+    masks: true where a weight may live, as in `PruneResult.masks`; by default the model's zeros are held.
+    n_samples: use at most this many samples of the data.
+    seed: for the order of the rows, and for the choice of `n_samples`.
+    device: where to work; by default where the model is.
+    callback: called with a (seconds, passes, loss) after each look at the held-out rows.
+
+    Returns a RefineResult: `model`, on the device of the given one, and `report`.
+
+    Raises ConfigError if a setting, the data or a mask is not what it may be, and ModelError if a loss is not
+    finite, or if the two models give no outputs of one shape.
+
+    Example::
+
+        pruned = feta.prune(model, images, sparsity=0.9)
+        refined = feta.refine(pruned.model, model, images, passes=5).model
+    """
+    settings = overridden(Refinement, settings, passes=passes, learning_rate=learning_rate, seconds=seconds)
     where = torch.device(device) if device is not None else device_of(model)
     wake_up()
     started = clock(where)
     work, result = copy.deepcopy(model).to(where), copy.deepcopy(model)
-    if float_dtype(work) in NARROW:  # too coarse for small steps: fitted in float32, cast back
+    if float_dtype(work) in NARROW:
         work = work.float()
-    dtype = float_dtype(work)
     twin = reference if device_of(reference) == where else copy.deepcopy(reference).to(where)
+    original = Original(twin, where, float_dtype(work))
     with evaluating(work, twin), differentiable(work), hold_zeros(work, masks) as hold, threads_for(work):
-        rows = rows_of(data, Original(twin, where, dtype), settings.held_out, n_samples, seed)
-        run = RefineRun(work, settings, rows, where, started, callback)
-        stopped = run.over()
-        work.load_state_dict(run.best_weights)
+        sizes = settings.held_out, settings.batch_size
+        batches, held_out = matched(data, original, *sizes, n_samples, seed)
+        loop = _RefineLoop(
+            model=work,
+            optimiser=_adam(work, settings.learning_rate, where),
+            loss=lambda output, target: LOSSES[settings.loss](outputs_of(output), target),
+            batches=batches,
+            ranks=Ranks(where),
+            started=started,
+            passes=settings.passes,
+            seconds=settings.seconds,
+            check_every=settings.check_every,
+            callback=callback,
+            settings=settings,
+            held_out=held_out,
+        )
+        stopped = loop.look() or loop.run()
+        loop.restore_best()
         hold.apply_()
     result.load_state_dict(work.state_dict())
     report = RefineReport(
         seconds=clock(where) - started,
-        passes=run.history[-1].passes,
-        loss_before=run.history[0].loss,
-        loss_after=run.best,
-        history=tuple(run.history),
-        stopped=stopped,
+        passes=loop.history[-1].passes,
+        loss_before=loop.history[0].loss,
+        loss_after=-loop.best,
+        history=tuple(loop.history),
+        stopped=cast(Literal["passes", "held-out", "seconds"], stopped),
         loss=settings.loss,
         device=str(where),
         seed=seed,
     )
     return RefineResult(result, report)
+
+
+def _adam(model: nn.Module, rate: float, device: torch.device) -> torch.optim.Adam:
+    on_gpu = device.type == "cuda"
+    fused = on_gpu or device.type == "cpu"
+    return torch.optim.Adam(learning(model), rate_on(device, rate), fused=fused, capturable=on_gpu)
+
+
+@dataclass(kw_only=True)
+class _RefineLoop(Loop):
+    """Judged by the loss on the held-out rows."""
+
+    settings: Refinement
+    held_out: list[Batch]
+    scale: float = 1.0  # of the learning rate
+
+    def rate(self, first: float, over: float) -> float:
+        return self.scale * first * (1 + math.cos(math.pi * over)) / 2
+
+    @torch.no_grad()
+    def judge(self) -> float:
+        """Minus the mean loss on the held-out rows."""
+        total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
+        for x, target, size, _ in self.held_out:
+            output = outputs_of(call(self.model, x, target.device, target.dtype))
+            if output.shape != target.shape:
+                shapes = f"{tuple(output.shape[1:])} and {tuple(target.shape[1:])}"
+                raise ModelError(f"model and reference must give outputs of one shape, got {shapes}")
+            if self.settings.loss == "kl" and (output.ndim < 2 or output.shape[-1] == 1):
+                raise ConfigError("loss must be 'mse' for a model with one output, got 'kl'")
+            total += LOSSES[self.settings.loss](output, target) * size
+        loss = float(total) / sum(batch.size for batch in self.held_out)
+        if not math.isfinite(loss):
+            cure = self.cure if self.steps else "look for it in the data and the models"
+            raise ModelError(f"refinement must keep a finite loss, got {loss}; {cure}")
+        return -loss
+
+    def note(self, look: Look) -> RefinePoint:
+        loss = -(look.score or 0.0)
+        if loss > BACK_AT * -self.best:
+            self._back()
+        return RefinePoint(look.seconds, look.passes, loss)
+
+    def enough(self, look: Look) -> str | None:
+        return "held-out" if self.stale >= self.settings.patience else None
+
+    def _back(self) -> None:
+        """Go back to the best weights and on with a fifth of the rate, which was too high for this network."""
+        self.scale /= 5
+        self.restore_best()
+        for state in self.optimiser.state.values():  # in place, for steps that are recorded
+            for value in state.values():
+                value.zero_()

@@ -2,31 +2,72 @@
 
     minimize over the weights inside the masks   mean of loss(model(x), y)
 
-by SGD with momentum, or any optimiser, on labelled data. Validation accuracy is looked at before the first
-step and several times in an epoch; the best weights seen are kept. Under DistributedDataParallel every rank
-calls `retrain`; they look at all ranks' validation data together and stop together.
+by SGD with momentum, or any optimiser, on labelled data. The validation accuracy is computed before the first
+step and several times in an epoch, and the best weights seen are kept. Under DistributedDataParallel every
+process calls `retrain`; they judge by all processes' validation data together and stop together.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
-from feta.calibration.model import clock, device_of, evaluating, float_dtype, run_on
+from feta.calibration.model import clock, device_of, evaluating, float_dtype, outputs_of, run_on
 from feta.errors import ConfigError, DataError
 from feta.masks import hold_zeros, plain
 from feta.report import RetrainPoint, RetrainReport
-from feta.tuning.labelled import Batches, Validation, batches_of
-from feta.tuning.ranks import Ranks
-from feta.tuning.retrain_run import Optimiser, Retraining, RetrainRun, cross_entropy
-from feta.tuning.stepping import NARROW, Loss, copy_state, threads_for, wake_up
+from feta.tuning.batches import Validation, labelled
+from feta.tuning.loop import Batches, Look, Loop
+from feta.tuning.ranks import Ranks, copy_of
+from feta.tuning.stepping import (
+    NARROW,
+    Loss,
+    check_positive,
+    learning,
+    overridden,
+    sgd,
+    threads_for,
+    wake_up,
+)
+
+Optimiser = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
+
+
+@dataclass(frozen=True)
+class Retraining:
+    """How to retrain: `feta.retrain(…, Retraining(max_epochs=10, patience=2))`."""
+
+    learning_rate: float = 0.01  # of SGD, as are momentum and weight decay: not used with another optimiser
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    decay: float = 0.95  # of the learning rate, per epoch
+    batch_size: int = 32  # for a pair of tensors, in each process; a loader has its own
+    max_epochs: int = 30
+    patience: float | None = None  # epochs without a better validation accuracy before it stops
+    seconds: float | None = None  # a budget for everything that is waited for, validation included
+    goal: float | None = None  # the validation accuracy to come back to
+    tolerance: float = 0.1  # the goal is reached at goal - tolerance
+    check_every: float = 0.25  # share of an epoch between two looks at the validation data
+
+    def __post_init__(self) -> None:
+        check_positive(self, ("learning_rate", "decay", "batch_size", "max_epochs", "patience", "seconds"))
+        if self.goal is not None and not math.isfinite(self.goal):
+            raise ConfigError(f"goal must be finite, got {self.goal}")
+        if not 0 <= self.momentum < 1:
+            raise ConfigError(f"momentum must be in [0, 1), got {self.momentum}")
+        for name in ("weight_decay", "tolerance"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} must be >= 0 and finite, got {getattr(self, name)}")
+        if not 0 < self.check_every <= 1:
+            raise ConfigError(f"check_every must be a share of an epoch in (0, 1], got {self.check_every}")
 
 
 @dataclass(frozen=True)
@@ -43,58 +84,50 @@ class RetrainResult:
 def retrain(
     model: nn.Module,
     data: Any,
+    settings: Retraining | None = None,
     *,
+    max_epochs: int | None = None,
+    goal: float | None = None,
+    learning_rate: float | None = None,
+    seconds: float | None = None,
     masks: Mapping[str, Tensor] | None = None,
     validation: Any = None,
-    goal: float | None = None,
-    tolerance: float = 0.1,
-    max_epochs: int = 30,
-    patience: float | None = None,
-    seconds: float | None = None,
-    learning_rate: float = 0.01,
-    momentum: float = 0.9,
-    weight_decay: float = 0.0,
-    decay: float = 0.95,
-    batch_size: int = 32,
-    check_every: float = 0.25,
     loss: Loss | None = None,
     optimiser: Optimiser | None = None,
     seed: int = 0,
     device: str | torch.device | None = None,
     callback: Callable[[RetrainPoint], None] | None = None,
 ) -> RetrainResult:
-    """A copy of a pruned `model`, fine-tuned on labelled `data` with its zeros held, and a report.
+    """Fine-tune a copy of a pruned model on labelled data, with its zeros held.
 
+    model: the pruned model; it is not changed.
     data: a pair of tensors (inputs, labels), or a loader of (x, y) pairs or of dicts with labels in them.
-    masks: as in `PruneResult.masks`; by default the zeros that the model has.
-    validation: as data, for accuracy in percent; or a function of the model, the larger the better. Without
+    settings: how to retrain; None for the defaults of `feta.Retraining`.
+    max_epochs, goal, learning_rate, seconds: if given, they replace those of the settings.
+    masks: true where a weight may live, as in `PruneResult.masks`; by default the model's zeros are held.
+    validation: as `data`, for accuracy in percent, or a function of the model, the larger the better. Without
         it the last weights are kept, not the best.
-    goal: validation accuracy to come back to; it is reached at `goal - tolerance`.
-    patience: epochs without a better validation accuracy after which it is saturated; None: no such end.
-    seconds: a budget beside `max_epochs`; everything that is waited for counts, validation included.
-    decay: of the learning rate, per epoch.
-    batch_size: for a pair of tensors; in each process. A loader has its own.
-    check_every: share of an epoch between two looks at the validation data.
-    loss: of (output, labels), by default cross-entropy.
-    optimiser: a function of the parameters, by default SGD with `learning_rate`, `momentum` and
-        `weight_decay`, which are not used with another.
+    loss: a function of (output, labels); by default cross-entropy.
+    optimiser: a function of the parameters; by default SGD.
+    seed: for the order of the samples and for dropout.
+    device: where to work; by default where the model is.
+    callback: called with a (seconds, epoch, accuracy) after each look at the validation data.
+
+    Returns a RetrainResult: `model`, on the device of the given one, and `report`.
+
+    Raises ConfigError if a setting, the data or a mask is not what it may be, DataError if there are no batches,
+    and ModelError if the loss is not finite or the model has nothing to train.
+
+    Example::
+
+        pruned = feta.prune(model, images, sparsity=0.9)
+        result = feta.retrain(pruned.model, (images, labels), validation=(others, their_labels), goal=97.5)
     """
-    settings = Retraining(
-        learning_rate=learning_rate,
-        momentum=momentum,
-        weight_decay=weight_decay,
-        decay=decay,
-        batch_size=batch_size,
-        max_epochs=max_epochs,
-        patience=patience,
-        seconds=seconds,
-        goal=goal,
-        tolerance=tolerance,
-        check_every=check_every,
-        seed=seed,
+    settings = overridden(
+        Retraining, settings, max_epochs=max_epochs, goal=goal, learning_rate=learning_rate, seconds=seconds
     )
-    for name, value in (("goal", goal), ("patience", patience)):
-        if value is not None and validation is None:
+    for name in ("goal", "patience"):
+        if getattr(settings, name) is not None and validation is None:
             raise ConfigError(f"validation must be given with a {name}, got None")
     if isinstance(optimiser, torch.optim.Optimizer):
         raise ConfigError(
@@ -106,23 +139,23 @@ def retrain(
     wake_up()
     started = clock(where)
     ranks = Ranks.of(model, where)
-    work = _copy(model, where)
-    dtype = float_dtype(work)
-    batches = batches_of(data, ranks, dtype, batch_size=batch_size, seed=seed)
-    shown = None
+    work = shown = copy_of(model, where)
+
+    def batches_in(dtype: torch.dtype) -> Batches:
+        return labelled(data, ranks, dtype, settings.batch_size, seed)
+
+    dtype = float_dtype(shown)
     if dtype in NARROW and not ranks.many:
-        # Too coarse for small steps: trained in float32 where that can be, and cast to be judged and handed back.
+        # Trained in float32 if the model runs in it; judged and handed back in its own type.
         wide = copy.deepcopy(work).float()
-        batches = batches_of(data, ranks, torch.float32, batch_size=batch_size, seed=seed)
-        if _runs(wide, batches):
-            work, shown = wide, work
-        else:
-            batches = batches_of(data, ranks, dtype, batch_size=batch_size, seed=seed)
-    if ranks.many and not ranks.same(batches.count or 0):
+        work = wide if _runs(wide, batches_in(torch.float32)) else work
+    batches = batches_in(float_dtype(work))
+    if ranks.many and not ranks.same(batches.length or 0):
         raise DataError(
-            f"data must give as many batches in every process, got {batches.count} in process {ranks.rank} "
+            f"data must give as many batches in every process, got {batches.length} in process {ranks.rank} "
             "and another number elsewhere; use a DistributedSampler"
         )
+    numbers = settings.learning_rate, settings.momentum, settings.weight_decay
     judge = None if validation is None else Validation(validation, ranks, dtype)
     frozen = _frozen(plain(work))
     with (
@@ -131,20 +164,81 @@ def retrain(
         evaluating(work),
         _own_random_numbers(where, seed + ranks.rank),
     ):
-        run = RetrainRun(
-            work, settings, loss or cross_entropy, optimiser, ranks, judge, started, callback, frozen, shown
+        loop = _RetrainLoop(
+            model=work,
+            optimiser=optimiser(learning(work)) if optimiser else sgd(plain(work), where, *numbers),
+            loss=loss or (lambda output, labels: F.cross_entropy(outputs_of(output), labels)),
+            batches=batches,
+            ranks=ranks,
+            started=started,
+            passes=settings.max_epochs,
+            seconds=settings.seconds,
+            check_every=settings.check_every,
+            record=optimiser is None and loss is None,
+            callback=callback,
+            settings=settings,
+            shown=shown,
+            validation=judge,
         )
-        report = run.over(batches)
+        work.train()
+        for module in frozen:
+            module.training = False
+        stopped = loop.look() or loop.run()
+        loop.restore_best()
     work.zero_grad(set_to_none=True)
-    if shown is not None:
-        copy_state(work, shown)
-        work = shown
-    return RetrainResult(work if ranks.many else work.to(home), report)
+    if shown is not work:
+        _copy_state(work, shown)
+    report = RetrainReport(
+        seconds=clock(where) - started,
+        evaluation_seconds=loop.judging,
+        epochs=loop.history[-1].epoch,
+        recovered=None if settings.goal is None else stopped == "recovered",
+        goal=settings.goal,
+        tolerance=settings.tolerance,
+        start=loop.history[0].accuracy,
+        accuracy=None if validation is None else loop.best,
+        history=tuple(loop.history),
+        stopped=cast(Any, "epochs" if stopped == "passes" else stopped),
+        device=str(where),
+        seed=seed,
+    )
+    return RetrainResult(shown if ranks.many else shown.to(home), report)
+
+
+@dataclass(kw_only=True)
+class _RetrainLoop(Loop):
+    """Judged by the validation data."""
+
+    settings: Retraining
+    shown: nn.Module  # what is judged: the model, or a copy of it in another type
+    validation: Validation | None
+
+    def rate(self, first: float, over: float) -> float:
+        return first * self.settings.decay**self.number
+
+    def judge(self) -> float | None:
+        if self.validation is None:
+            return None
+        if self.shown is not self.model:
+            _copy_state(self.model, self.shown)
+        score = self.validation(plain(self.shown))
+        if not math.isfinite(score):
+            raise ConfigError(f"validation must give a finite number, got {score}")
+        return score
+
+    def note(self, look: Look) -> RetrainPoint:
+        return RetrainPoint(look.seconds, look.passes, look.score)
+
+    def enough(self, look: Look) -> str | None:
+        goal, patience = self.settings.goal, self.settings.patience
+        if goal is not None and look.score is not None and look.score >= goal - self.settings.tolerance:
+            return "recovered"
+        return "saturated" if patience is not None and look.passes - self.best_at >= patience else None
 
 
 @contextmanager
 def _own_random_numbers(device: torch.device, seed: int) -> Iterator[None]:
-    """Dropout and a loader's order follow from the seed, and the caller's random numbers go on as if nothing was."""
+    """Inside, dropout and a loader's order follow from the seed; the caller's random numbers stay as they were."""
     on_gpu = device.type == "cuda"
     with torch.random.fork_rng([device] if on_gpu else []):
         torch.default_generator.manual_seed(seed)
@@ -155,38 +249,26 @@ def _own_random_numbers(device: torch.device, seed: int) -> Iterator[None]:
 
 
 def _frozen(model: nn.Module) -> list[nn.Module]:
-    """Layers in eval mode beside others that are not, such as a frozen batch-norm: they are meant to stay so."""
+    """Layers in eval mode beside others in training mode, such as a frozen batch-norm: they are meant to stay so."""
     leaves = [module for module in model.modules() if not any(module.children())]
-    learning = any(leaf.training and any(True for _ in leaf.parameters()) for leaf in leaves)
-    return [leaf for leaf in leaves if not leaf.training] if learning else []
+    training = any(leaf.training and any(True for _ in leaf.parameters()) for leaf in leaves)
+    return [leaf for leaf in leaves if not leaf.training] if training else []
 
 
 @torch.no_grad()
 def _runs(model: nn.Module, batches: Batches) -> bool:
-    """Whether a model takes a batch of another precision than it was made for; one that casts by itself does not."""
-    x = next((x for x, _, _ in batches.epoch(0)), None)
+    """Whether a model runs in another type than it was made for; one that casts its inputs itself does not."""
+    batch = next(batches.over(0), None)
     try:
         with evaluating(model):
-            return x is None or run_on(model, x) is not None
+            return batch is None or run_on(model, batch.x) is not None
     except RuntimeError:
         return False
 
 
-def _copy(model: nn.Module, device: torch.device) -> nn.Module:
-    """A copy on the device; of a model in a distributed wrapper, in a wrapper of the same settings."""
-    if not isinstance(model, DistributedDataParallel):
-        return copy.deepcopy(model).to(device)
-    if device != device_of(model):
-        raise ConfigError(f"device must be the wrapped model's, got {device} for {device_of(model)}")
-    # Torch warns of this word alone, whatever it says.
-    words: dict[str, Any] = {} if model.broadcast_buffers else {"broadcast_buffers": False}
-    wrapper = DistributedDataParallel(
-        copy.deepcopy(model.module),
-        device_ids=model.device_ids,
-        process_group=model.process_group,
-        **words,
-        find_unused_parameters=model.find_unused_parameters,
-        gradient_as_bucket_view=model.gradient_as_bucket_view,
-    )
-    wrapper.training = model.training
-    return wrapper
+def _copy_state(source: nn.Module, target: nn.Module) -> None:
+    """Copy the state to a model of the same kind, in its own types, with the buffers that are never saved."""
+    target.load_state_dict(source.state_dict())
+    with torch.no_grad():
+        for name, buffer in source.named_buffers():
+            target.get_buffer(name).copy_(buffer)

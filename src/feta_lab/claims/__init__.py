@@ -1,42 +1,65 @@
 """The paper's claims, each with a verdict computed from records alone.
 
-A claim is a pure function of records that returns a Finding: holds, does not hold, depends (on the network or on
-the sparsity), or not measured. No verdict is written by hand.
+Every claim has a file of its own. Its docstring states the rule: what is compared, by which statistic, against which
+threshold and why. Its `judge(records)` returns a Finding: holds, does not hold, depends (on the network, on the
+sparsity, or on more measurements), or not measured. No verdict is written by hand, and no rule says "holds" on data
+in which there is nothing to find: tests/lab/test_claims.py has such data for each.
+
+To add a claim, write a file with a `judge` and add a line to CLAIMS.
 """
 
 from __future__ import annotations
 
-from feta_lab.claims.accuracy import (
-    PUBLISHED,
-    feta_is_most_accurate,
-    gains_are_larger_in_dense,
-    published_feta,
-    rivals_are_inconsistent,
-)
-from feta_lab.claims.depth import accuracy_falls_with_depth, loss_is_exponential
-from feta_lab.claims.dimension import dimension_predicts_better, larger_k_is_less_robust
-from feta_lab.claims.finding import Finding
-from feta_lab.claims.retraining import threshold_is_cheapest
-from feta_lab.claims.speed import feta_is_faster_than_lobs
-from feta_lab.results import Results, unretrained
+from collections.abc import Callable, Sequence
 
-__all__ = ["Finding", "judge_claims"]
+from feta_lab.claims import (
+    depth,
+    dimension,
+    dimension_predicts,
+    exponential,
+    feta_faster,
+    feta_most_accurate,
+    gains_dense,
+    rivals_inconsistent,
+    threshold_cheapest,
+)
+from feta_lab.claims.finding import Finding
+from feta_lab.results import Record, Results, unretrained
+
+__all__ = ["CLAIMS", "Finding", "judge_claims"]
+
+Rule = Callable[[Sequence[Record]], Finding | None]
+Select = Callable[[Results], list[Record]]
+
+
+def _published(results: Results) -> list[Record]:
+    """Figure 2, or the benchmarks where Figure 2 lacks the published solver."""
+    figure = results.of("fig2")
+    if any(record["method"] in feta_most_accurate.PUBLISHED for record in figure):
+        return figure
+    benchmarks = Results(tuple(source for source in results.sources if source.kind == "bench"))
+    return unretrained(benchmarks, feta_most_accurate.PUBLISHED)[0]
+
+
+# In the paper's order: the rule, and the records it reads.
+CLAIMS: tuple[tuple[Rule, Select], ...] = (
+    (threshold_cheapest.judge, lambda r: r.of("table1")),
+    (feta_most_accurate.judge, lambda r: unretrained(r)[0]),
+    (feta_most_accurate.judge_published, _published),
+    (feta_faster.judge, lambda r: unretrained(r, ("feta", "lobs"), timed=True)[0]),
+    (rivals_inconsistent.judge, lambda r: unretrained(r, ("threshold", "corenet", "net-trim"))[0]),
+    (gains_dense.judge, lambda r: unretrained(r, ("threshold", "feta"))[0]),
+    (depth.judge, lambda r: r.of("fig3a", "fig3b")),
+    (exponential.judge, lambda r: r.of("fig3a", "fig3b")),
+    (dimension.judge, lambda r: r.of("fig3c")),
+    (dimension_predicts.judge, lambda r: r.of("fig3a", "fig3b")),
+)
 
 
 def judge_claims(results: Results) -> tuple[Finding, ...]:
-    """All claims, in the paper's order."""
-    layers = results.of("fig3a", "fig3b")
-    benchmarks = Results(tuple(source for source in results.sources if source.kind == "bench"))
-    published = published_feta(results.of("fig2")) or published_feta(unretrained(benchmarks, PUBLISHED)[0])
-    return (
-        threshold_is_cheapest(results.of("table1")),
-        feta_is_most_accurate(unretrained(results)[0]),
-        *([published] if published else []),
-        feta_is_faster_than_lobs(unretrained(results, ("feta", "lobs"), timed=True)[0]),
-        rivals_are_inconsistent(unretrained(results, ("threshold", "corenet", "net-trim"))[0]),
-        gains_are_larger_in_dense(unretrained(results, ("threshold", "feta"))[0]),
-        accuracy_falls_with_depth(layers),
-        loss_is_exponential(layers),
-        larger_k_is_less_robust(results.of("fig3c")),
-        dimension_predicts_better(layers),
-    )
+    """A finding per claim from the records of a results folder, as `feta_lab.results.gather` reads them.
+
+    Only the finding on the published solver is left out, where that solver was not run.
+    """
+    findings = (rule(select(results)) for rule, select in CLAIMS)
+    return tuple(finding for finding in findings if finding is not None)

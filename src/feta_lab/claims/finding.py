@@ -1,19 +1,21 @@
-"""What a claim's test gives back, and how answers of single networks become one verdict."""
+"""What a rule returns, and how the answers of single networks become one verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from feta_lab.page import Cell, VerdictName
-
 Answer = Literal["yes", "no", "mixed"]
+VerdictName = Literal["holds", "does not hold", "depends", "not measured"]
+Cell = str | float | int | None
+
+LEVEL = 0.05  # a claim never holds where luck alone would do as well more often than this
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim of the paper, what the records say of it, and why; `rows` are the numbers behind it."""
+    """A claim of the paper, its verdict, the numbers in a sentence, the reason, and the table behind them."""
 
     key: str
     claim: str
@@ -24,17 +26,27 @@ class Finding:
     rows: tuple[tuple[Cell, ...], ...] = ()
 
 
-def overall(answers: Sequence[Answer]) -> VerdictName:
-    """One verdict: all yes, all no, or it depends."""
-    if not answers:
-        return "not measured"
-    if len(set(answers)) > 1 or "mixed" in answers:
-        return "depends"
-    return "holds" if answers[0] == "yes" else "does not hold"
+def overall(answers: Sequence[Answer], luck: float = 0.0) -> VerdictName:
+    """One verdict: all yes, all no, or it depends.
+
+    `luck` is the probability that chance alone gives answers as good as these. Above LEVEL a claim that would
+    hold only "depends": it takes more networks to tell.
+    """
+    if set(answers) == {"yes"}:
+        return "holds" if luck <= LEVEL else "depends"
+    return "not measured" if not answers else "does not hold" if set(answers) == {"no"} else "depends"
 
 
-def unmeasured(key: str, claim: str, missing: str) -> Finding:
-    """No verdict, and what it would take."""
+def by_lot(wins: int, odds: Sequence[float]) -> float:
+    """The probability of at least so many wins when game i is won with probability odds[i]."""
+    counts = [1.0]  # counts[w]: the probability of w wins so far
+    for p in odds:
+        counts = [a * (1 - p) + b * p for a, b in zip([*counts, 0.0], [0.0, *counts], strict=True)]
+    return sum(counts[wins:])
+
+
+def needs(key: str, claim: str, missing: str) -> Finding:
+    """No verdict, and what is needed for one."""
     return Finding(key, claim, "not measured", f"Needs {missing}.")
 
 
@@ -44,10 +56,22 @@ def listed(names: Sequence[str]) -> str:
 
 
 def networks(count: int) -> str:
+    """1 network, 2 networks."""
     return f"{count} network{'' if count == 1 else 's'}"
 
 
-def between(values: Sequence[float], unit: str = "", digits: int = 1) -> str:
-    """The range of some numbers in words; signs are written out."""
-    low, high = (f"{value:+.{digits}f}".replace("-", "−") for value in (min(values), max(values)))
-    return f"{low}{unit}" if low == high else f"{low} to {high}{unit}"
+def signed(value: float, digits: int = 2) -> str:
+    """A number with its sign written out."""
+    return f"{value:+.{digits}f}".replace("-", "−")
+
+
+def between(values: Collection[float], digits: int = 1) -> str:
+    """The range of some numbers."""
+    low, high = signed(min(values), digits), signed(max(values), digits)
+    return low if low == high else f"{low} to {high}"
+
+
+def sentence(parts: Sequence[str]) -> str:
+    """Parts joined by semicolons, with a capital letter and a full stop."""
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}." if text else ""

@@ -1,12 +1,13 @@
-"""Losses of single layers by depth and by data dimension, and what their rank correlations say together."""
+"""Losses of single layers and networks, and what their rank correlations at several sparsities say together."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from feta_lab.claims.finding import Answer
+from feta_lab.claims.finding import Answer, Cell, signed
 from feta_lab.correlation import RankCorrelation
 from feta_lab.results import Record
 
@@ -23,12 +24,20 @@ class Trend:
     case: str
     sparsity: float
     correlation: RankCorrelation
-    largest: float  # the largest mean loss, in points
+    largest: float  # the largest mean loss in points
+    rises: bool  # whether the rule accepts it as a rise
+
+    def row(self) -> tuple[Cell, ...]:
+        """case, sparsity in percent, coefficient, interval, points, largest loss."""
+        r = self.correlation
+        interval = None if r.low is None or r.high is None else f"{signed(r.low)} to {signed(r.high)}"
+        share, largest = round(100 * self.sparsity, 1), round(self.largest, 1)
+        return self.case, share, round(r.value, 2), interval, r.n, largest
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer of one network: its place, and its mean loss at each sparsity."""
+    """One layer of one network: its place, and its mean loss over the seeds at each sparsity."""
 
     name: str
     remaining: int  # layers between it and the output
@@ -37,6 +46,7 @@ class Layer:
 
 
 def loss(record: Record) -> float:
+    """Points of accuracy lost by pruning."""
     return float(record["dense_accuracy"] - record["accuracy"])
 
 
@@ -50,31 +60,33 @@ def layers_of(records: Iterable[Record]) -> list[Layer]:
 
 
 def _layer(name: str, records: Sequence[Record]) -> Layer:
-    dimensions = {}
-    for measure, field in MEASURES.items():
-        values = [r[field] for r in records if r.get(field) is not None]
-        if values:
-            dimensions[measure] = statistics.fmean(values)
-    at: dict[float, list[float]] = {}
-    for record in records:
-        at.setdefault(record["sparsity"], []).append(loss(record))
-    remaining = records[0]["layers"] - records[0]["depth"]
-    mean = {sparsity: statistics.fmean(values) for sparsity, values in sorted(at.items())}
-    return Layer(name, remaining, dimensions, mean)
+    measured = {m: [r[f] for r in records if r.get(f) is not None] for m, f in MEASURES.items()}
+    dimensions = {measure: statistics.fmean(values) for measure, values in measured.items() if values}
+    losses = mean_by(records, "sparsity", loss)
+    return Layer(name, records[0]["layers"] - records[0]["depth"], dimensions, losses)
+
+
+def mean_by(records: Sequence[Record], field: str, number: Callable[[Record], float]) -> dict[Any, float]:
+    """The values of a field in order, each with the mean of a number over its records."""
+    values = sorted({record[field] for record in records})
+    return {one: statistics.fmean(number(r) for r in records if r[field] == one) for one in values}
 
 
 def shared_sparsities(layers: Sequence[Layer]) -> list[float]:
-    """Those at which every layer was pruned."""
-    if not layers:
-        return []
-    return sorted(set.intersection(*(set(layer.losses) for layer in layers)))
+    """The sparsities at which every layer was pruned."""
+    return sorted(set.intersection(*(set(layer.losses) for layer in layers))) if layers else []
 
 
 def agreement(trends: Sequence[Trend]) -> Answer:
-    """Yes: the interval lies above zero at most sparsities and below at none. No: it falls, not by chance alone."""
-    values = [trend.correlation.value for trend in trends]
-    positive = sum(trend.correlation.positive for trend in trends)
-    negative = sum(trend.correlation.negative for trend in trends)
-    if statistics.fmean(values) <= 0 and negative:
+    """Yes: it rises at two thirds of the sparsities and falls at none. No: it falls on the whole, beyond chance."""
+    falls = any(trend.correlation.negative for trend in trends)
+    if falls and statistics.fmean(trend.correlation.value for trend in trends) <= 0:
         return "no"
-    return "yes" if positive >= MOST * len(trends) and not negative else "mixed"
+    return "yes" if sum(trend.rises for trend in trends) >= MOST * len(trends) and not falls else "mixed"
+
+
+def summary(trends: Sequence[Trend]) -> str:
+    """The mean coefficient, and at how many sparsities its interval lies above zero."""
+    mean = statistics.fmean(trend.correlation.value for trend in trends)
+    clear = sum(trend.correlation.positive for trend in trends)
+    return f"{signed(mean)}, interval above zero at {clear} of {len(trends)} sparsities"

@@ -1,4 +1,4 @@
-"""feta data: which data sets are where, whether they are whole, and how to get them."""
+"""feta data: list the data sets, check their files, download them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from cyclopts import App
 
 from feta.cli.console import download_bar, err, out, print_json, print_table
 from feta.cli.options import DataDir, Json
+from feta.errors import DataError
 
 app = App(name="data", help="List, check and fetch the data sets.")
 
@@ -17,48 +18,44 @@ def list_(*, data_dir: DataDir = None, json: Json = False) -> None:
     """Show every data set and where it was found."""
     from feta_lab import data
 
-    places = {name: data.looked_in(name, data_dir) for name in data.NAMES}
-    found = {name: next((place for place in looked if place.found), None) for name, looked in places.items()}
+    rows, report = [], {}
+    for name in data.NAMES:
+        place = data.find(name, data_dir)
+        rows.append((name, place.origin, place.folder) if place else (name, "not found", "–"))
+        report[name] = {
+            "found": place is not None,
+            "folder": str(place.folder) if place else None,
+            "looked_in": [str(looked) for looked in data.looked_in(name, data_dir)],
+        }
     if json:
-        print_json(
-            {
-                name: {
-                    "found": place is not None,
-                    "folder": str(place.folder) if place else None,
-                    "looked_in": [str(p) for p in places[name]],
-                }
-                for name, place in found.items()
-            }
-        )
+        print_json(report)
         return
-    rows = [
-        (name, place.origin if place else "not found", place.folder if place else "–")
-        for name, place in found.items()
-    ]
     print_table("Data sets", ("name", "found through", "folder"), rows)
-    if None in found.values():
+    if not all(row["found"] for row in report.values()):
         err().print("Get a missing one with: feta data fetch NAME")
 
 
 @app.command
 def check(name: str, /, *, data_dir: DataDir = None, json: Json = False) -> None:
     """Read every file of a data set and compare it with the official bytes."""
-    from feta.errors import DataError
     from feta_lab import data
 
     report = data.check(name, data_dir)
     if json:
-        print_json(report.to_json())
+        print_json(report)
     else:
-        rows = [(Path(file.path).name, file.size, file.problem or file.checksum) for file in report.files]
-        print_table(f"{report.label} in {report.folder}", ("file", "bytes", "verdict"), rows)
-    if not report.ok:
-        raise DataError(f"data set '{name}' in {report.folder} is not whole; see the table above")
+        files = report["files"]
+        rows = [
+            (Path(file["path"]).name, file["size"], file["problem"] or file["checksum"]) for file in files
+        ]
+        print_table(f"{report['label']} in {report['folder']}", ("file", "bytes", "verdict"), rows)
+    if not report["ok"]:
+        raise DataError(f"data set '{name}' in {report['folder']} is not whole; see the table above")
 
 
 @app.command
 def fetch(name: str, /, *, data_dir: DataDir = None) -> None:
-    """Download a data set from its own site, with checksums; a broken download goes on where it stopped."""
+    """Download a data set from its own site, with checksums; a broken download continues where it stopped."""
     from feta_lab import data
 
     with download_bar() as advance:

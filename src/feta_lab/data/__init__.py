@@ -1,39 +1,14 @@
-"""Data sets: found, downloaded, checked and read into memory.
+"""The data sets of the laboratory: finding them, downloading them, checking them, reading them.
 
-    data = load("mnist")                       # --data-dir, FETA_DATA, Debian's folder, cache, download
-    images = data.normalisation.apply(data.train.images, "cpu")
+    data = load("mnist-mini")                                     # one of NAMES, see docs/data.md
+    images = data.normalisation.apply(data.train.images, "cpu")   # float32, (10000, 1, 28, 28)
 
-| name          | images                    | where it comes from                           |
-| ------------- | ------------------------- | --------------------------------------------- |
-| mnist-mini    | 10,000 + 10,000, 28×28    | embedded in feta                              |
-| mnist         | 60,000 + 10,000, 28×28    | four IDX files, plain or gzip                 |
-| fashion-mnist | 60,000 + 10,000, 28×28    | four IDX files, plain or gzip                 |
-| cifar-10      | 50,000 + 10,000, 32×32×3  | six files of the official binary version      |
-
-Half of each test set is validation, by a fixed split. Whatever is missing or wrong is a DataError.
+A fixed half of each test set is used for validation. A set that is missing or damaged raises DataError.
 """
 
 from feta_lab.data.catalog import NAMES
-from feta_lab.data.checking import CheckReport, FileReport, check
-from feta_lab.data.dataset import DataSet, Normalisation, Split
-from feta_lab.data.download import Progress
-from feta_lab.data.fetching import fetch
-from feta_lab.data.loading import load
-from feta_lab.data.locate import Location, cache_dir, find, looked_in
+from feta_lab.data.dataset import DataSet, Normalisation, Split, check, load
+from feta_lab.data.download import fetch
+from feta_lab.data.locate import find, looked_in
 
-__all__ = [
-    "NAMES",
-    "CheckReport",
-    "DataSet",
-    "FileReport",
-    "Location",
-    "Normalisation",
-    "Progress",
-    "Split",
-    "cache_dir",
-    "check",
-    "fetch",
-    "find",
-    "load",
-    "looked_in",
-]
+__all__ = ["NAMES", "DataSet", "Normalisation", "Split", "check", "fetch", "find", "load", "looked_in"]

@@ -1,159 +1,196 @@
-"""Download one file: resumed where it broke off, checked before anyone may call it done.
+"""Downloading a data set from its own site, with resumption and checksums.
 
-The bytes gather in a `.part` file. What is there from an earlier try is not asked for again (HTTP
-Range); what fails its check is thrown away, and the next site is tried.
+The bytes of a file collect in a `.part` file. A later try asks only for the bytes that are missing (HTTP
+Range). A file that fails its checksum is deleted, and the next site is tried.
 """
 
 from __future__ import annotations
 
 import contextlib
-import queue
-import socket
+import os
+import sys
+import tarfile
+import tempfile
 import threading
+import zlib
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from functools import partial
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
-from urllib.request import Request, getproxies, urlopen
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 from feta.errors import DataError
+from feta_lab.data.catalog import DataFile, entry
+from feta_lab.data.formats import read_file
+from feta_lab.data.locate import EMBEDDED, cache_dir, path_of
 
-Progress = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all if known
-Verify = Callable[[Path], object]  # raises DataError on bytes that are not the file's
+if sys.platform != "win32":
+    import fcntl
 
-CONNECT_SECONDS = 3.0
-READ_SECONDS = 10.0
+Progress = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in total if known
+Finish = Callable[[Path], None]  # checks a complete download and puts it in place, or raises DataError
+
+TIMEOUT_SECONDS = 5.0  # until the answer starts, and between two pieces of it
 ATTEMPTS = 5
 CHUNK = 1 << 18
-RANGE_NOT_SATISFIABLE = 416
+SLACK = 1 << 20  # a packed file may be larger than its contents by this much
 
 
-class DownloadError(DataError):
-    """No site gave the file."""
+def fetch(name: str, data_dir: Path | None = None, progress: Progress | None = None) -> Path:
+    """Download the files of a data set that are missing, and return the folder they are in.
+
+    `data_dir` receives a folder for the set; without it feta's cache does. `progress` is called with the
+    file, the bytes so far and the bytes in total. A file that exists is kept when it has the official
+    bytes, and is never overwritten. Raises ConfigError for an unknown name, and DataError when no site
+    delivers the file, when a different file is in the way, or when the folder cannot be written.
+
+        fetch("fashion-mnist", Path("datasets"))
+    """
+    known = entry(name)
+    if not known.sites:
+        return EMBEDDED
+    root = cache_dir() if data_dir is None else data_dir.expanduser()
+    folder = root / known.folder
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _lock(root):
+            missing = [file for file in known.files if not _is_there(file, folder)]
+            if missing and known.archive:
+                part, size = root / f"{known.archive}.part", sum(file.size for file in known.files)
+                _download(known.sites, part, size, partial(_extract, missing, folder), progress)
+            else:
+                for file in missing:
+                    part = folder / f"{file.name}.gz.part"
+                    _download(known.sites, part, file.size, partial(_keep, file), progress)
+    except OSError as error:
+        raise DataError(f"{root} cannot be written ({error}); set --data-dir or FETA_CACHE") from error
+    return folder
 
 
-def download(
-    urls: Sequence[str], part: Path, most: int, verify: Verify, progress: Progress | None = None
-) -> None:
-    """Leave verified bytes, at most `most` of them, at `part`."""
-    failures = []
-    for url in urls:
+@contextlib.contextmanager
+def _lock(root: Path) -> Iterator[None]:
+    """Make a second feta that downloads into the same folder wait until this one is done."""
+    with (root / ".feta-fetch.lock").open("a") as lock:
+        if sys.platform != "win32":
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _is_there(file: DataFile, folder: Path) -> bool:
+    path = path_of(file, folder)
+    try:
+        if there := os.path.isfile(path):
+            _verify(file, path)
+    except DataError as error:
+        raise DataError(f"{error}\n{path} is in the way: move it away and fetch again") from error
+    return there
+
+
+def _verify(file: DataFile, path: Path) -> None:
+    got = read_file(file, path).sha256
+    if got != file.sha256:
+        raise DataError(f"{path}: SHA-256 of the unpacked bytes must be {file.sha256}, got {got}")
+
+
+def _keep(file: DataFile, part: Path) -> None:
+    _verify(file, part)
+    os.replace(part, part.with_suffix(""))
+
+
+def _extract(files: Sequence[DataFile], folder: Path, part: Path) -> None:
+    """Move `files` out of a tar.gz into `folder`, all of them or none, and delete the archive."""
+    sizes = {f"{folder.name}/{file.name}": file.size for file in files}
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        inside = Path(scratch, folder.name)
         try:
-            _from_site(url, part, most, verify, progress)
-            return
+            with tarfile.open(part, "r:gz") as tar:
+                wanted = (item for item in tar if item.isreg() and sizes.get(item.name) == item.size)
+                tar.extractall(scratch, wanted, filter="data")
+            for file in files:
+                _verify(file, inside / file.name)
+        except (tarfile.TarError, EOFError, zlib.error, DataError) as error:
+            raise DataError(f"{part.stem}: must hold {', '.join(sizes)}: {error}") from error
+        for file in files:
+            os.replace(inside / file.name, folder / file.name)
+    part.unlink()
+
+
+def _download(sites: Sequence[str], part: Path, size: int, finish: Finish, progress: Progress | None) -> None:
+    """Collect the file in `part` from the first site that delivers it, and finish it."""
+    failures = []
+    for site in sites:
+        url = site + part.stem
+        try:
+            return _download_from(url, part, size + SLACK, finish, progress)
         except (DataError, OSError, HTTPException, ValueError) as error:
-            failures.append(f"  {url}: {_reason(error)}")
-    raise DownloadError("Download failed:\n" + "\n".join(failures))
+            failures.append(f"  {url}: {str(error) or type(error).__name__}")
+    cure = "Get the files elsewhere, put them into a folder, and give that folder as --data-dir"
+    raise DataError("\n".join(["The download failed:", *failures, cure]))
 
 
-def _from_site(url: str, part: Path, most: int, verify: Verify, progress: Progress | None) -> None:
-    _need_connection(url)
+def _download_from(url: str, part: Path, most: int, finish: Finish, progress: Progress | None) -> None:
     for _ in range(ATTEMPTS):
-        before = _size(part)
-        if _append(url, part, most, progress):
-            try:
-                verify(part)
-                return
-            except DataError:
-                part.unlink()
-                # Bytes of another site or day may lie at the front: once more, from the start.
-                if before == 0:
-                    raise
-        elif _size(part) <= before:
-            break
-    raise DataError(
-        f"the connection dropped; {_size(part)} bytes are kept, and the next try goes on from there"
-    )
+        resumed = part.exists()
+        try:
+            if _append(url, part, most, progress):
+                return finish(part)
+        except DataError:
+            part.unlink()
+            # The first bytes may be those of another site or an older file: try once more from zero.
+            if not resumed:
+                raise
+    raise DataError("the connection dropped; the bytes so far are kept, and the next try continues there")
 
 
 def _append(url: str, part: Path, most: int, progress: Progress | None) -> bool:
-    """Fetch what `part` lacks; whether that is all the server has."""
-    have = _size(part)
+    """Request the bytes that `part` lacks, and return whether the file is complete."""
+    have = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "feta", "Accept-Encoding": "identity"}
     if have:
         headers["Range"] = f"bytes={have}-"
     try:
-        response = urlopen(Request(url, headers=headers), timeout=READ_SECONDS)
+        response = _open(Request(url, headers=headers))
     except HTTPError as error:
-        with error:
-            if have and error.code == RANGE_NOT_SATISFIABLE:
-                return True  # there is nothing after what we have: the check decides
-            raise
+        error.close()
+        if have and error.code == 416:
+            return True  # no bytes follow those we have; the checksum decides
+        raise
     with response:
-        start = _start(response, part, have)
+        done = have if response.status == 206 else 0  # a server without Range sends the whole file
         length = response.headers.get("Content-Length")
-        total = start + int(length) if length else None
-        done = start
-        with part.open("ab" if start else "wb") as file:
+        total = done + int(length) if length else None
+        with part.open("ab" if done else "wb") as file:
             for chunk in _chunks(response):
                 done += len(chunk)
                 if done > most:
-                    break
+                    raise DataError(f"sends more than {most} bytes, so it is not the file")
                 file.write(chunk)
                 if progress is not None:
                     progress(part.stem, done, total)
-    if done > most:
-        part.unlink()
-        raise DataError(f"sends more than {most} bytes, so it is not the file")
     return total is None or done == total
 
 
-def _start(response: HTTPResponse, part: Path, have: int) -> int:
-    """The offset of the first byte the server sends; a server without Range sends the whole file."""
-    if response.status != 206:
-        return 0
-    sent = response.headers.get("Content-Range", "")
-    if not sent.startswith(f"bytes {have}-"):
-        part.unlink()  # or every later try would ask for the same and fail alike
-        raise DataError(f"must send the bytes from {have} on, sends '{sent}'")
-    return have
-
-
 def _chunks(response: HTTPResponse) -> Iterator[bytes]:
-    """The body up to its end or to where the connection drops; its length tells which."""
+    """Yield the body until it ends or the connection drops."""
     with contextlib.suppress(OSError, HTTPException):
         while chunk := response.read(CHUNK):
             yield chunk
 
 
-def _need_connection(url: str) -> None:
-    """Raise within CONNECT_SECONDS unless the site answers.
+def _open(request: Request) -> HTTPResponse:
+    """Send a request, and raise TimeoutError unless the answer starts within TIMEOUT_SECONDS.
 
-    A socket's own time-out covers neither a name server that is silent nor a host with many addresses
-    that all are; a thread that is left behind covers both.
+    A socket's own time-out does not cover a silent name server or a host with many silent addresses.
     """
-    parts = urlsplit(url)
-    if parts.scheme in getproxies():
-        return  # the proxy connects, not we
-    outcome: queue.SimpleQueue[OSError | None] = queue.SimpleQueue()
+    answer: Future[HTTPResponse] = Future()
 
-    def knock() -> None:
-        port = parts.port or (443 if parts.scheme == "https" else 80)
+    def send() -> None:
         try:
-            socket.create_connection((parts.hostname or "", port), timeout=CONNECT_SECONDS).close()
-            outcome.put(None)
-        except OSError as error:
-            outcome.put(error)
+            answer.set_result(urlopen(request, timeout=TIMEOUT_SECONDS))
+        except Exception as error:
+            answer.set_exception(error)
 
-    threading.Thread(target=knock, daemon=True).start()
-    try:
-        error = outcome.get(timeout=CONNECT_SECONDS)
-    except queue.Empty:
-        raise DataError(f"no connection within {CONNECT_SECONDS:g} s") from None
-    if error is not None:
-        raise error
-
-
-def _size(part: Path) -> int:
-    return part.stat().st_size if part.exists() else 0
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, HTTPError):
-        return f"HTTP {error.code} {error.reason}"
-    if isinstance(error, URLError):
-        return str(error.reason)
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error) or type(error).__name__
+    threading.Thread(target=send, daemon=True).start()
+    return answer.result(timeout=TIMEOUT_SECONDS)

@@ -1,63 +1,80 @@
-"""Where a data set is: --data-dir alone if given, else FETA_DATA, the system's folder, feta's cache.
+"""Where a data set lies on this machine.
 
-A folder given by --data-dir or FETA_DATA holds a folder per set, or is itself the set's folder.
+The places are searched in this order: `--data-dir` and nothing else when it is given; otherwise FETA_DATA,
+the folder of Debian's package, and feta's cache. A folder given by `--data-dir` or FETA_DATA either holds
+one folder per set or is the folder of the set.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from feta_lab.data.catalog import CATALOG, Entry, entry
-from feta_lab.data.files import spelled
+from feta.errors import DataError
+from feta_lab.data.catalog import CATALOG, DataFile, Entry, entry
 
 EMBEDDED = Path(__file__).resolve().parents[1] / "embedded"
 
 
 @dataclass(frozen=True)
 class Location:
-    """A folder where a data set is or could be."""
+    """A folder where a data set may lie."""
 
     folder: Path
-    origin: str  # why it is looked at: --data-dir, FETA_DATA, ...
-    missing: tuple[str, ...]  # the files it lacks
-
-    @property
-    def found(self) -> bool:
-        return not self.missing
+    origin: str  # why the folder is searched: --data-dir, FETA_DATA, ...
+    missing: tuple[str, ...]  # files of the set that are not there
 
     def __str__(self) -> str:
-        state = "found" if self.found else f"lacks {', '.join(self.missing)}"
+        state = f"lacks {', '.join(self.missing)}" if self.missing else "found"
         if not os.path.isdir(self.folder):
             state = "no such folder"
         return f"{self.origin}: {self.folder} ({state})"
 
 
 def find(name: str, data_dir: Path | None = None) -> Location | None:
-    """The first place that holds every file of the set, without reading them; None if no place does."""
-    return next((place for place in looked_in(name, data_dir) if place.found), None)
+    """Return the first place that has every file of the set `name`, or None; no file is read.
+
+    With `data_dir`, only that folder is searched. Raises ConfigError for an unknown name.
+
+        find("mnist-mini").folder
+    """
+    return next((place for place in looked_in(name, data_dir) if not place.missing), None)
 
 
 def looked_in(name: str, data_dir: Path | None = None) -> list[Location]:
-    """The places in the order in which they are searched."""
+    """Return every place that `find` would search with these arguments, in the same order."""
     known = entry(name)
-    if known.embedded:
-        return [_look(known, EMBEDDED, "embedded in feta")]
-    if data_dir is not None:
-        return [_best(known, data_dir.expanduser(), "--data-dir")]
-    places = []
-    if chosen := os.environ.get("FETA_DATA"):
-        places.append(_best(known, Path(chosen).expanduser(), "FETA_DATA"))
-    if known.system is not None:
-        places.append(_look(known, known.system, "Debian's dataset package"))
-    return [*places, _look(known, cache_dir() / known.folder, "feta's cache")]
+    if not known.sites:
+        places = [(EMBEDDED, "embedded in feta")]
+    elif data_dir is not None:
+        places = [(folder, "--data-dir") for folder in _folders(known, data_dir)]
+    else:
+        chosen = os.environ.get("FETA_DATA")
+        places = [(folder, "FETA_DATA") for folder in _folders(known, Path(chosen))] if chosen else []
+        if known.system is not None:
+            places.append((known.system, "Debian's dataset package"))
+        places.append((cache_dir() / known.folder, "feta's cache"))
+    return [Location(folder, origin, _missing(known, folder)) for folder, origin in places]
+
+
+def require(name: str, data_dir: Path | None = None) -> Location:
+    """Like `find`, but raise a DataError that lists the places and the cure when the set is missing."""
+    if found := find(name, data_dir):
+        return found
+    known = entry(name)
+    looked = "\n".join(f"  {place}" for place in looked_in(name, data_dir))
+    raise DataError(
+        f"data set '{name}' was not found. These places were searched:\n{looked}\n"
+        f"Put {', '.join(file.name for file in known.files)} (plain or .gz) into one of these folders, "
+        f"or give --data-dir or set FETA_DATA to a folder that holds {known.folder}/, "
+        f"or run `feta data fetch {name}`. The data set 'mnist-mini' is always available."
+    )
 
 
 def cache_dir() -> Path:
-    """FETA_CACHE, or feta's folder in the platform's cache."""
+    """Return FETA_CACHE, or else the folder `feta` in the platform's cache."""
     if chosen := os.environ.get("FETA_CACHE"):
         return Path(chosen).expanduser()
     if sys.platform == "win32":
@@ -69,27 +86,21 @@ def cache_dir() -> Path:
     return Path(base) / "feta"
 
 
-def not_found(known: Entry, places: Sequence[Location]) -> str:
-    """What was looked for, where, and what would cure it."""
-    looked = "\n".join(f"  {place}" for place in places)
-    return (
-        f"data set '{known.name}' was not found. Looked in:\n{looked}\n"
-        f"Put {', '.join(file.name for file in known.files)} (plain or .gz) into one of these folders, "
-        f"or give --data-dir or set FETA_DATA to a folder that holds {known.folder}/, "
-        f"or run `feta data fetch {known.name}` where there is a network. "
-        "The data set 'mnist-mini' is always there."
-    )
+def path_of(file: DataFile, folder: Path) -> Path:
+    """Return the path of a file, plain or .gz, also with the dot some unpackers put before idx."""
+    dotted = file.name.replace("-idx", ".idx")
+    paths = [folder / name for name in (file.name, f"{file.name}.gz", dotted, f"{dotted}.gz")]
+    # Path.is_file raises an error for a folder that may not be entered; os.path.isfile does not.
+    return next(filter(os.path.isfile, paths), paths[0])
 
 
-def _look(known: Entry, folder: Path, origin: str) -> Location:
-    missing = tuple(file.name for file in known.files if spelled(folder, file.name) is None)
-    return Location(folder, origin, missing)
+def _folders(known: Entry, root: Path) -> list[Path]:
+    """Return the folders that a folder chosen by the user stands for: the set's folder in it, and itself."""
+    root = root.expanduser()
+    # MNIST and Fashion-MNIST use the same file names: a folder named after another set belongs to that set.
+    others = {other.folder for other in CATALOG.values()} - {known.folder}
+    return [root / known.folder, *([] if root.name in others else [root])]
 
 
-def _best(known: Entry, root: Path, origin: str) -> Location:
-    """The set's folder inside `root`, or `root` itself if more of the files lie there."""
-    folders = [root / known.folder]
-    # MNIST and Fashion-MNIST name their files alike: a folder that bears another set's name is that set's.
-    if root.name not in {other.folder for other in CATALOG.values()} - {known.folder}:
-        folders.append(root)
-    return min((_look(known, folder, origin) for folder in folders), key=lambda place: len(place.missing))
+def _missing(known: Entry, folder: Path) -> tuple[str, ...]:
+    return tuple(file.name for file in known.files if not os.path.isfile(path_of(file, folder)))

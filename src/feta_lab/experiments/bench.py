@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from feta.allocation import ALLOCATIONS, check_allocation
+from feta.allocation import ALLOCATIONS, make_allocation
 from feta.calibration.inputs import Inputs
 from feta.calibration.model import call, evaluating
 from feta.engine.run import Run
@@ -53,7 +53,7 @@ class Bench(PruningPlan):
     def __post_init__(self) -> None:
         super().__post_init__()
         for allocation in self.allocation:
-            check_allocation(allocation)
+            make_allocation(allocation)
 
     def cells(self) -> list[Cell]:
         layers = None if self.layers is None else list(self.layers)

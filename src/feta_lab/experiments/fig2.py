@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from feta.tuning.refine import refine
-from feta.tuning.refine_run import Refinement
+from feta.tuning.refine import Refinement, refine
 from feta_lab.experiments.pruning import NAMED, PaperPlan, Pruned
 from feta_lab.experiments.subject import subject_of
 from feta_lab.experiments.workers import Cell

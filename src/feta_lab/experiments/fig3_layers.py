@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from feta.engine.prune import prune
-from feta.engine.select import prunable_names
-from feta.layers import LayerView
+from feta.layers import LayerView, prunable_names
 from feta_lab import networks
 from feta_lab.experiments.dimensions import dimension_of, layer_inputs
 from feta_lab.experiments.plan import Plan

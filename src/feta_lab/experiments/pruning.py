@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from feta.engine.prune import PruneResult, prune
+from feta.engine.settings import Cache, Settings
 from feta.files import sparse_file
 from feta.files.atomic import check_writable
 from feta.masks import masks_of
@@ -57,13 +58,20 @@ class PruningPlan(Plan):
         settle()
         return subject.fields
 
-    def prune(self, cell: Cell, **options: Any) -> tuple[PruneResult, dict[str, Any]]:
+    def prune(self, cell: Cell, cache: Cache = "auto", **options: Any) -> tuple[PruneResult, dict[str, Any]]:
         """Prune as the cell says, with more options of feta.prune, and say what records hold of it."""
         subject = subject_of(self, cell)
         method, own = parse_method(cell["method"])
-        common = {"n_samples": cell["samples"], "seed": cell["seed"], "device": self.where}
         result = prune(
-            subject.model, subject.images, cell["sparsity"], method, options=own, **common, **options
+            subject.model,
+            subject.images,
+            cell["sparsity"],
+            method,
+            options=own,
+            seed=cell["seed"],
+            device=self.where,
+            settings=Settings(n_samples=cell["samples"], cache=cache),
+            **options,
         )
         return result, {
             "relative_error": [layer.relative_error for layer in result.report.layers],
@@ -99,10 +107,10 @@ class PaperPlan(PruningPlan):
         found = None if self.keep is None else find(self.keep, cell, subject)
         if found is not None:
             return found
-        many = make(*parse_method(cell["method"])).passes == "many"
+        many = make(*parse_method(cell["method"])).needs.passes == "many"
         # Hundreds of passes on a GPU: rows must not come from disk each time.
-        cache = "memory" if many and subject.images.is_cuda else "auto"
-        result, fields = self.prune(cell, compensate=False, cache=cache)
+        cache: Cache = "memory" if many and subject.images.is_cuda else "auto"
+        result, fields = self.prune(cell, cache, compensate=False)
         answer = Pruned(result.model, result.masks, {"prune_seconds": result.report.seconds, **fields})
         if self.keep is not None:
             known = {**_known(cell, subject), "layers": list(answer.masks), "fields": answer.fields}

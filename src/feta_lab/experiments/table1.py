@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from feta.tuning.retrain import retrain
-from feta.tuning.retrain_run import Retraining
+from feta.tuning.retrain import Retraining, retrain
 from feta_lab.experiments.pruning import PaperPlan
 from feta_lab.experiments.subject import subject_of
 from feta_lab.experiments.workers import Cell
@@ -58,10 +57,10 @@ class Table1(PaperPlan):
         retrained = retrain(
             pruned.model,
             (subject.images, subject.labels),
+            Retraining(**self.retraining()),
             masks=pruned.masks,
             validation=(images, held_out.labels.to(self.where)),
             goal=subject.dense["validation"],
-            **self.retraining(),
             seed=cell["seed"],
             device=self.where,
         )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feta.allocation import allocate
+from feta.allocation import make_allocation
+from feta.allocation.base import Budget
 from feta.allocation.budget import Curve
 from feta.errors import ConfigError
 from feta.sparsity import Sparsity
@@ -23,8 +26,12 @@ def weights(seed: int = 0) -> dict[str, torch.Tensor]:
     }
 
 
+def allocate(given_weights, share, allocation, probe=None):
+    return make_allocation(allocation).allocate(Budget(given_weights, share, probe))
+
+
 def test_uniform_gives_every_layer_the_share():
-    assert allocate(weights(), 0.8) == {name: Sparsity(0.8) for name in SIZES}
+    assert allocate(weights(), 0.8, "uniform") == {"a": 7, "b": 7, "c": 7}
 
 
 @given(st.integers(0, 99), st.integers(0, 5))
@@ -33,37 +40,52 @@ def test_global_magnitude_is_one_threshold_with_an_exact_total(percent, seed):
     found = allocate(given_weights, share, "global-magnitude")
     everything = torch.cat([w.flatten() for w in given_weights.values()]).abs()
     keep = Sparsity(share).count(len(everything))
-    assert sum(target.nonzeros for target in found.values()) == keep
+    assert sum(found.values()) == keep
     least = everything.sort(descending=True).values[keep - 1] if keep else torch.tensor(float("inf"))
     above = {n: int((w.abs() >= least).sum()) for n, w in given_weights.items()}
     if keep >= len(SIZES):  # no layer is emptied: the fullest makes up for it
         fullest = max(above, key=lambda n: above[n])
         empty = [n for n in above if above[n] == 0]
         above |= dict.fromkeys(empty, 1) | {fullest: above[fullest] - len(empty)}
-    assert {n: t.nonzeros for n, t in found.items()} == above
+    assert found == above
 
 
 def test_ties_over_layers_are_still_exact():
     found = allocate({"a": torch.ones(3, 3), "b": torch.ones(3, 3)}, 0.5, "global-magnitude")
-    assert [target.nonzeros for target in found.values()] == [8, 1]
+    assert found == {"a": 8, "b": 1}
 
 
 def test_erk_goes_by_the_sides_of_a_layer():
     found = allocate(weights(), 0.5, "erk")
-    assert sum(target.nonzeros for target in found.values()) == 52
-    assert [target.nonzeros for target in found.values()] == [18, 20, 14]  # 12 : 14 : 10
+    assert list(found.values()) == [18, 20, 14]  # 12 : 14 : 10, 52 together
 
 
-def test_measured_allocations_need_a_curve_for_each_layer():
-    curves = {name: Curve((0, w.numel()), (1.0, 0.0)) for name, w in weights().items()}
-    found = allocate(weights(), 0.5, "bound", curves | {"c": Curve((0, 36), (9.0, 0.0))})
-    # The steepest first; the flattest has a quarter of its uniform share.
-    assert {name: target.nonzeros for name, target in found.items()} == {"a": 4, "b": 12, "c": 36}
-    for given_curves, got in ((None, "None"), ({"a": curves["a"]}, r"\['a'\]")):
-        with pytest.raises(ConfigError, match=rf"each of \['a', 'b', 'c'\] for 'sensitivity', got {got}"):
-            allocate(weights(), 0.5, "sensitivity", given_curves)
+class Known:
+    """A probe whose curves are known; gains are 1, and `bound` takes roots."""
+
+    curves: ClassVar = {"a": 1.0, "b": 1.0, "c": 9.0}
+
+    def curve(self, name, judge):
+        size = weights()[name].numel()
+        return Curve((0, size), (self.curves[name], 0.0))
+
+    def outputs_moved(self):
+        return None
+
+    response_moved = None
+
+    def gains(self):
+        return dict.fromkeys(self.curves, 1.0)
+
+
+@pytest.mark.parametrize("allocation", ["sensitivity", "bound"])
+def test_measured_allocations_go_by_the_steepest_curve(allocation):
+    # The flattest layer keeps a quarter of its uniform share.
+    assert allocate(weights(), 0.5, allocation, Known()) == {"a": 4, "b": 12, "c": 36}
+    with pytest.raises(ConfigError, match="data must be given for an allocation that measures"):
+        allocate(weights(), 0.5, allocation)
 
 
 def test_unknown():
     with pytest.raises(ConfigError, match="unknown allocation 'uniforn'; did you mean 'uniform'"):
-        allocate(weights(), 0.5, "uniforn")
+        make_allocation("uniforn")

@@ -1,0 +1,36 @@
+"""bound: weights go where a layer's own error, times the gain of the layers after it, is largest.
+
+    E_l(k) = g_l * root of the mean over held-out samples of  ||rho(z_l(k)) - rho(z_l)||^2
+
+g_l is the product of the operator norms of all layers that run after l. For layers in a chain with functions of
+slope at most 1 between them, the sum of E_l bounds how far the outputs move. A bound may not assume that
+errors are independent, so norms are added, not squares.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from feta.allocation.base import Budget
+from feta.allocation.budget import Curve, least_error
+from feta.allocation.shares import floors_of
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The least sum over layers of the layer's measured error times the gain of the layers after it."""
+
+    name: ClassVar[str] = "bound"
+    needs_data: ClassVar[bool] = True
+
+    def allocate(self, budget: Budget) -> dict[str, int]:
+        probe, gains = budget.measured, budget.measured.gains()
+        curves = {name: probe.curve(name, probe.response_moved) for name in budget.weights}
+        bounds = {name: _rooted(curve, gains[name]).compounded() for name, curve in curves.items()}
+        return least_error(bounds, budget.total, floors_of(budget.sizes, budget.total))
+
+
+def _rooted(curve: Curve, gain: float) -> Curve:
+    return Curve(curve.counts, tuple(gain * math.sqrt(error) for error in curve.errors))

@@ -1,0 +1,26 @@
+"""sensitivity: weights go where pruning moves the network's outputs most.
+
+E_l(k) = mean over held-out samples of  ||outputs with layer l at k weights - outputs||^2
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from feta.allocation.base import Budget
+from feta.allocation.budget import least_error
+from feta.allocation.shares import floors_of
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """The least sum over layers of the measured squared change of the network's outputs."""
+
+    name: ClassVar[str] = "sensitivity"
+    needs_data: ClassVar[bool] = True
+
+    def allocate(self, budget: Budget) -> dict[str, int]:
+        moved = budget.measured.outputs_moved()
+        curves = {name: budget.measured.curve(name, moved).compounded() for name in budget.weights}
+        return least_error(curves, budget.total, floors_of(budget.sizes, budget.total))

@@ -1,0 +1,20 @@
+"""uniform: every layer has the same share of zeros."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from feta.allocation.base import Budget
+from feta.sparsity import Sparsity
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Every layer has the same share of zeros, rounded layer by layer."""
+
+    name: ClassVar[str] = "uniform"
+    needs_data: ClassVar[bool] = False
+
+    def allocate(self, budget: Budget) -> dict[str, int]:
+        return {name: Sparsity(budget.share).count(size) for name, size in budget.sizes.items()}

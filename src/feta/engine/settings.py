@@ -1,0 +1,75 @@
+"""How a run of `prune` works inside: what few people change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from feta.errors import ConfigError, unknown_name
+from feta.problem import Activation
+
+Mode = Literal["cascade", "parallel"]
+Cache = Literal["auto", "replay", "disk", "memory"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a run of `prune` works inside.
+
+    mode: "cascade": each layer is fitted to its inputs in the network pruned so far, so that errors do not add
+        up. "parallel": to its inputs in the original, so that layers are independent of each other.
+    activation: "relu" or "linear" for all layers, or {layer pattern: …}; None: found by tracing the model.
+    batchnorm: whether the batch-norm statistics of the pruned model are estimated anew.
+    n_samples: how many samples of the data are used; None: all of them.
+    batch_size: how many rows of a tensor run at once; a loader has batches of its own.
+    cache: where rows wait between passes. "replay" runs the network again on each pass, "disk" keeps rows in a
+        memory-mapped file, "memory" holds them on the device, "auto" takes the disk for methods of many passes.
+
+    Raises ConfigError for a value outside of these.
+    """
+
+    mode: Mode = "cascade"
+    activation: str | Mapping[str, str] | None = None
+    batchnorm: bool = False
+    n_samples: int | None = None
+    batch_size: int = 1000
+    cache: Cache = "auto"
+
+    def __post_init__(self) -> None:
+        for name, known in (
+            ("mode", ("cascade", "parallel")),
+            ("cache", ("auto", "replay", "disk", "memory")),
+        ):
+            if getattr(self, name) not in known:
+                raise unknown_name(f"Settings.{name}", str(getattr(self, name)), known)
+        for name in ("n_samples", "batch_size"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ConfigError(f"Settings.{name} must be a whole number >= 1, got {value!r}")
+        if isinstance(self.activation, str):
+            parse_activation(self.activation)
+        for value in self.activation.values() if isinstance(self.activation, Mapping) else ():
+            parse_activation(value)
+
+
+def parse_activation(name: str) -> Activation:
+    """An activation by its name. Raises ConfigError for one that is not known."""
+    if name not in list(Activation):
+        raise unknown_name("activation", str(name), list(Activation))
+    return Activation(name)
+
+
+@dataclass(frozen=True)
+class PruneEvent:
+    """Progress of a run, for callbacks: a layer starts, reports a step of its solve, or is done."""
+
+    kind: Literal["start", "step", "done"]
+    layer: str
+    index: int  # of the layer among those to prune
+    total: int  # how many are to be pruned
+    phase: str = ""
+    values: Mapping[str, float] = field(default_factory=dict)
+
+
+Callback = Callable[[PruneEvent], None]

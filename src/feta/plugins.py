@@ -1,0 +1,33 @@
+"""What other packages add to feta: found by their entry points, so that feta imports none of them by name.
+
+feta.commands   commands of the command line, by name
+feta.networks   how a network is rebuilt from its description in a file, by the kind of description
+feta.subjects   how a network file becomes something that commands can prune, judge and save
+
+The laboratory, feta_lab, adds the paper's networks, data sets and experiments this way.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from feta.errors import ConfigError
+
+LAB = "the laboratory, which is not installed: pip install 'feta-prune[lab]'"
+
+
+def added(group: str) -> dict[str, EntryPoint]:
+    """The entry points of a group, by name; nothing is imported."""
+    return {entry.name: entry for entry in entry_points(group=group)}
+
+
+def required(group: str, name: str, what: str) -> Any:
+    """The object behind an entry point.
+
+    Raises ConfigError that says what is missing where no installed package adds it.
+    """
+    found = added(group).get(name)
+    if found is None:
+        raise ConfigError(f"{what} needs {LAB}")
+    return found.load()

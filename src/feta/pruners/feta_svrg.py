@@ -1,0 +1,122 @@
+"""FeTa as published: DCA over the layer's response after its ReLU, each convex problem by Acc-Prox-SVRG.
+
+    minimize over U   (1/m) sum ||rho(a'U + bias) - b||^2 + lambda * Omega(U)
+
+Algorithms 1 and 2 of the paper with the values of its appendix C. What the paper leaves open are options: the
+search for lambda, the exact count, and the refit on the support, which undoes what the l1 norm shrinks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+
+from feta.calibration.statistics import gram
+from feta.errors import check_range
+from feta.objective.activation import Activation, Softplus
+from feta.objective.penalty import Penalty, Regularised, penalty_of
+from feta.problem import LayerProblem, LayerSolution, Needs, Status
+from feta.solvers.dca import Svrg, dca
+from feta.solvers.gram import GramSettings, GramSystem, refit_on_support
+from feta.solvers.lambda_path import Trials, solve_path, support_of
+from feta.solvers.majorise import StreamedTargets
+from feta.solvers.power import largest_eigenvalue
+from feta.sparsity import Sparsity
+
+
+@dataclass(frozen=True)
+class FetaSvrg:
+    """Fit the layer's outputs after the ReLU by the paper's own algorithm, DCA with proximal SVRG.
+
+    Formula: min over U of (1/m) Σ ‖ρ(aᵀU) − b‖² + λ Ω(U)
+    Cost: 2·stages passes for each of search_steps + outer iterations, refits more for debias; d_in² memory.
+    Source: the paper, Algorithms 1 and 2 with the values of appendix C.
+
+    regulariser: Ω: "l1" for single weights, "rows" for whole inputs, "columns" for whole outputs, or a Penalty.
+    strength: λ, relative to the mean error of a row. None: searched for the sparsity asked for; a given one is
+        used as it is, and the sparsity is what comes of it.
+    outer: linearisations of h at the λ found, at the most.
+    stages: full gradients of each of them.
+    batch: rows in a minibatch.
+    step: η; cut to 1/L where the data needs a shorter one, and halved where F rises.
+    momentum: β.
+    theta: θ of the smooth ReLU log(1 + exp(θz))/θ. None: the true ReLU, which the network runs.
+    search_steps: trials for λ.
+    debias: whether the surviving weights are refitted on their support, because the l1 norm shrinks them.
+    refits: of debias, at the most.
+    ridge: of every refit towards the weights before it, as a share of the mean of H's diagonal.
+    seed: of the order of the minibatches.
+    """
+
+    name: ClassVar[str] = "feta-svrg"
+
+    regulariser: str | Penalty = "l1"
+    strength: float | None = None
+    outer: int = 8
+    stages: int = 3
+    batch: int = 200
+    step: float = 1e-3
+    momentum: float = 0.95
+    theta: float | None = None
+    search_steps: int = 10
+    debias: bool = True
+    refits: int = 20
+    ridge: float = 1e-3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_range("FetaSvrg", ">= 1", outer=self.outer, search_steps=self.search_steps, refits=self.refits)
+        check_range("FetaSvrg", ">= 0", strength=self.strength, ridge=self.ridge)
+        check_range("FetaSvrg", "> 0", theta=self.theta)
+        _ = self._penalty, self._settings  # so that bad values are refused now
+
+    @property
+    def needs(self) -> Needs:
+        # Groups leave as a whole, so as many stay as fit; a given strength promises no count at all.
+        return Needs("many", seed=True, exact=self.strength is None and not self._penalty.grouped)
+
+    def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
+        W, keep = problem.W, target.count(problem.W.numel())
+        sums = gram(problem.rows, with_bias=problem.bias is not None)
+        # Beyond 1 / L no gradient step is safe; the published step is kept where it is shorter.
+        longest = sums.rows / (2 * largest_eigenvalue(sums.H, self.seed))
+        settings = replace(self._settings, step=min(self.step, longest))
+        fit, generator = problem.fit, torch.Generator().manual_seed(self.seed)
+        if self.theta is not None and problem.activation is Activation.RELU:
+            fit = replace(fit, rho=Softplus(self.theta))
+        strength = 0.0 if keep == W.numel() and self.strength is None else self.strength
+        objective = Regularised(fit, self._penalty, strength or 0.0)
+        searched = Trials()
+        if strength is None:
+            steps = {"outer": self.outer, "search_steps": self.search_steps}
+            result, searched = solve_path(problem, objective, settings, generator, keep=keep, **steps)
+        else:
+            result = dca(problem.trained, problem.rows, objective, settings, generator, outer=self.outer)
+        V, status = result.V, result.status
+        U = fit.weights(V)
+        mask = U != 0 if self.strength is not None else support_of(U, self._penalty, W, keep)
+        V = torch.cat([U.where(mask, 0), V[len(W) :]])
+        stats: dict[str, Any] = {
+            "strength": result.objective.strength,
+            "step": result.settings.step,
+            "objectives": list(result.values),
+            "nonzeros_before_selection": result.nonzeros,
+            "searched": [list(trial) for trial in searched],
+        }
+        if self.debias:
+            system, reader = GramSystem(sums.H, len(W)), StreamedTargets(problem)
+            rounds = GramSettings(retargets=self.refits, ridge=self.ridge, tolerance=1e-4)
+            refit = refit_on_support(problem, system, reader, V, mask, rounds)
+            V, status, stats["debiased_objectives"] = refit.V, refit.status, refit.objectives
+        message = "" if status is Status.OK else f"the solver ended as {status.value}"
+        return problem.solved(V, status, message, stats)
+
+    @property
+    def _penalty(self) -> Penalty:
+        return penalty_of(self.regulariser, "FetaSvrg.regulariser")
+
+    @property
+    def _settings(self) -> Svrg:
+        return Svrg(self.stages, self.batch, self.step, self.momentum)

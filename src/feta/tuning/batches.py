@@ -1,0 +1,241 @@
+"""The user's data as batches to train on, and as data to judge by.
+
+    retraining   (inputs, labels): a pair of tensors, or a loader of (x, y) pairs or of dicts with labels in them
+    refinement   (inputs, the original's outputs), of data as for `feta.prune`; every stride-th row is held out
+
+Tensors are put on the device once and drawn from in random order. Other data is passed over as it comes; in
+refinement each of its batches is shuffled by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from feta.calibration.inputs import LABEL_KEYS, Inputs, per_sample, size_of
+from feta.calibration.model import call, evaluating, float_dtype, outputs_of, place, run_on
+from feta.errors import ConfigError, DataError
+from feta.tuning.loop import Batch
+from feta.tuning.ranks import Ranks
+from feta.tuning.stepping import generator_of, order_of
+
+HELD_OUT_ROWS = 2000  # at the most
+HELD_OUT_VALUES = 2**26  # entries of inputs in all of them
+
+
+@dataclass
+class TensorBatches:
+    """Rows of a tensor with their targets, in an order drawn from (seed, number of the pass)."""
+
+    x: Tensor
+    targets: Callable[[Tensor], Tensor]  # of the rows with these numbers
+    rows: Tensor  # the numbers of the rows to draw
+    batch_size: int
+    seed: int
+    ranks: Ranks  # each takes its share of the rows
+    by_rows: bool = False  # count a pass in rows, not in batches; then a last batch may be a single row
+    fixed = True
+
+    def __post_init__(self) -> None:
+        self.count = len(self.rows) // self.ranks.count  # the same for each rank: all must take as many steps
+        if not self.by_rows and self.count % self.batch_size == 1 and self.count > self.batch_size > 1:
+            self.count -= 1  # batch-norm cannot train on a single row; each pass leaves out another one
+        self.length: int | None = self.count if self.by_rows else -(-self.count // self.batch_size)
+
+    def over(self, number: int) -> Iterator[Batch]:
+        order = order_of(len(self.rows), self.seed, number)[self.ranks.rank :: self.ranks.count]
+        yield from self.at(self.rows[order[: self.count].to(self.rows.device)], self.batch_size)
+
+    def in_order(self) -> Iterator[Batch]:
+        yield from self.at(self.rows, self.batch_size)
+
+    def at(self, rows: Tensor, batch_size: int) -> Iterator[Batch]:
+        for part in rows.split(batch_size):
+            yield Batch(self.x[part], self.targets(part), len(part), len(part) if self.by_rows else 1)
+
+
+@dataclass
+class LoaderBatches:
+    """The batches of a loader as they come; a distributed sampler is told the number of the pass."""
+
+    loader: Any
+    device: torch.device
+    dtype: torch.dtype
+    where: str
+    fixed = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.loader, Iterable):
+            kind = type(self.loader).__name__
+            raise ConfigError(f"{self.where} must be a pair of tensors or a loader of (x, y), got {kind}")
+        if iter(self.loader) is self.loader:
+            raise ConfigError(
+                f"{self.where} must be readable once per epoch, got an iterator; pass a list or a loader"
+            )
+        self.length: int | None = len(self.loader) if isinstance(self.loader, Sized) else None
+
+    def over(self, number: int) -> Iterator[Batch]:
+        set_epoch = getattr(getattr(self.loader, "sampler", None), "set_epoch", None)
+        if set_epoch is not None:  # without it every epoch has the same order
+            set_epoch(number)
+        return self.in_order()
+
+    def in_order(self) -> Iterator[Batch]:
+        for batch in self.loader:
+            x, y = _parts(batch, self.where)
+            yield Batch(place(x, self.device, self.dtype), place(y, self.device, self.dtype), size_of(x))
+
+
+def _parts(batch: Any, where: str) -> tuple[Any, Any]:
+    """Inputs and labels."""
+    kind = type(batch).__name__
+    if isinstance(batch, Mapping):
+        key = next((key for key in batch if key in LABEL_KEYS), None)
+        if key is not None:
+            return {name: part for name, part in batch.items() if name not in LABEL_KEYS}, batch[key]
+    elif isinstance(batch, tuple | list) and len(batch) == 2:
+        if isinstance(batch[0], Tensor | Mapping):
+            return batch[0], batch[1]
+        kind = type(batch[0]).__name__
+        raise ConfigError(f"{where} must yield x as a tensor or a dict of tensors, got a {kind}")
+    raise ConfigError(f"{where} must yield (x, y) pairs or dicts with labels, got a {kind} without")
+
+
+def labelled(
+    data: Any, ranks: Ranks, dtype: torch.dtype, batch_size: int, seed: int = 0, where: str = "data"
+) -> TensorBatches | LoaderBatches:
+    """Labelled data as batches on the device of the ranks."""
+    pair = (
+        isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Tensor) for part in data)
+    )
+    if not pair:
+        return LoaderBatches(data, ranks.device, dtype, where)
+    x, y = place(data[0], ranks.device, dtype, copy=False), data[1].to(ranks.device)
+    if len(x) != len(y):
+        raise ConfigError(f"{where} must be as many inputs as labels, got {len(x)} and {len(y)}")
+    if len(x) < ranks.count:
+        raise ConfigError(f"{where} must hold a sample for each process, got {len(x)} for {ranks.count}")
+    rows = torch.arange(len(x), device=ranks.device)
+    return TensorBatches(x, lambda rows: y[rows], rows, batch_size, seed, ranks)
+
+
+class Validation:
+    """How good a model is: percent of right answers, or the number that the user's own function gives."""
+
+    def __init__(self, data: Any, ranks: Ranks, dtype: torch.dtype) -> None:
+        self.ranks = ranks
+        self.function: Callable[[nn.Module], float] | None = data if callable(data) else None
+        if self.function is None:
+            self.batches = labelled(data, Ranks(ranks.device), dtype, batch_size=1000, where="validation")
+
+    @torch.no_grad()
+    def __call__(self, model: nn.Module) -> float:
+        """The score over the data of all ranks together."""
+        with evaluating(model):
+            if self.function is not None:
+                score, ranks = self.ranks.sum([float(self.function(model)), 1.0])
+                return score / ranks
+            right, rows = torch.zeros((), dtype=torch.int64, device=self.ranks.device), 0
+            for batch in self.batches.in_order():
+                answers = right_answers(outputs_of(run_on(model, batch.x)), batch.y)
+                right += answers.sum()
+                rows += answers.numel()
+        right_in_all, rows_in_all = self.ranks.sum([float(right), float(rows)])
+        if rows_in_all == 0:
+            raise DataError("validation must hold at least one sample, got none")
+        return 100 * right_in_all / rows_in_all
+
+
+def right_answers(scores: Tensor, labels: Any) -> Tensor:
+    """Which answers are right; classes are in dimension 1, as for cross-entropy, and labels may be probabilities."""
+    if isinstance(labels, Tensor) and scores.ndim > 1:
+        if labels.is_floating_point() and labels.shape == scores.shape:
+            labels = labels.argmax(1)
+        answers = scores.argmax(1)
+        whole = not labels.is_floating_point() or bool((labels == labels.round()).all())
+        if whole and answers.shape == labels.shape:
+            return answers.eq(labels)
+    got = f"{tuple(labels.shape)} {labels.dtype}" if isinstance(labels, Tensor) else type(labels).__name__
+    raise ConfigError(
+        "validation must have a class for each answer, and the model's scores their classes in dimension 1, "
+        f"got labels {got} and outputs {tuple(scores.shape)}; or pass a function of the model"
+    )
+
+
+@dataclass(frozen=True)
+class Original:
+    """The network whose outputs are matched, and where the network that is fitted works."""
+
+    model: nn.Module
+    device: torch.device
+    dtype: torch.dtype  # of the network that is fitted
+
+    @torch.no_grad()
+    def outputs(self, x: Any) -> Tensor:
+        return outputs_of(call(self.model, x, self.device, float_dtype(self.model))).to(self.dtype)
+
+    def matched(self, x: Any) -> Batch:
+        size = size_of(x)
+        return Batch(place(x, self.device, self.dtype), self.outputs(x), size, size)
+
+
+@dataclass
+class StreamBatches:
+    """The rows of batches that are not held out, each batch shuffled by itself, with the original's outputs."""
+
+    inputs: Inputs
+    original: Original
+    stride: int
+    batch_size: int
+    seed: int
+    length: int | None  # in rows
+    fixed = False
+
+    def over(self, number: int) -> Iterator[Batch]:
+        generator, seen = generator_of(self.seed, number), 0
+        for batch in self.inputs:
+            size = size_of(batch)
+            rows = (torch.arange(seen, seen + size) % self.stride).nonzero().squeeze(1)
+            rows = rows[torch.randperm(len(rows), generator=generator)]
+            seen += size
+            for part in rows.split(self.batch_size) if len(rows) else ():
+                parts = {"": batch} if isinstance(batch, Tensor) else batch
+                picked = {k: v[part.to(v.device)] if per_sample(v, size) else v for k, v in parts.items()}
+                yield self.original.matched(picked[""] if isinstance(batch, Tensor) else picked)
+
+
+def matched(
+    data: Any, original: Original, share: float, batch_size: int, n_samples: int | None, seed: int
+) -> tuple[TensorBatches | StreamBatches, list[Batch]]:
+    """Unlabelled data with the original's outputs: batches to fit, and a share of the rows to judge by."""
+    inputs = Inputs(data, n_samples=n_samples, seed=seed)
+    first, total = next(iter(inputs)), sum(size_of(batch) for batch in inputs)
+    if total < 2:
+        raise ConfigError(f"data must hold 2 or more samples to refine on, one to judge by, got {total}")
+    parts = first.values() if isinstance(first, dict) else [first]
+    values = sum(part[0].numel() for part in parts if isinstance(part, Tensor) and part.ndim)
+    at_most = max(1, min(HELD_OUT_ROWS, HELD_OUT_VALUES // max(values, 1)))
+    stride = max(2, round(1 / share), -(-total // at_most))
+    if not isinstance(data, Tensor):
+        held = [original.matched(batch) for batch in inputs.thinned(stride)]
+        length = total - sum(batch.size for batch in held)
+        return StreamBatches(inputs, original, stride, batch_size, seed, length), held
+    if total < len(data):
+        data = torch.cat([batch for batch in inputs if isinstance(batch, Tensor)])
+    x = place(data, original.device, original.dtype, copy=False)
+    rows = torch.arange(total, device=x.device)
+    fitted = rows[rows % stride > 0]
+    batches = TensorBatches(x, _targets(x, original), fitted, batch_size, seed, Ranks(x.device), by_rows=True)
+    return batches, list(batches.at(rows[::stride], 1000))
+
+
+def _targets(x: Tensor, original: Original) -> Callable[[Tensor], Tensor]:
+    """The original's outputs by number of the row, computed once if they take no more room than the inputs."""
+    if original.outputs(x[:1])[0].numel() > x[0].numel():
+        return lambda rows: original.outputs(x[rows])
+    outputs = torch.cat([original.outputs(part) for part in x.split(1000)])
+    return lambda rows: outputs[rows]

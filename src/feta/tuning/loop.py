@@ -1,0 +1,209 @@
+"""The training loop under `feta.refine`, `feta.retrain` and the laboratory's training.
+
+    for each pass over the data
+        for each batch    stop if the time is up, set the learning rate, take a step
+        now and then      look: judge the weights, keep them if they are the best so far, perhaps stop
+
+A subclass says what differs: the learning rate, the judge, what to note of a look, and when it is enough.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from feta.calibration.model import clock, run_on
+from feta.errors import DataError, ModelError
+from feta.masks import plain
+from feta.tuning.ranks import Ranks
+from feta.tuning.recorder import Recorder
+from feta.tuning.stepping import Loss, recordable
+
+TALK_EVERY = 16  # steps between two questions to the other processes whether the time is up
+
+
+class Batch(NamedTuple):
+    x: Any
+    y: Any
+    size: int  # samples
+    part: int = 1  # of the length of a pass
+
+
+class Batches(Protocol):
+    fixed: bool  # whether the batches are tensors of one shape on the device
+    length: int | None  # of a pass, as the sum of its batches' parts; None while it is not known
+
+    def over(self, number: int) -> Iterator[Batch]:
+        """Pass `number` over the data, in an order of its own."""
+
+
+class Look(NamedTuple):
+    seconds: float  # since the start
+    passes: float
+    loss: float  # mean training loss since the look before
+    score: float | None  # the larger the better; None where there is nothing to judge by
+
+
+@dataclass(kw_only=True)
+class Loop(ABC):
+    """A run over batches: how far it is, and the best weights it has seen."""
+
+    model: nn.Module
+    optimiser: torch.optim.Optimizer
+    loss: Loss
+    batches: Batches
+    ranks: Ranks
+    started: float
+    passes: int  # at the most
+    seconds: float | None = None  # a time budget beside the passes
+    check_every: float = 1.0  # share of a pass between two looks; its end is looked at as well
+    record: bool = True  # on a GPU, record steps as a CUDA graph; False if they run code of the user
+    callback: Callable[[Any], None] | None = None
+
+    cure: ClassVar[str] = "lower learning_rate, or look for values in the data that are not finite"
+
+    def __post_init__(self) -> None:
+        device = self.ranks.device
+        record = self.record and self.batches.fixed and device.type == "cuda" and recordable(self.model)
+        self.step: Callable[[Any, Any], Tensor] = Recorder(self.update) if record else self.update
+        self.first_rates = [float(group["lr"]) for group in self.optimiser.param_groups]
+        self.rates: list[float] = []
+        self.number, self.done, self.steps = 0, 0, 0  # of this pass, how far it is, steps of the run
+        self.total, self.rows = torch.zeros((), device=device), 0
+        self.best, self.best_at, self.stale = -math.inf, 0.0, 0  # stale: looks since the best one
+        self.best_weights: dict[str, Any] | None = None
+        self.history: list[Any] = []
+        self.judging = 0.0  # seconds
+
+    @abstractmethod
+    def rate(self, first: float, over: float) -> float:
+        """The learning rate, given the first one, when a share `over` of the run is over."""
+
+    @abstractmethod
+    def judge(self) -> float | None:
+        """How good the weights are, the larger the better; None to keep the last weights, not the best."""
+
+    @abstractmethod
+    def note(self, look: Look) -> Any:
+        """What the history and the callback get of a look."""
+
+    @abstractmethod
+    def enough(self, look: Look) -> str | None:
+        """The reason to stop after a look, or None."""
+
+    def run(self) -> str:
+        """Train until there is a reason to stop, and return it: that of `enough`, "seconds" or "passes"."""
+        reason = None
+        while reason is None and self.number < self.passes:
+            reason = self._one_pass()
+            self.number += 1
+        if isinstance(self.step, Recorder) and self.step.failure:
+            warnings.warn(f"steps ran without a CUDA graph: {self.step.failure}", stacklevel=3)
+        self.step = self.update  # frees the graph now, not whenever garbage is collected
+        return reason or "passes"
+
+    def look(self) -> str | None:
+        """Judge the weights, and keep them if they are the best; return the reason to stop, or None."""
+        passes, loss = self._passed(), float(self.total) / max(self.rows, 1)
+        # All processes stop, or the others would wait for this one.
+        if self.ranks.any(not math.isfinite(loss)):
+            raise ModelError(
+                f"training must keep a finite loss, got {loss} at epoch {passes:.2f}; {self.cure}"
+            )
+        self.total.zero_()
+        self.rows = 0
+        before = clock(self.ranks.device)
+        score = self.judge()
+        now = clock(self.ranks.device)
+        self.judging += now - before
+        self.stale += 1
+        if score is not None and score > self.best:
+            self.best, self.best_at, self.stale = score, passes, 0
+            self.best_weights = copy.deepcopy(plain(self.model).state_dict())
+        look = Look(now - self.started, passes, loss, score)
+        self.history.append(self.note(look))
+        if self.callback is not None:
+            self.callback(self.history[-1])
+        return self.enough(look)
+
+    def restore_best(self) -> None:
+        """Give the model the best weights seen."""
+        if self.best_weights is not None:
+            plain(self.model).load_state_dict(self.best_weights)
+
+    def update(self, x: Any, y: Any) -> Tensor:
+        """Change the weights by a step on a batch's mean loss; return that loss, from before the step."""
+
+        def closure() -> Tensor:  # a function, because some optimisers evaluate a batch more than once
+            self.optimiser.zero_grad(set_to_none=True)
+            value = self.loss(run_on(self.model, x), y)
+            value.backward()
+            return value
+
+        loss: Any = self.optimiser.step(closure)  # type: ignore[arg-type]
+        return torch.as_tensor(loss).detach()
+
+    def _one_pass(self) -> str | None:
+        self.done = 0
+        for batch in self.batches.over(self.number):
+            spent = self._spent()
+            if spent >= 1:
+                return (self.look() if self.rows else None) or "seconds"
+            self._set_rate(spent)
+            self.total.add_(self.step(batch.x, batch.y), alpha=batch.size)
+            self.rows += batch.size
+            self.steps += 1
+            self.done += batch.part
+            reason = self.look() if self._due(self.done - batch.part) else None
+            if reason is not None:
+                return reason
+        if self.done == 0:
+            raise DataError(f"data must give batches in every epoch, got none in epoch {self.number + 1}")
+        if self.done == self.batches.length:
+            return None
+        self.batches.length = self.done  # a stream tells its length by ending
+        return self.look()
+
+    def _spent(self) -> float:
+        """The share of the time budget that is used up; 1 or more in every process if it is so in one."""
+        if self.seconds is None or (self.ranks.many and self.steps % TALK_EVERY):
+            return 0.0
+        spent = (time.perf_counter() - self.started) / self.seconds
+        return max(spent, 1.0) if self.ranks.any(spent >= 1) else spent
+
+    def _set_rate(self, spent: float) -> None:
+        over = max(self._passed(self.passes), spent)
+        rates = [self.rate(first, over) for first in self.first_rates]
+        if rates == self.rates:
+            return
+        self.rates = rates
+        for group, rate in zip(self.optimiser.param_groups, rates, strict=True):
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)  # in place, for steps that are recorded
+            else:
+                group["lr"] = rate
+
+    def _passed(self, unit: int = 1) -> float:
+        """Passes so far, in units of that many."""
+        length = self.batches.length
+        if not length:
+            return self.number / unit
+        return (self.number * length + min(self.done, length)) / (length * unit)
+
+    def _due(self, before: int) -> bool:
+        """Whether the last batch reached a multiple of `check_every`, or the end of the pass."""
+        length = self.batches.length
+        if length is None:
+            return False
+        # Rounded because 0.1 * 3 / 0.3 is less than one.
+        first, last = (math.floor(round(at / length / self.check_every, 9)) for at in (before, self.done))
+        return self.done == length or first < last

@@ -1,0 +1,29 @@
+"""Cells at 90 % sparsity by network, method and seed, and the gain of one method over another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from feta_lab import paper
+from feta_lab.results import Record
+from feta_lab.summaries import at_sparsity, by_method, by_setting
+
+EQUAL = 0.1  # points within which two accuracies count as equal: 5 images of a test half of 5,000
+
+Runs = Mapping[str, Mapping[int, Record]]
+
+
+def runs_of(records: Sequence[Record]) -> dict[str, Runs]:
+    """network -> method -> seed -> record, at the paper's sparsity; cells without a result are left out."""
+    return {net: by_method(mine) for net, mine in by_setting(at_sparsity(records, paper.SPARSITY)).items()}
+
+
+def shared(runs: Runs, ours: str, theirs: str) -> list[tuple[Record, Record]]:
+    """The records of two methods, seed by seed, for the seeds that both have."""
+    mine, other = runs.get(ours, {}), runs.get(theirs, {})
+    return [(mine[seed], other[seed]) for seed in sorted(set(mine) & set(other))]
+
+
+def gains(runs: Runs, ours: str, theirs: str = "threshold") -> list[float]:
+    """How many points of accuracy one method is ahead of another, seed by seed."""
+    return [a["accuracy"] - b["accuracy"] for a, b in shared(runs, ours, theirs)]

@@ -1,0 +1,44 @@
+"""The one door to a model: which of its outputs counts, and where its inputs go."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from feta.calibration.model import outputs_of, place
+from feta.errors import ModelError
+
+X, WHOLE = torch.randn(8, 6), torch.arange(8)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        X,
+        {"features": torch.zeros(8), "logits": X},
+        SimpleNamespace(logits=X),
+        (X, 3),
+        [None, WHOLE, X],
+        {"loss": None, "scores": X},
+        ("x", X),
+    ],
+    ids=str,
+)
+def test_the_output_among_what_a_model_returns(result):
+    """A tensor itself; an entry or attribute `logits`; else the first float tensor of a tuple, list or mapping."""
+    assert outputs_of(result) is X
+
+
+@pytest.mark.parametrize("result", [None, 3, {}, (), {"label": WHOLE}, SimpleNamespace(scores=X)], ids=str)
+def test_no_output(result):
+    message = f"or a tuple, list or mapping that holds one, got {type(result).__name__}$"
+    with pytest.raises(ModelError, match=message):
+        outputs_of(result)
+
+
+def test_place_touches_only_the_dtype_of_floats():
+    batch = {"x": torch.ones(2), "ids": torch.ones(2, dtype=torch.int32), "scale": 3}
+    found = place(batch, torch.device("cpu"), torch.float64)
+    assert (found["x"].dtype, found["ids"].dtype, found["scale"]) == (torch.float64, torch.int32, 3)
