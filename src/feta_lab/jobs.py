@@ -1,4 +1,4 @@
-"""Whole jobs on networks of the lab: prune one, or retrain a pruned one, and have it judged."""
+"""A whole job on a network of the lab: prune it and have it judged."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 from feta.engine.prune import prune
 from feta.engine.select import SparsityRequest
-from feta.tuning.retrain import retrain
 from feta_lab.data import DataSet
 from feta_lab.judge import judge
 from feta_lab.store import Network
@@ -62,46 +61,3 @@ def prune_network(
     kept["layers"] = [layer["name"] for layer in summary["layers"]]
     scores = accuracy["pruned"] if accuracy else {}
     return network.with_model(result.model.to("cpu"), pruning=kept, accuracy=scores), summary
-
-
-def retrain_network(
-    network: Network,
-    data: DataSet,
-    *,
-    goal: float | None = None,
-    device: str = "cpu",
-    **options: Any,
-) -> tuple[Network, dict[str, Any]]:
-    """Retrain a pruned network of the lab and have it judged.
-
-    goal: validation accuracy to come back to; by default that of the network before it was pruned, if its file
-        says so. Without one, training goes on to the end of its budget.
-    options: those of feta.retrain.
-
-    Returns the retrained network, and a summary of the run that is ready for JSON.
-    """
-    if goal is None:
-        goal = dense_validation(network)
-    images, held_out = (
-        data.normalisation.apply(split.images, device) for split in (data.train, data.validation)
-    )
-    model = copy.deepcopy(network.model).to(device)
-    result = retrain(
-        model,
-        (images, data.train.labels),
-        validation=(held_out, data.validation.labels),
-        goal=goal,
-        device=device,
-        **options,
-    )
-    accuracy = {"pruned": judge(model, data, device), "retrained": judge(result.model, data, device)}
-    summary = {**result.report.to_dict(), "accuracy": accuracy}
-    about = {key: summary[key] for key in ("epochs", "recovered", "goal", "tolerance", "stopped", "seed")}
-    kept = {**(network.info.pruning or {}), "retraining": about}
-    retrained = network.with_model(result.model.to("cpu"), pruning=kept, accuracy=accuracy["retrained"])
-    return retrained, summary
-
-
-def dense_validation(network: Network) -> float | None:
-    """Validation accuracy before pruning, as the network's file remembers it."""
-    return ((network.info.pruning or {}).get("dense_accuracy") or {}).get("validation")
