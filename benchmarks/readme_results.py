@@ -11,11 +11,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from feta_lab.bench import KEY, table
 from feta_lab.bench_report import method_order, sparsity_charts
-from feta_lab.experiments import latest
+from feta_lab.experiments.bench import table
 from feta_lab.plots import save_figure
-from feta_lab.records import read
+from feta_lab.records import latest, read
 
 SHARES = (0.9, 0.95, 0.98)
 METHODS = ("threshold", "lobs", "sparsegpt", "alps", "feta")
@@ -57,7 +56,7 @@ def main() -> None:
     parser.add_argument("--picture", type=Path)
     parser.add_argument("--check", type=Path)
     given = parser.parse_args()
-    cells = latest(read(given.records), KEY)
+    cells = list(latest(read(given.records)).values())
     rows = table(cells)
     text = markdown(rows, given.compensate)
     if given.picture is not None:

@@ -82,7 +82,7 @@ def test_is_a_frozen_dataclass_that_declares_its_needs(case):
     assert method.__dataclass_params__.frozen
     assert isinstance(method.needs, Needs)
     assert method.needs.passes in ("none", "few", "many")
-    assert method.needs.exact == (case not in INEXACT)
+    assert (method.needs.count == "exact") == (case not in INEXACT)
     fields = {f.name for f in dataclasses.fields(method)}
     assert method.needs.seed == ("seed" in fields)
     assert set(options_of(method)) == fields
@@ -97,8 +97,8 @@ def test_the_docstring_describes_the_method_and_every_field(name):
 
 
 def test_a_given_strength_or_epsilon_promises_no_count():
-    assert not make("feta-svrg", {"strength": 0.1}).needs.exact
-    assert not make("net-trim", {"epsilon": 0.1}).needs.exact
+    assert make("feta-svrg", {"strength": 0.1}).needs.count == "own"
+    assert make("net-trim", {"epsilon": 0.1}).needs.count == "own"
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 0.9, 0.97])

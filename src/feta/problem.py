@@ -155,13 +155,14 @@ class Needs:
     passes: over the data: "none", "few" (the network is run again for each) or "many" (rows are kept on disk).
     importance: whether the engine measures how much each output matters to the network's own outputs.
     seed: whether the method draws random numbers; it then has a field `seed`, which the engine sets.
-    exact: whether the solution has exactly as many non-zeros as it may have, and never fewer.
+    count: of the non-zeros: "exact" (as many as may stay), "most" (that many at the most), or "own" (another
+        option of the method decides, such as a bound on the error).
     """
 
     passes: Literal["none", "few", "many"] = "few"
     importance: bool = False
     seed: bool = False
-    exact: bool = True
+    count: Literal["exact", "most", "own"] = "exact"
 
 
 @runtime_checkable

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from feta_lab import page
-from feta_lab.bench import table
+from feta_lab.experiments.bench import table
 
 Row = Mapping[str, Any]
 

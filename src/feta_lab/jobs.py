@@ -1,4 +1,4 @@
-"""Whole jobs on networks of the lab: prune one, or retrain a pruned one, and have it judged."""
+"""A whole job on a network of the lab: prune it and have it judged."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 from feta.engine.prune import prune
 from feta.engine.select import SparsityRequest
-from feta.tuning.retrain import retrain
 from feta_lab.data import DataSet
 from feta_lab.judge import judge
 from feta_lab.store import Network
 
-LAYER_KEYS = (
+ABOUT = ("method", "target_sparsity", "sparsity", "seed", "options", "compensated")
+LAYER = (
     "name",
     "shape",
     "nonzeros",
@@ -34,78 +34,30 @@ def prune_network(
     device: str = "cpu",
     **engine: Any,
 ) -> tuple[Network, dict[str, Any]]:
-    """The pruned network and the run's summary, ready for JSON; `engine` are options of feta.prune."""
+    """Prune a network of the lab and have it judged.
+
+    network: stays as it is.
+    data: for calibration and for the accuracies; None where the method needs no data.
+    sparsity, method: as in feta.prune; `engine` are its other options.
+
+    Returns the pruned network, and a summary of the run that is ready for JSON.
+    """
     images = None if data is None else data.normalisation.apply(data.train.images, device)
     model = copy.deepcopy(network.model).to(device)
     result = prune(model, images, sparsity, method, device=device, **engine)
-    report = result.report.to_dict()
+    report, refinement = result.report.to_dict(), result.report.refinement
     accuracy = None
     if data is not None:
         accuracy = {"dense": judge(model, data, device), "pruned": judge(result.model, data, device)}
-    summary = {
-        "method": report["method"],
-        "target_sparsity": report["target_sparsity"],
-        "sparsity": report["sparsity"],
-        "seconds": report["seconds"],
-        "device": report["device"],
-        "seed": report["seed"],
-        "options": report["options"],
-        "compensated": report["compensated"],
-        "allocation": report["allocation"],
-        "layers": [{key: layer[key] for key in LAYER_KEYS} for layer in report["layers"]],
-        "refinement": None if result.report.refinement is None else result.report.refinement.to_dict(),
-        "accuracy": accuracy,
-    }
-    kept = {
-        key: summary[key]
-        for key in ("method", "target_sparsity", "sparsity", "seed", "options", "compensated")
-    }
-    if result.report.refinement is not None:
+    summary = {key: report[key] for key in (*ABOUT, "seconds", "device", "allocation")}
+    summary["layers"] = [{key: layer[key] for key in LAYER} for layer in report["layers"]]
+    summary["refinement"] = None if refinement is None else refinement.to_dict()
+    summary["accuracy"] = accuracy
+    kept = {key: summary[key] for key in ABOUT}
+    if refinement is not None:
         kept["refinement"] = {key: summary["refinement"][key] for key in ("passes", "loss")}
     if accuracy is not None:
         kept["dense_accuracy"] = accuracy["dense"]  # what retraining has to come back to
     kept["layers"] = [layer["name"] for layer in summary["layers"]]
-    pruned = network.with_model(
-        result.model.to("cpu"), pruning=kept, accuracy=accuracy["pruned"] if accuracy else {}
-    )
-    return pruned, summary
-
-
-def retrain_network(
-    network: Network,
-    data: DataSet,
-    *,
-    goal: float | None = None,
-    device: str = "cpu",
-    **options: Any,
-) -> tuple[Network, dict[str, Any]]:
-    """The retrained network and the run's summary, ready for JSON; `options` are those of feta.retrain.
-
-    goal: validation accuracy to come back to; by default that of the network before it was pruned, where its
-        file says so. Without one, training goes on to the end of its budget.
-    """
-    if goal is None:
-        goal = dense_validation(network)
-    images, held_out = (
-        data.normalisation.apply(split.images, device) for split in (data.train, data.validation)
-    )
-    model = copy.deepcopy(network.model).to(device)
-    result = retrain(
-        model,
-        (images, data.train.labels),
-        validation=(held_out, data.validation.labels),
-        goal=goal,
-        device=device,
-        **options,
-    )
-    accuracy = {"pruned": judge(model, data, device), "retrained": judge(result.model, data, device)}
-    summary = {**result.report.to_dict(), "accuracy": accuracy}
-    about = {key: summary[key] for key in ("epochs", "recovered", "goal", "tolerance", "stopped", "seed")}
-    kept = {**(network.info.pruning or {}), "retraining": about}
-    retrained = network.with_model(result.model.to("cpu"), pruning=kept, accuracy=accuracy["retrained"])
-    return retrained, summary
-
-
-def dense_validation(network: Network) -> float | None:
-    """Validation accuracy before pruning, as the network's file remembers it."""
-    return ((network.info.pruning or {}).get("dense_accuracy") or {}).get("validation")
+    scores = accuracy["pruned"] if accuracy else {}
+    return network.with_model(result.model.to("cpu"), pruning=kept, accuracy=scores), summary

@@ -1,21 +1,32 @@
-"""Records: one JSON line per run, with what is needed to trace and repeat its numbers."""
+"""Records: one JSON line per run, with what is needed to trace and repeat its numbers.
+
+Every record says what it is:
+
+    kind          what made it: table1, fig2, bench, train, prune ...
+    key           an object that names the cell, with every setting that could change its numbers
+    environment   versions, the machine, and the commit of the code
+
+Kind and key together are the one identity of a cell: they serve writing, resuming and the page.
+"""
 
 from __future__ import annotations
 
 import errno
 import functools
+import hashlib
 import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
+from feta import __version__
 from feta.errors import FileError
 
 try:
@@ -23,11 +34,14 @@ try:
 except ImportError:  # no such locks on this system: there, one run per file
     fcntl = None  # type: ignore[assignment]
 
+R = TypeVar("R", bound=Mapping[str, Any])
+
 
 def record(kind: str, config: Mapping[str, Any], seed: int, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """A run as data; `environment` says where it ran."""
+    """A single run as a record; its configuration and seed are its key."""
     return {
         "kind": kind,
+        "key": {**config, "seed": seed},
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "config": dict(config),
         "seed": seed,
@@ -36,15 +50,28 @@ def record(kind: str, config: Mapping[str, Any], seed: int, metrics: Mapping[str
     }
 
 
+def identity(kind: str, key: Mapping[str, Any]) -> str:
+    """Kind and key as one text, which is the same for the same cell whatever the order of the key's fields."""
+    return json.dumps([kind, key], sort_keys=True)
+
+
+def latest(records: Iterable[R]) -> dict[str, R]:
+    """The last record of every cell by its identity; records without a kind and a key are left out."""
+    return {identity(r["kind"], r["key"]): r for r in records if "kind" in r and "key" in r}
+
+
 def append(path: Path, line: Mapping[str, Any]) -> None:
-    """Add a record; one write of one line under a lock, so that runs side by side lose none of theirs."""
+    """Add a record to a file, by one write under a lock, so that runs side by side lose none of their records.
+
+    Raises FileError when the file cannot be written, and ValueError for numbers that JSON does not have.
+    """
     content = (json.dumps(line, allow_nan=False) + "\n").encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             if fcntl is not None:
-                fcntl.flock(handle, fcntl.LOCK_EX)  # until it is closed: mending cuts what others write
+                fcntl.flock(handle, fcntl.LOCK_EX)  # until it is closed: mending would cut what others write
             _mend(path, handle)
             written = os.write(handle, content)
         finally:
@@ -56,7 +83,10 @@ def append(path: Path, line: Mapping[str, Any]) -> None:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """All records of a file; a last line cut short by a kill is left out."""
+    """All records of a file, without a last line that a kill cut short.
+
+    Raises FileError when the file cannot be read, or when another line is not a JSON object.
+    """
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
     except OSError as error:
@@ -76,7 +106,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def _mend(path: Path, handle: int) -> None:
-    """Drop a last line cut short by a kill, or else the next one would run on from it and be lost too."""
+    """Drop a last line that a kill cut short: the next line would run on from it and be lost too."""
     content = path.read_bytes()
     end = content.rfind(b"\n") + 1
     if end == len(content):
@@ -94,11 +124,11 @@ def environment() -> dict[str, str]:
     """Versions and machine, without its name or paths."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     return {
-        "feta": _version("feta"),
+        "feta": __version__,
         "commit": _commit(),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "numpy": _version("numpy"),
+        "numpy": metadata.version("numpy"),
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
         "cores": str(os.cpu_count()),
@@ -107,29 +137,29 @@ def environment() -> dict[str, str]:
     }
 
 
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "source"
-
-
 def _commit() -> str:
-    """The commit of a source checkout; releases are named by their version."""
+    """The commit of a source checkout, with a hash of what was changed since: 0123456789ab-dirty-89abcdef.
+
+    Installed code has no commit of its own; its version says what it is.
+    """
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():  # installed, perhaps inside somebody else's repository
         return "unknown"
+
+    def git(*words: str) -> bytes:
+        return subprocess.run(["git", *words], cwd=root, capture_output=True, check=True).stdout
+
     try:
-        answer = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
-            cwd=root,
-            capture_output=True,
-            text=True,
-            check=True,
+        commit = git("rev-parse", "--short=12", "HEAD").decode().strip()
+        # The results change while records are added to them; they are not the code that made them.
+        changed = git("diff", "--no-ext-diff", "--no-color", "HEAD", "--", ".", ":(exclude)results")
+        added = git("ls-files", "-z", "--others", "--exclude-standard", "--", "*.py").decode().split("\0")
+        changed += b"".join(
+            name.encode() + (root / name).read_bytes() for name in sorted(filter(None, added))
         )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return answer.stdout.strip()
+    return f"{commit}-dirty-{hashlib.sha256(changed).hexdigest()[:8]}" if changed else commit
 
 
 def _processor() -> str:

@@ -1,14 +1,16 @@
-"""A results folder: its sub-folders' records, by experiment.
+"""A results folder: the records of its sub-folders, by experiment.
 
-    results/table1/records.jsonl   results/fig2/records.jsonl   results/fig3a ...   any other: a benchmark
+    results/table1/records.jsonl   results/fig2/records.jsonl   results/gpu/records.jsonl ...
 
-A folder may have any name, for a record's fields tell its kind. Every cell counts once: in a folder its last record;
-of several folders the one named like the experiment, then the last by name; of several settings the one that most
-cells of the network share. What does not count is passed over, and said to be.
+A folder may have any name: each record says its kind and key. Every cell counts once. When a cell has several
+records, the last one in a file counts; when several folders hold it, the folder named like the experiment counts,
+then the last by name. Cells of two settings are never averaged: the setting that most cells of a network share
+counts. Records that do not count are passed over, and the page says so.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,14 +18,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from feta.errors import FileError
-from feta_lab.experiments import Key, key_of, latest
-from feta_lab.kinds import FORMS, Fields, Form, Kind, Record, check, kind_of, named
-from feta_lab.records import read
+from feta_lab.forms import FORMS, Form, Record, check
+from feta_lab.records import latest, read
 
-__all__ = ["Kind", "PassedOver", "Record", "Results", "Source", "gather", "unretrained"]
-
-# Kinds whose records are averaged together; benchmarks are shown each by itself.
-POOLS: tuple[tuple[Kind, ...], ...] = (("table1",), ("fig2",), ("fig3a", "fig3b"), ("fig3c",))
+__all__ = ["PassedOver", "Record", "Results", "Source", "gather", "unretrained"]
 
 
 @dataclass(frozen=True)
@@ -31,13 +29,13 @@ class Source:
     """The records of one kind in one folder."""
 
     name: str
-    kind: Kind
+    kind: str
     records: tuple[Record, ...]
 
 
 @dataclass(frozen=True)
 class PassedOver:
-    """Records of a folder that do not count; none where its file could not be read."""
+    """Records of a folder that do not count; 0 where its file could not be read."""
 
     folder: str
     records: int
@@ -54,35 +52,43 @@ class Results:
     sources: tuple[Source, ...]
     passed_over: tuple[PassedOver, ...] = ()
 
-    def of(self, *kinds: Kind) -> list[Record]:
+    def of(self, *kinds: str) -> list[Record]:
+        """The records of these kinds."""
         return [record for source in self.sources if source.kind in kinds for record in source.records]
 
-    def names(self, *kinds: Kind) -> str:
+    def names(self, *kinds: str) -> str:
         """The folders of these kinds, for a page to name."""
         return ", ".join(source.name for source in self.sources if source.kind in kinds)
 
 
 def gather(folder: Path) -> Results:
-    """Read the records of a folder and of its sub-folders; others than experiments and benchmarks are passed by."""
+    """Read the records of a folder and of its sub-folders: experiments and benchmarks, each cell once.
+
+    folder: holds `records.jsonl`, or folders that do. Records of other kinds are left out.
+
+    Raises FileError if there is no record to show, or if a record lacks a field or has a wrong value in one.
+    """
     if not folder.is_dir():
         raise FileError(
             f"results must be a folder, got {folder}; make one with 'feta reproduce' or 'feta bench'"
         )
-    places = [folder, *sorted(place for place in folder.iterdir() if place.is_dir())]
     found: list[Source] = []
     unread: list[PassedOver] = []
-    for place in places:
+    for place in [folder, *sorted(place for place in folder.iterdir() if place.is_dir())]:
         path, name = place / "records.jsonl", place.resolve().name
         if not path.is_file():
             continue
         try:
             records = read(path)
         except FileError as error:
-            if place == folder or named(name):
+            if place == folder or _begins_as_ours(path):
                 raise
-            unread.append(PassedOver(name, 0, str(error)))  # somebody else's, for all we know
+            unread.append(PassedOver(name, 0, str(error)))
             continue
         found += _sources(path, name, records)
+        nameless = sum("kind" not in record or "key" not in record for record in records)
+        if nameless:
+            unread.append(PassedOver(name, nameless, "they have no kind and key: an older feta made them"))
     if not found:
         raise FileError(
             f"{folder} must hold records (table1/records.jsonl, fig2/records.jsonl ...), got none; "
@@ -91,28 +97,43 @@ def gather(folder: Path) -> Results:
     return _once(found, unread)
 
 
+def _begins_as_ours(path: Path) -> bool:
+    """Whether a file that cannot be read begins with a record to show: then it is broken, not somebody else's."""
+    try:
+        first = json.loads(path.read_text(encoding="utf-8", errors="replace").partition("\n")[0])
+    except (OSError, ValueError):
+        return False
+    return isinstance(first, dict) and first.get("kind") in FORMS
+
+
 def _sources(path: Path, name: str, records: Sequence[Record]) -> list[Source]:
-    """The records of a file by kind: two experiments may have shared it."""
-    kinds: dict[Kind, list[Record]] = {}
+    """The last record of every cell in a file, by kind: several experiments may share a file."""
+    kinds: dict[str, list[Record]] = {}
     for number, record in enumerate(records, start=1):
-        kind = kind_of(record, name)
-        if kind is not None:
-            check(record, kind, f"{path}, line {number}")
-            kinds.setdefault(kind, []).append({**FORMS[kind].defaults, **record})
-    return [Source(name, kind, tuple(latest(mine, FORMS[kind].identity))) for kind, mine in kinds.items()]
+        if record.get("kind") in FORMS and "key" in record:
+            check(record, f"{path}, line {number}")
+            kinds.setdefault(record["kind"], []).append(record)
+    return [Source(name, kind, tuple(latest(mine).values())) for kind, mine in kinds.items()]
+
+
+class _Line(NamedTuple):
+    source: int  # in its pool
+    record: Record
 
 
 def _once(sources: Sequence[Source], unread: Sequence[PassedOver]) -> Results:
     """Every cell once, in one setting."""
-    pools = [[source for source in sources if source.kind in kinds] for kinds in POOLS]
-    pools += [[source] for source in sources if source.kind == "bench"]
+    # Kinds of one form are averaged together; a benchmark is shown by itself.
+    pools: dict[object, list[Source]] = {}
+    for number, source in enumerate(sources):
+        pools.setdefault(number if source.kind == "bench" else id(FORMS[source.kind]), []).append(source)
     why: dict[int, tuple[str, str]] = {}  # of a record, by its id
-    for pool in filter(None, pools):
-        # The last by name first, those named like their experiment before them all.
+    for pool in pools.values():
+        # The last by name first, and folders named like their experiment before them all.
         pool.sort(key=lambda source: source.name, reverse=True)
         pool.sort(key=lambda source: source.name != source.kind)
-        form = FORMS[pool[0].kind]
-        why |= {id(line.record): (pool[line.source].name, reason) for line, reason in _others(pool, form)}
+        for line, reason in _others(pool, FORMS[pool[0].kind]):
+            why[id(line.record)] = (pool[line.source].name, reason)
     kept = (
         replace(source, records=tuple(record for record in source.records if id(record) not in why))
         for source in sources
@@ -121,49 +142,44 @@ def _once(sources: Sequence[Source], unread: Sequence[PassedOver]) -> Results:
     return Results(tuple(source for source in kept if source.records), (*unread, *said))
 
 
-class _Line(NamedTuple):
-    source: int  # in its pool
-    record: Record
-
-
 def _others(pool: Sequence[Source], form: Form) -> Iterator[tuple[_Line, str]]:
-    """What is not to count, and why: a cell that a source before has, or of a setting that fewer cells have."""
-    first: dict[Key, _Line] = {}
+    """The records that do not count, and why: an earlier source has the cell, or more cells have another setting."""
+    first: dict[str, _Line] = {}
     for line in (_Line(n, record) for n, source in enumerate(pool) for record in source.records):
-        there = first.setdefault(key_of(line.record, form.identity), line)
+        there = first.setdefault(json.dumps(line.record["key"], sort_keys=True), line)
         if there is not line:
             yield line, f"the same cells are in {pool[there.source].name}"
-    left = list(first.values())
-    for group, fields in form.settings:
-        usual = _usual(left, group, fields)
-        for line in left:
-            here, most = key_of(line.record, fields), usual[key_of(line.record, group)]
-            if here != most:
-                pairs = [(f, a, b) for f, a, b in zip(fields, here, most, strict=True) if a != b]
-                words = ", ".join(f"{field} {value} instead of {common}" for field, value, common in pairs)
+    groups: dict[str, dict[str, list[_Line]]] = {}
+    for line in first.values():
+        place, setting = form.split(line.record["key"])
+        groups.setdefault(json.dumps(place), {}).setdefault(json.dumps(setting), []).append(line)
+    order = {id(line.record): number for number, line in enumerate(first.values())}
+
+    def rank(lines: list[_Line]) -> tuple[int, int, int]:
+        """Of two settings that as many cells have, the first source's counts, and in it the last written."""
+        return len(lines), -lines[0].source, order[id(lines[-1].record)]
+
+    for held in groups.values():
+        usual = max(held, key=lambda one: rank(held[one]))
+        most = json.loads(usual)
+        for other in [setting for setting in held if setting != usual]:
+            here = json.loads(other)
+            names = [name for name in sorted({*here, *most}) if here.get(name) != most.get(name)]
+            words = ", ".join(f"{name} {here.get(name)} instead of {most.get(name)}" for name in names)
+            for line in held[other]:
                 yield line, f"other settings than most cells of {line.record.get('net')}: {words}"
-        left = [one for one in left if key_of(one.record, fields) == usual[key_of(one.record, group)]]
-
-
-def _usual(lines: Sequence[_Line], group: Fields, fields: Fields) -> dict[Key, Key]:
-    """Of each group the setting that most cells have; of two, the first source's, there the last written."""
-    found: dict[Key, dict[Key, list[int]]] = {}
-    for number, (_, record) in enumerate(lines):
-        found.setdefault(key_of(record, group), {}).setdefault(key_of(record, fields), []).append(number)
-
-    def rank(numbers: list[int]) -> tuple[int, int, int]:
-        return len(numbers), -lines[numbers[0]].source, numbers[-1]
-
-    return {place: max(held, key=lambda one: rank(held[one])) for place, held in found.items()}
 
 
 def unretrained(
     results: Results, wanted: Collection[str] | None = None, timed: bool = False
 ) -> tuple[list[Record], str]:
-    """Cells pruned and neither refined nor retrained, and where they come from.
+    """Cells that were pruned and neither refined nor retrained, and the folders they come from.
 
-    Those of Figure 2. For a network that it lacks, those of one benchmark without compensation, so that no network
-    counts twice: the one that ran most of the wanted methods on it (by default: most methods).
+    They are the cells of Figure 2. A network that Figure 2 lacks is taken from one benchmark without compensation,
+    so that no network counts twice: the benchmark that ran most of the wanted methods on it.
+
+    wanted: the methods that count when benchmarks are compared; by default all.
+    timed: whether only methods with times that compare count.
     """
     chosen = [record for record in results.of("fig2") if not record["refine"]]
     have = {record["net"] for record in chosen}

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 RECORD = {
-    "net": "dense-mnist", "data": "MNIST", "data_name": "mnist", "device": "cpu", "seed": 0, "sparsity": 0.9,
+    "kind": "bench", "net": "dense-mnist", "data": "MNIST", "data_name": "mnist", "device": "cpu", "seed": 0, "sparsity": 0.9,
     "compensate": False, "samples": None, "dense_accuracy": 98.0, "relative_error": [0.1], "floor_seconds": 1.0,
     "timed": True, "environment": {"torch": "2"},
 }  # fmt: skip
@@ -14,7 +14,10 @@ RECORD = {
 
 def records(*cells: tuple[str, float, float]) -> None:
     Path("results/mine").mkdir(parents=True)
-    lines = [RECORD | {"method": name, "accuracy": score, "seconds": time} for name, score, time in cells]
+    lines = [
+        RECORD | {"key": {"method": name}, "method": name, "accuracy": score, "seconds": time}
+        for name, score, time in cells
+    ]
     Path("results/mine/records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 

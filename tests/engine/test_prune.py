@@ -587,7 +587,7 @@ def test_a_method_that_breaks_the_contract_is_named(name):
 
 def test_a_method_may_keep_fewer_weights_when_it_says_so():
     few = spy(act=lambda p, t: LayerSolution(p.W.where(top_k_mask(p.W.abs(), 3), 0), p.bias))
-    type(few).needs = Needs(exact=False)
+    type(few).needs = Needs(count="most")
     assert [layer.nonzeros for layer in feta.prune(mlp(), X, 0.5, few).report.layers] == [3, 3]
 
 

@@ -35,6 +35,11 @@ MACHINE = {
     "processor": "Xeon",
     "gpu": "",
 }
+# Fields that name a cell, whatever its kind.
+KEY = (
+    "net", "data_name", "device", "method", "seed", "sparsity", "samples", "refine", "passes", "compensate", "layer",
+    "k", "network", "max_epochs", "tolerance",
+)  # fmt: skip
 SHARES = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 
 
@@ -44,13 +49,14 @@ def everywhere(net: str, **fields: Any) -> dict[str, Any]:
     return {"net": net, **common, "timed": True, "environment": MACHINE, **fields}
 
 
-def pruned(net: str, method: str, seed: int, dice: random.Random) -> dict[str, Any]:
+def pruned(kind: str, net: str, method: str, seed: int, dice: random.Random) -> dict[str, Any]:
     """What table1 and fig2 have in common; conv networks lose a tenth as much."""
     kept, seconds = METHODS[method]
     lost = (1 - kept) * (0.1 if net.startswith("conv") else 1)
     dense = NETS[net] + dice.uniform(-0.2, 0.2)
     return everywhere(
         net,
+        kind=kind,
         method=method,
         seed=seed,
         sparsity=0.9,
@@ -62,7 +68,7 @@ def pruned(net: str, method: str, seed: int, dice: random.Random) -> dict[str, A
 
 
 def table1(dice: random.Random) -> list[dict[str, Any]]:
-    records = []
+    records: list[dict[str, Any]] = []
     for net in NETS:
         for seed in range(3):
             for method in METHODS:
@@ -73,9 +79,9 @@ def table1(dice: random.Random) -> list[dict[str, Any]]:
                         "reason": "stopped after 600 s",
                         "failure": "budget",
                     }
-                    records.append(pruned(net, method, seed, dice) | failed)
+                    records.append(pruned("table1", net, method, seed, dice) | failed)
                     continue
-                cell = pruned(net, method, seed, dice)
+                cell = pruned("table1", net, method, seed, dice)
                 lost = cell["dense_accuracy"] - cell["accuracy"]
                 epochs = round(lost / 3, 2)
                 records.append(
@@ -97,7 +103,7 @@ def fig2(dice: random.Random) -> list[dict[str, Any]]:
             for method in METHODS:
                 if (net, method) == ("conv-cifar", "exact-obs"):
                     continue
-                cell = pruned(net, method, seed, dice) | {"refine": False, "refine_seconds": 0.0}
+                cell = pruned("fig2", net, method, seed, dice) | {"refine": False, "refine_seconds": 0.0}
                 better = cell["dense_accuracy"] - 0.4 * (cell["dense_accuracy"] - cell["accuracy"])
                 records += [
                     cell,
@@ -114,6 +120,7 @@ def layer_cells(
     return [
         everywhere(
             net,
+            kind="fig3b" if net == "conv-cifar" else "fig3a",
             seed=seed,
             layer=f"conv{depth}",
             depth=depth,
@@ -135,6 +142,7 @@ def k_cells(dice: random.Random, slope: float = 0.03, networks: int = 10) -> lis
     return [
         everywhere(
             "conv-cifar",
+            kind="fig3c",
             k=k,
             network=number,
             layer="conv1",
@@ -149,8 +157,13 @@ def k_cells(dice: random.Random, slope: float = 0.03, networks: int = 10) -> lis
 
 
 def write(path: Path, records: list[dict[str, Any]]) -> None:
+    """Write records with their keys; what has no kind is of the experiment that the folder is named after."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    lines = []
+    for record in records:
+        key = {name: record[name] for name in KEY if name in record}
+        lines.append(json.dumps({"kind": path.parent.name.partition("-")[0], "key": key, **record}) + "\n")
+    path.write_text("".join(lines), encoding="utf-8")
 
 
 def results(folder: Path) -> Path:

@@ -10,16 +10,18 @@ from pathlib import Path
 import pytest
 
 from feta.errors import ConfigError
-from feta_lab import bench as benching
 from feta_lab import data as datasets
 from feta_lab import networks, store
-from feta_lab.bench import Bench, floor_seconds, parse_method, run_bench, table
 from feta_lab.bench_report import bench_page, method_order, sparsity_charts, time_charts, verdicts
+from feta_lab.experiments import pruning, run
+from feta_lab.experiments.bench import Bench, floor_seconds, table
+from feta_lab.experiments.plan import parse_method
+from feta_lab.experiments.zoo import network_path
 from feta_lab.page import write
 from feta_lab.records import read
-from feta_lab.zoo import network_path
 
 ROOT = Path(__file__).parents[2]
+SMALL = {"methods": "threshold", "seeds": 1, "compensate": "false", "sparsity": "0.9"}
 
 
 @pytest.fixture(scope="module")
@@ -36,98 +38,73 @@ def folder(tmp_path_factory):
     return folder
 
 
-def plan(folder, **changes):
-    settings = {
-        "nets": ("dense-mnist",),
-        "methods": ("feta", "threshold", "feta:quality=fast", "exact-obs:max-cost=1"),
-        "sparsities": (0.9, 0.98),
-        "seeds": 2,
-        "samples": 300,
-        "data": "mnist-mini",
-        "networks": folder,
-    }
-    return Bench(**{**settings, **changes})
+@pytest.fixture(scope="module")
+def bench(folder):
+    """Run the benchmark into a folder."""
+
+    def runner(out, name="bench", **changes):
+        common = {"nets": "dense-mnist", "samples": 300, "data": "mnist-mini", "device": "cpu"}
+        return run(name, **{**common, "networks": folder, "out": out, **changes}).records
+
+    return runner
 
 
 @pytest.fixture(scope="module")
-def cells(folder, tmp_path_factory):
-    return run_bench(plan(folder), tmp_path_factory.mktemp("records") / "records.jsonl")
+def cells(bench, tmp_path_factory):
+    methods = "feta,threshold,feta:quality=fast,exact-obs:max-cost=1"
+    return bench(tmp_path_factory.mktemp("records"), methods=methods, sparsity="0.9,0.98", seeds=2)
 
 
-def test_every_cell_once(cells):
+def test_every_cell_once_and_methods_interleaved(cells):
     assert len(cells) == 2 * 2 * 2 * 4
-    assert len({tuple(cell[key] for key in benching.KEY) for cell in cells}) == len(cells)
-    named = (
-        "net",
-        "method",
-        "sparsity",
-        "seed",
-        "compensate",
-        "accuracy",
-        "dense_accuracy",
-        "relative_error",
-    )
+    assert len({json.dumps(cell["key"]) for cell in cells}) == len(cells)
+    assert len({cell["method"] for cell in cells[:4]}) == 4
+    assert all(cell["kind"] == "bench" and cell["key"].items() <= cell.items() for cell in cells)
+    assert all(cell["floor_seconds"] > 0 and cell["dense_accuracy"] > 0 and cell["timed"] for cell in cells)
+
+
+def test_counts_are_exact_and_refusals_have_reasons(cells):
     for cell in cells:
-        assert all(key in cell for key in (*named, "seconds", "floor_seconds", "environment"))
+        if cell["method"].startswith("exact-obs"):
+            assert cell["accuracy"] is None
+            assert "max_cost" in cell["reason"]
+        else:
+            share = 1 - cell["sparsity"]
+            assert cell["nonzeros"] == [round(share * 784 * 60), round(share * 60 * 60)]
+            assert len(cell["relative_error"]) == 2
 
 
-def test_what_cannot_be_done_is_a_cell_with_its_reason(cells):
-    refused = [cell for cell in cells if cell["method"].startswith("exact-obs")]
-    assert refused
-    assert all(cell["accuracy"] is None and "max_cost" in cell["reason"] for cell in refused)
+def test_a_second_run_adds_only_what_is_missing(bench, tmp_path, monkeypatch):
+    first = bench(tmp_path, **SMALL)
+    with monkeypatch.context() as patch:
+        patch.setattr(pruning, "prune", lambda *a, **k: pytest.fail("ran again"))
+        assert bench(tmp_path, **SMALL) == first
+    (more,) = bench(tmp_path, **SMALL | {"samples": 200})
+    assert more["samples"] == 200  # other samples are other cells
+    (shared,) = bench(tmp_path, **SMALL, allocation="erk")
+    assert shared["nonzeros"] != first[0]["nonzeros"]
+    assert sum(shared["nonzeros"]) == sum(first[0]["nonzeros"])
+    assert len(read(tmp_path / "records.jsonl")) == 3
 
 
-def test_exact_counts(cells):
-    for cell in cells:
-        if cell["accuracy"] is not None:
-            shares = 1 - cell["sparsity"]
-            assert cell["nonzeros"] == [round(shares * 784 * 60), round(shares * 60 * 60)]
-
-
-def test_a_second_run_adds_only_what_is_missing(folder, tmp_path, monkeypatch):
-    records = tmp_path / "records.jsonl"
-    small = plan(folder, methods=("threshold",), seeds=1, compensate=(False,))
-    first = run_bench(small, records)
-    calls = []
-    monkeypatch.setattr(benching, "prune", lambda *a, **k: calls.append(a) or pytest.fail("ran again"))
-    assert run_bench(small, records) == first
-    assert not calls
-    monkeypatch.undo()
-    more = run_bench(plan(folder, methods=("threshold",), seeds=1, compensate=(False,), samples=200), records)
-    assert {cell["samples"] for cell in more} == {200}  # other samples are other cells
-    assert len(read(records)) == 4
-
-
-def test_allocations_are_cells_of_their_own_and_old_records_are_uniform(folder, tmp_path):
-    records = tmp_path / "records.jsonl"
-    small = {"methods": ("threshold",), "sparsities": (0.9,), "seeds": 1, "compensate": (False,)}
-    (uniform,) = run_bench(plan(folder, **small), records)
-    old = {key: value for key, value in uniform.items() if not key.startswith("allocation")}
-    records.write_text(json.dumps(old) + "\n", encoding="utf-8")
-    (again,) = run_bench(plan(folder, **small), records)
-    assert again == old
-    (shared,) = run_bench(plan(folder, **small, allocation="erk"), records)
-    assert shared["allocation"] == "erk"
-    assert shared["nonzeros"] != uniform["nonzeros"]
-    assert sum(shared["nonzeros"]) == sum(uniform["nonzeros"])
-    with pytest.raises(ConfigError, match="unknown allocation 'erc'; did you mean 'erk'"):
-        plan(folder, allocation="erc")
-
-
-def test_records_of_other_experiments_are_left_alone(folder, tmp_path):
-    path = tmp_path / "records.jsonl"
-    path.write_text('{"net": "dense-mnist", "seed": 0, "layer": "fc1", "accuracy": 90.0}\n')
-    small = plan(folder, methods=("threshold",), sparsities=(0.9,), seeds=1, compensate=(False,))
-    assert len(run_bench(small, path)) == 1
-    assert len(path.read_text().splitlines()) == 2
+def test_variants_of_the_benchmark(bench, tmp_path):
+    """Allocations side by side, timing in rounds, and many cells at once."""
+    small = {name: value for name, value in SMALL.items() if name != "compensate"}
+    found = bench(tmp_path, "allocation", **small, allocation="uniform,erk", layers="fc1")
+    assert [(r["kind"], r["allocation"], r["compensate"]) for r in found] == [
+        ("allocation", "uniform", True), ("allocation", "erk", True),
+    ]  # fmt: skip
+    assert [len(record["nonzeros"]) for record in found] == [1, 1]
+    rounds = bench(tmp_path, "timing", methods="threshold")
+    assert [(r["kind"], r["round"], r["timed"]) for r in rounds] == [("timing", n, True) for n in (0, 1)]
+    assert all(not r["timed"] for r in bench(tmp_path, **SMALL | {"sparsity": "0.9,0.95"}, jobs=2))
 
 
 def test_floor_is_a_time_and_leaves_no_hook(folder):
-    network = store.load(network_path(folder, "dense-mnist", 0, "mnist-mini"))
+    model = store.load(network_path(folder, "dense-mnist", 0, "mnist-mini")).model
     data = datasets.load("mnist-mini")
-    images = data.normalisation.apply(data.test.images, "cpu")
-    assert floor_seconds(network, images, 500, 0) > 0
-    assert not any(module._forward_pre_hooks for module in network.model.modules())
+    assert floor_seconds(model, data.normalisation.apply(data.test.images, "cpu"), 500, 0) > 0
+    assert not any(module._forward_pre_hooks for module in model.modules())
 
 
 def test_table_uses_the_seeds_all_methods_share(cells):
@@ -137,6 +114,16 @@ def test_table_uses_the_seeds_all_methods_share(cells):
     assert rows["threshold", 0.98, False]["seeds"] == 2
     first = next(c for c in cells if c["method"] == "threshold" and c["sparsity"] == 0.9 and c["seed"] == 0)
     assert rows["threshold", 0.9, False]["accuracy"] == first["accuracy"]
+    assert "max_cost" in rows["exact-obs:max-cost=1", 0.9, False]["reason"]
+
+
+def test_accuracies_are_means_and_seconds_are_medians(cells):
+    three = [
+        {**cells[0], "seed": seed, "accuracy": value, "seconds": value, "floor_seconds": value}
+        for seed, value in enumerate((1.0, 2.0, 9.0))
+    ]
+    (row,) = table(three)
+    assert (row["accuracy"], row["seconds"], row["floor"]) == (4.0, 2.0, 2.0)
 
 
 def test_verdicts_do_not_count_our_own_variants_as_rivals(cells):
@@ -153,11 +140,17 @@ def test_labels():
 
 @pytest.mark.parametrize(
     "change",
-    [{"nets": ("dense-mnst",)}, {"methods": ("alp",)}, {"methods": ("feta:qality=best",)}, {"seeds": 0}],
+    [
+        {"nets": ("dense-mnst",)},
+        {"methods": ("alp",)},
+        {"methods": ("feta:qality=best",)},
+        {"seeds": 0},
+        {"allocation": ("erc",)},
+    ],
 )
-def test_bad_plans(folder, change):
+def test_bad_plans(change):
     with pytest.raises(ConfigError):
-        plan(folder, **change)
+        Bench(**change)
 
 
 def test_charts_and_page(cells):

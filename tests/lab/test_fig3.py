@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,16 +13,15 @@ from feta.errors import ConfigError, ModelError
 from feta_lab import data as datasets
 from feta_lab import networks, store
 from feta_lab.ensemble import train_together
+from feta_lab.experiments import EXPERIMENTS, fig3c, subject
+from feta_lab.experiments import run as run_experiment
+from feta_lab.experiments.dimensions import dimension_of, layer_inputs
+from feta_lab.experiments.fig3c import Fig3c
+from feta_lab.experiments.zoo import network_path, trained
 from feta_lab.judge import accuracy
 from feta_lab.projection import fit_basis
 from feta_lab.records import read
-from feta_lab.reproduce import EXPERIMENTS, fig3_layers, fig3c, reproduce
-from feta_lab.reproduce.dimensions import dimension_of, layer_inputs
-from feta_lab.reproduce.fig3c import Fig3c
-from feta_lab.reproduce.plan import load_plan
-from feta_lab.zoo import network_path
 
-ROOT = Path(__file__).parents[2]
 TINY = networks.Preset("tiny", "2C3-MP4-3C3-MP2-6FC-10SM", "mnist-mini")
 LAYERS = {
     "net": "tiny", "seed": 0, "depth": 1, "layers": 3, "sparsity": 0.0, "data_name": "mnist-mini", "device": "cpu",
@@ -44,15 +42,13 @@ def few():
 def small(few, monkeypatch):
     monkeypatch.setitem(networks.PRESETS, "tiny", TINY)
     monkeypatch.setattr(datasets, "load", lambda name, data_dir=None: few)
-    for module in (fig3_layers, fig3c):
-        for name in ("_subject", "_dimensions", "_data", "_basis", "_crew"):
-            if hasattr(module, name):
-                getattr(module, name).cache_clear()
+    for cached in (subject._subject, subject.load_data, fig3c._basis, fig3c._crew):
+        cached.cache_clear()
 
 
 def run(name, folder, **changes):
     options = {"quick": True, "nets": "tiny", "networks": folder / "networks", "out": folder / name}
-    return reproduce(name, device="cpu", **options, **changes)
+    return run_experiment(name, device="cpu", **options, **changes)
 
 
 def thresholded(model, layer, share):
@@ -70,6 +66,7 @@ def thresholded(model, layer, share):
 
 @pytest.mark.parametrize("name", ["fig3a", "fig3b"])
 def test_a_record_per_layer_and_sparsity(few, name, tmp_path):
+    trained("tiny", 0, tmp_path / "networks", epochs=1)  # here: other processes do not know the network
     done = run(name, tmp_path, sparsity="0,0.5,0.95", samples=200)
     assert read(done.path) == done.records
     keys = [(r["layer"], r["depth"], r["sparsity"]) for r in done.records]
@@ -90,28 +87,7 @@ def test_a_record_per_layer_and_sparsity(few, name, tmp_path):
         assert record["intrinsic_dimension_maps"] > 0
     per_layer = {(r["layer"], r["intrinsic_dimension"], r["intrinsic_dimension_maps"]) for r in done.records}
     assert len(per_layer) == 3
-    assert "conv2" in str(done.table)
-
-
-def test_layers_resume(tmp_path, monkeypatch):
-    first = run("fig3a", tmp_path, samples=100)
-    lines = first.path.read_text().splitlines(keepends=True)
-    first.path.write_text("".join(lines[:-1]))
-    pruned = []
-    prune = fig3_layers.prune
-    monkeypatch.setattr(
-        fig3_layers, "prune", lambda *given, **o: pruned.append(o["layers"]) or prune(*given, **o)
-    )
-    assert run("fig3a", tmp_path, samples=100).records == first.records
-    assert pruned == [["fc1"]]
-
-
-def test_networks_are_trained_as_in_the_paper_by_default(tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr(fig3_layers, "train_networks", lambda plan, tell: asked.append(plan))
-    plan = fig3_layers.Fig3Layers()
-    fig3_layers.train(plan, lambda text: None)
-    assert asked == [plan]
+    assert "conv2" in done.table
 
 
 # Principal components
@@ -187,12 +163,6 @@ def test_training_that_fails_is_recorded_once_per_cell(tmp_path, monkeypatch):
         assert record["reason"] == "training must keep a finite loss, got nan"
 
 
-def test_recipes_are_not_mixed(tmp_path):
-    run("fig3c", tmp_path, **{**COMPONENTS, "components": (2,)})
-    with pytest.raises(ConfigError, match="must hold networks of one recipe"):
-        run("fig3c", tmp_path, **{**COMPONENTS, "epochs": 2})
-
-
 # Inputs of layers
 
 
@@ -221,14 +191,8 @@ def test_dimension_of():
 # Plans
 
 
-@pytest.mark.parametrize("name", ["fig3a", "fig3b", "fig3c"])
-def test_the_full_configuration_is_the_default(name):
-    kind = EXPERIMENTS[name].plan
-    assert load_plan(kind, name, ROOT / "configs" / f"{name}.toml", {}) == kind()
-
-
 def test_the_grids_are_the_papers():
-    cells = {name: EXPERIMENTS[name].cells(EXPERIMENTS[name].plan()) for name in ("fig3a", "fig3b", "fig3c")}
+    cells = {name: EXPERIMENTS[name]().cells() for name in ("fig3a", "fig3b", "fig3c")}
     assert {len(fig) for fig in cells.values()} == {3 * 4 * 12, 3 * 8 * 12, 7 * 10 * 12}
     assert {cell["layer"] for cell in cells["fig3b"]} == {f"conv{i}" for i in range(1, 7)} | {"fc1", "fc2"}
     assert {cell["k"] for cell in cells["fig3c"]} == set(range(50, 351, 50))
@@ -248,9 +212,3 @@ def test_the_grids_are_the_papers():
 def test_bad_plans(changes, message):
     with pytest.raises(ConfigError, match=message):
         Fig3c(**changes)
-
-
-def test_components_as_text():
-    assert load_plan(Fig3c, "fig3c", None, {"components": "50, 100"}).components == (50, 100)
-    with pytest.raises(ConfigError, match="components must be of type int, got 'fifty'"):
-        load_plan(Fig3c, "fig3c", None, {"components": "fifty"})

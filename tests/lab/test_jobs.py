@@ -8,10 +8,7 @@ import pytest
 import torch
 
 from feta.errors import ConfigError
-from feta.masks import masks_of
-from feta.tuning.retrain import Retraining
-from feta_lab import store
-from feta_lab.jobs import dense_validation, prune_network, retrain_network
+from feta_lab.jobs import prune_network
 from feta_lab.judge import judge
 from feta_lab.training import Training, train
 
@@ -49,8 +46,8 @@ def test_without_data_nothing_is_judged(network):
 
 
 def test_options_of_the_engine_are_passed_on(network, tiny_data):
-    with pytest.raises(ConfigError, match="unknown mode 'sideways'"):
-        prune_network(network, tiny_data, 0.5, "threshold", mode="sideways")
+    with pytest.raises(ConfigError, match="unknown allocation 'sideways'"):
+        prune_network(network, tiny_data, 0.5, "threshold", allocation="sideways")
     _, summary = prune_network(network, tiny_data, 0.5, "threshold", layers=["softmax"])
     assert [layer["name"] for layer in summary["layers"]] == ["softmax"]
 
@@ -61,32 +58,3 @@ def test_refinement_is_a_stage_of_its_own(network, tiny_data):
     assert summary["refinement"]["loss_after"] < summary["refinement"]["loss_before"]
     assert pruned.info.pruning["refinement"] == {"passes": 3.0, "loss": "kl"}
     assert prune_network(network, tiny_data, 0.75, "threshold")[1]["refinement"] is None
-
-
-def test_retraining_comes_back_to_what_the_file_remembers(network, tiny_data, tmp_path):
-    pruned, summary = prune_network(network, tiny_data, 0.9, "threshold")
-    store.save(pruned, tmp_path / "pruned.safetensors")
-    pruned = store.load(tmp_path / "pruned.safetensors")
-    assert dense_validation(pruned) == summary["accuracy"]["dense"]["validation"]
-    before = {name: t.clone() for name, t in pruned.model.state_dict().items()}
-    settings = Retraining(max_epochs=3, tolerance=3, learning_rate=0.05)
-    retrained, result = retrain_network(pruned, tiny_data, settings=settings)
-    assert json.loads(json.dumps(result)) == result
-    assert result["goal"] == dense_validation(pruned)
-    assert result["recovered"] is True
-    assert result["start"] == result["accuracy"]["pruned"]["validation"]
-    assert result["accuracy"]["retrained"] == judge(retrained.model, tiny_data) == retrained.info.accuracy
-    assert result["accuracy"]["retrained"]["validation"] == pytest.approx(result["history"][-1][2])
-    assert retrained.info.pruning["method"] == "threshold"
-    assert retrained.info.pruning["retraining"]["epochs"] == result["epochs"]
-    assert all(torch.equal(pruned.model.state_dict()[name], t) for name, t in before.items())
-    found = masks_of(retrained.model)
-    assert all(torch.equal(found[name], mask) for name, mask in masks_of(pruned.model).items())
-
-
-def test_a_goal_that_is_given_and_none_at_all(network, tiny_data):
-    assert dense_validation(network) is None
-    _, summary = retrain_network(network, tiny_data, max_epochs=1)
-    assert (summary["goal"], summary["recovered"]) == (None, None)
-    _, summary = retrain_network(network, tiny_data, max_epochs=1, goal=1.0)
-    assert (summary["goal"], summary["stopped"], summary["epochs"]) == (1.0, "recovered", 0.0)

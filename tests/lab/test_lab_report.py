@@ -33,6 +33,7 @@ def made(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> report.Repor
 
 def bench_record(**fields: object) -> dict[str, object]:
     cell = {
+        "kind": "bench",
         "method": "feta",
         "seed": 0,
         "sparsity": 0.9,
@@ -72,14 +73,14 @@ def test_one_source_per_network(tmp_path: Path) -> None:
     assert (names, sorted(r["method"] for r in records)) == ("many", ["alps", "feta"])
     records, names = unretrained(gather(tmp_path), ("feta", "lobs"), timed=True)
     assert (names, [(r["method"], r["prune_seconds"]) for r in records]) == ("few", [("feta", 2.0)])
-    figure = [bench_record(refine=False, prune_seconds=1.0), bench_record(refine=True, prune_seconds=1.0)]
+    figure = [bench_record(kind="fig2", refine=on, prune_seconds=1.0) for on in (False, True)]
     handmade.write(tmp_path / "fig2" / "records.jsonl", figure)
     records, names = unretrained(gather(tmp_path))
     assert (names, [r["refine"] for r in records]) == ("fig2", [False])
 
 
 def fig2_cells(**fields: object) -> list[dict[str, object]]:
-    cell = {"prune_seconds": 1.0, "refine": False, "passes": None, "samples": None}
+    cell = {"kind": "fig2", "prune_seconds": 1.0, "refine": False, "passes": None, "samples": None}
     return [bench_record(seed=seed, **{**cell, **fields}) for seed in range(3)]
 
 
@@ -154,16 +155,21 @@ def test_records_tell_their_kind_in_a_folder_of_any_name(tmp_path: Path) -> None
     table1 = [{**cell, "max_epochs": 30, "tolerance": 0.1} for cell in handmade.table1(dice)]
     handmade.write(tmp_path / "b1" / "records.jsonl", [*table1, *handmade.fig2(dice)])  # one --out for both
     handmade.write(tmp_path / "layers" / "records.jsonl", handmade.layer_cells("conv-mnist", 4, dice))
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "records.jsonl").write_text('{"net": "dense-mnist", "refine": true}\n')
     handmade.write(tmp_path / "fig3b" / "records.jsonl", handmade.layer_cells("conv-cifar", 8, dice))
     handmade.write(tmp_path / "components" / "records.jsonl", handmade.k_cells(dice))
-    kinds = [(source.name, source.kind) for source in gather(tmp_path).sources]
+    found = gather(tmp_path)
+    kinds = [(source.name, source.kind) for source in found.sources]
     assert kinds == [
         ("b1", "table1"), ("b1", "fig2"), ("components", "fig3c"), ("fig3b", "fig3b"), ("layers", "fig3a"),
     ]  # fmt: skip
     assert report.build(tmp_path).sources["b1"] == 162 + 318
+    (old,) = found.passed_over  # a record without a kind is not guessed at
+    assert (old.folder, old.records) == ("old", 1)
 
 
-TABLE1 = handmade.table1(handmade.random.Random(0))[0]
+TABLE1 = {**handmade.table1(handmade.random.Random(0))[0], "key": {"net": "dense-mnist"}}
 WITHOUT = {name: value for name, value in TABLE1.items() if name != "retrained_accuracy"}
 
 
@@ -178,7 +184,7 @@ WITHOUT = {name: value for name, value in TABLE1.items() if name != "retrained_a
         (json.dumps(TABLE1 | {"sparsity": None}), "sparsity must be a finite number, got None"),
         (json.dumps(TABLE1 | {"seed": 0.5}), "seed must be a whole number, got 0.5"),
         (json.dumps(TABLE1 | {"net": 7}), "net must be a text, got 7"),
-        (json.dumps(TABLE1 | {"samples": {}}), "samples must be a single value, got {}"),
+        (json.dumps(TABLE1 | {"key": 7}), "key must be an object, got 7"),
         (json.dumps(TABLE1 | {"relative_error": ["x"]}), "relative_error must be finite numbers"),
         (json.dumps(TABLE1 | {"environment": "here"}), "environment must be an object"),
         (json.dumps(TABLE1 | {"refine": 1}), "refine must be true or false, got 1"),
@@ -196,7 +202,7 @@ def test_a_broken_record_is_named(tmp_path: Path, line: str, message: str) -> No
 
 
 def test_a_failed_cell_needs_no_results(tmp_path: Path) -> None:
-    handmade.write(tmp_path / "table1" / "records.jsonl", [TABLE1, WITHOUT | {"accuracy": None, "seed": 1}])
+    handmade.write(tmp_path / "table1" / "records.jsonl", [TABLE1, WITHOUT | {"accuracy": None, "key": {}}])
     assert report.build(tmp_path).sources == {"table1": 2}
 
 

@@ -134,13 +134,13 @@ def checked(solution: LayerSolution, problem: LayerProblem, pruner: Pruner, coun
     for label, got, like in (("U", solution.U, problem.W), ("bias", solution.bias, problem.bias)):
         _check_tensor(pruner.name, label, got, like)
     kept = int(torch.count_nonzero(solution.U))
-    if kept > count:
+    if kept > count and pruner.needs.count != "own":
         raise ModelError(f"method '{pruner.name}' must keep at most {count} weights, got {kept}")
     # A weight that was zero before may stay zero, whoever keeps it.
     promised = min(count, int(torch.count_nonzero(problem.W)))
     if promised > 0 and kept == 0:
         raise ModelError(f"method '{pruner.name}' must not give zeros alone where {count} weights may stay")
-    if pruner.needs.exact and kept < promised:
+    if pruner.needs.count == "exact" and kept < promised:
         raise ModelError(f"method '{pruner.name}' must keep exactly {promised} weights, got {kept}")
     return solution
 

@@ -9,7 +9,7 @@ search for lambda, the exact count, and the refit on the support, which undoes w
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -75,7 +75,8 @@ class FetaSvrg:
     @property
     def needs(self) -> Needs:
         # Groups leave as a whole, so as many stay as fit; a given strength promises no count at all.
-        return Needs("many", seed=True, exact=self.strength is None and not self._penalty.grouped)
+        count: Literal["exact", "most", "own"] = "most" if self._penalty.grouped else "exact"
+        return Needs("many", seed=True, count=count if self.strength is None else "own")
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
         W, keep = problem.W, target.count(problem.W.numel())

@@ -69,7 +69,7 @@ class NetTrim:
     @property
     def needs(self) -> Needs:
         # The program knows no sparsity: at a given epsilon as many weights stay as its solution has.
-        return Needs("many", exact=self.epsilon is None)
+        return Needs("many", count="exact" if self.epsilon is None else "own")
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
         keep = target.count(problem.W.numel())

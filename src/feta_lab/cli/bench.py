@@ -2,93 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from feta.cli.console import err, out, print_json, print_table, resolve_device
-from feta.cli.options import DataDir, Device, Json, MaybeWhole, Whole
+from feta.cli.console import err, out, print_json
+from feta.cli.options import Json
 from feta.errors import ConfigError
+from feta_lab.cli.reproduce import Settings
 
 
 def bench(
     *,
-    nets: str | None = None,
-    methods: str | None = None,
-    sparsity: str = "0.8,0.9,0.95,0.98",
-    seeds: Whole = 3,
+    settings: Settings | None = None,
     compensate: Literal["on", "off", "both"] = "both",
     allocation: str = "uniform",
-    samples: MaybeWhole = None,
-    data: str | None = None,
-    device: Device = None,
-    data_dir: DataDir = None,
     output: Annotated[
         Path, Parameter(name=("--output", "-o"), help="Folder for records, figures and page.")
     ] = Path("results/bench"),
-    networks: Annotated[Path, Parameter(help="Folder of trained networks; missing ones are trained.")] = Path(
-        "results/networks"
-    ),
     json: Json = False,
 ) -> None:
     """Compare the methods: same networks, calibration rows, splits and threads; cells already recorded are kept.
 
     Parameters
     ----------
-    nets
-        Presets, separated by commas; by default the dense ones of the paper.
-    methods
-        Names, separated by commas; by default all. With options: feta:quality=best, feta-svrg:debias=false.
-    sparsity
-        Shares of zeros, separated by commas.
-    seeds
-        Networks per preset.
     compensate
         With or without a refit of the layer after the last pruned one, for every method alike.
     allocation
         How the budget is shared over layers, for every method alike: see `feta prune --help`.
-    samples
-        Calibration samples; by default the whole training set.
-    data
-        A data set instead of the presets' own (mnist-mini needs no download).
     """
-    from feta.sparsity import check_share
-    from feta_lab.bench import Bench, run_bench, table
     from feta_lab.bench_report import bench_page, method_order, sparsity_charts, time_charts, verdicts
+    from feta_lab.experiments import run
+    from feta_lab.experiments.bench import table
     from feta_lab.page import write
     from feta_lab.plots import save_figure
 
-    try:
-        shares = tuple(check_share(float(part), "--sparsity") for part in sparsity.split(","))
-    except ValueError as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(
-            f"--sparsity must be numbers in [0, 1) separated by commas, got '{sparsity}'"
-        ) from None
-    defaults = Bench()
-    plan = Bench(
-        nets=tuple(nets.split(",")) if nets else defaults.nets,
-        methods=tuple(methods.split(",")) if methods else defaults.methods,
-        sparsities=shares,
-        seeds=seeds,
-        compensate={"on": (True,), "off": (False,), "both": (False, True)}[compensate],
-        allocation=allocation,
-        samples=samples,
-        data=data,
-        device=resolve_device(device),
-        data_dir=data_dir,
-        networks=networks,
-    )
+    chosen = {"on": (True,), "off": (False,), "both": (False, True)}[compensate]
+    given = asdict(settings or Settings()) | {"compensate": chosen, "allocation": allocation, "out": output}
     with err().status("starting") as status:
-        cells = run_bench(plan, output / "records.jsonl", status.update)
+        done = run("bench", tell=status.update, **given)
+    cells = done.records
     write(output / "report.html", bench_page(cells))
-    rows = table(cells)
-    order = method_order(cells)
+    rows, order = table(cells), method_order(cells)
+    shares = sorted({row["sparsity"] for row in rows})
     try:
-        for on in plan.compensate:
+        for on in chosen:
             stem = "compensated" if on else "plain"
             save_figure(sparsity_charts(rows, on), output / f"sparsity-{stem}", order=order)
             timed = time_charts(rows, on, shares[len(shares) // 2])
@@ -97,25 +57,10 @@ def bench(
     except ConfigError as missing:
         err().print(f"no figures: {missing}")
     if json:
-        print_json(
-            {
-                "environment": cells[0]["environment"],
-                "cells": [{k: v for k, v in c.items() if k != "environment"} for c in cells],
-            }
-        )
+        shown = [{name: value for name, value in cell.items() if name != "environment"} for cell in cells]
+        print_json({"environment": cells[0]["environment"], "cells": shown})
         return
-    columns = ("net", "sparsity", "method", "test accuracy", "relative error", "seconds", "floor")
-    for on in plan.compensate:
-        title = "with compensation" if on else "without compensation"
-        print_table(title, columns, [_line(row) for row in rows if row["compensate"] == on])
+    out().print(done.table)
     for claim, verdict in verdicts(rows):
         out().print(f"{claim}: {verdict}")
     out().print(f"written: {output / 'report.html'}")
-
-
-def _line(row: Mapping[str, Any]) -> tuple[str, ...]:
-    cell = (row["net"], f"{100 * row['sparsity']:g} %", row["method"])
-    if not row["seeds"]:
-        return (*cell, "–", "–", "–", "–")
-    times = (f"{row['seconds']:.2f}", f"{row['floor']:.2f}")
-    return (*cell, f"{row['accuracy']:.2f} %", f"{row['relative_error']:.4f}", *times)

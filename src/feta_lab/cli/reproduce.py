@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -11,37 +12,61 @@ from feta.cli.console import err, out, print_json
 from feta.cli.options import DataDir, Device, Json, MaybeWhole
 from feta.errors import FetaError
 
-Flag = Parameter(negative="")
+
+@Parameter(name="*")
+@dataclass
+class Settings:
+    """What `feta reproduce` and `feta bench` have in common."""
+
+    nets: str | None = None
+    """Presets, separated by commas; by default those of the experiment."""
+    methods: str | None = None
+    """Names, separated by commas; by default all. With options: feta:quality=best, feta:solver=svrg+debias=false."""
+    seeds: MaybeWhole = None
+    """Networks per preset; by default 3."""
+    sparsity: str | None = None
+    """Shares of zeros, separated by commas."""
+    samples: MaybeWhole = None
+    """Calibration samples; by default the whole training set."""
+    device: Device = None
+    data: str | None = None
+    """A data set instead of the presets' own (mnist-mini needs no download)."""
+    data_dir: DataDir = None
+    networks: Path | None = None
+    """Folder of trained networks, by default results/networks; missing ones are trained."""
+    resume: bool | None = None
+    """Keep the cells that are recorded already. With --no-resume they are run again."""
+    jobs: MaybeWhole = None
+    """Processes for training networks and for cells whose time does not matter."""
+    cell_budget: float | None = None
+    """Seconds after which a cell is stopped and recorded as such."""
+
+
+@Parameter(name="*")
+@dataclass
+class PaperSettings(Settings):
+    """What only some experiments have; the others refuse it."""
+
+    epochs: MaybeWhole = None
+    """Of retraining, at the most; in Figure 3 of training networks."""
+    batch_size: MaybeWhole = None
+    """Of that training."""
+    learning_rate: float | None = None
+    """Of that training; in Figure 3c at its peak."""
+    components: str | None = None
+    """How many principal components images are projected on (fig3c), separated by commas."""
+    keep: Path | None = None
+    """Folder of pruned networks; table1 and fig2 then prune each one once."""
 
 
 def reproduce(
     experiment: str,
     /,
     *,
-    nets: str | None = None,
-    methods: str | None = None,
-    seeds: MaybeWhole = None,
-    sparsity: str | None = None,
-    samples: MaybeWhole = None,
-    epochs: MaybeWhole = None,
-    batch_size: MaybeWhole = None,
-    learning_rate: float | None = None,
-    components: str | None = None,
-    device: Device = None,
-    data: str | None = None,
-    data_dir: DataDir = None,
-    networks: Annotated[
-        Path | None, Parameter(help="Folder of trained networks; missing ones are trained.")
-    ] = None,
-    keep: Annotated[
-        Path | None, Parameter(help="Folder of pruned networks; table1 and fig2 then prune each one once.")
-    ] = None,
+    settings: PaperSettings | None = None,
     out_: Annotated[Path | None, Parameter(name=("--out", "-o"), help="Folder for the records.")] = None,
-    resume: bool | None = None,
-    jobs: MaybeWhole = None,
-    cell_budget: float | None = None,
     config: Path | None = None,
-    quick: Annotated[bool, Flag] = False,
+    quick: Annotated[bool, Parameter(negative="")] = False,
     json: Json = False,
 ) -> None:
     """Run a table or a figure of the paper, with a record per cell; a killed run goes on where it stopped.
@@ -49,65 +74,17 @@ def reproduce(
     Parameters
     ----------
     experiment
-        table1, fig2, fig3a, fig3b or fig3c.
-    nets
-        Presets, separated by commas; by default the paper's.
-    methods
-        Names, separated by commas, with options as in `feta bench`; by default all.
-    seeds
-        Networks per preset.
-    sparsity
-        Shares of zeros, separated by commas.
-    samples
-        Calibration samples; by default the whole training set.
-    epochs
-        Of retraining, at the most; in Figure 3 of training by the short recipe.
-    batch_size
-        Of that training.
-    learning_rate
-        Of that training; in Figure 3c at its peak.
-    components
-        How many principal components images are projected on (fig3c), separated by commas.
-    data
-        A data set instead of the presets' own.
-    resume
-        Keep the cells that are recorded already. With --no-resume they are run again.
-    jobs
-        Processes for training networks and for what is not timed; timed cells run one at a time.
-    cell_budget
-        Seconds after which a cell is stopped and recorded as such.
+        table1, fig2, fig3a, fig3b, fig3c, bench, allocation or timing.
     config
         TOML file with settings (see configs/); options override it.
     quick
         The same path on data that comes with feta, in a minute or two; not with --config.
     """
+    from feta_lab.experiments import run
     from feta_lab.report import build
-    from feta_lab.reproduce import reproduce as run
 
-    done = run(
-        experiment,
-        config=config,
-        quick=quick,
-        tell=err().print,
-        nets=nets,
-        methods=methods,
-        seeds=seeds,
-        sparsity=sparsity,
-        samples=samples,
-        epochs=epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        components=components,
-        device=device,
-        data=data,
-        data_dir=data_dir,
-        networks=networks,
-        keep=keep,
-        out=out_,
-        resume=resume,
-        jobs=jobs,
-        cell_budget=cell_budget,
-    )
+    given = asdict(settings or PaperSettings())
+    done = run(experiment, config=config, quick=quick, tell=err().print, out=out_, **given)
     if json:
         print_json({"records": str(done.path), "cells": done.records})
         return

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from feta_lab import page
-from feta_lab.bench import table
 from feta_lab.bench_report import bench_table, sparsity_charts
+from feta_lab.experiments.bench import table
 from feta_lab.results import Results
 from feta_lab.summaries import by_setting
 

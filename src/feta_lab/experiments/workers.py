@@ -51,9 +51,7 @@ def attempt(run_one: RunOne, cell: Cell) -> Outcome:
     """Run a cell here; whatever goes wrong in it becomes data."""
     try:
         fields = dict(run_one(cell))
-        json.dumps(
-            fields, allow_nan=False
-        )  # what cannot be recorded is a failure of the cell, not of the file
+        json.dumps(fields, allow_nan=False)  # what cannot be recorded is the cell's failure, not the file's
     except FileError as error:  # the place said no, not the method: it may be put right
         return Outcome({}, "error", str(error))
     except FetaError as error:
@@ -69,8 +67,8 @@ def run_in_workers(
     prepare: Prepare,
     *,
     jobs: int,
-    budget: float | None,
-    begins: Callable[[int], None],
+    budget: float | None = None,
+    begins: Callable[[int], None] = lambda index: None,
 ) -> Iterator[tuple[int, Outcome]]:
     """The outcome of each cell, with its number, as it is done; `jobs` at a time."""
     waiting = deque(enumerate(cells))

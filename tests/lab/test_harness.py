@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from feta.errors import ConfigError, DataError, FileError
-from feta_lab.experiments import latest, run_cells
-from feta_lab.records import append, read
+from feta_lab.experiments.harness import run_cells
+from feta_lab.records import append, latest, read
 
-FIELDS = ("name", "seed")
 CELLS = [{"name": name, "seed": seed} for seed in (0, 1) for name in ("a", "b")]
 
 
@@ -61,7 +60,11 @@ def no_data(cell):
 
 
 def run(cells, run_one, path, **options):
-    return run_cells(cells, run_one, path, key_fields=FIELDS, **options)
+    return run_cells("test", cells, run_one, path, **options)
+
+
+def entry(name, seed, **fields):
+    return {"kind": "test", "key": {"name": name, "seed": seed}, "name": name, "seed": seed, **fields}
 
 
 @pytest.fixture
@@ -74,9 +77,10 @@ def test_a_record_per_cell_in_order(path, tmp_path):
     records = run(CELLS, functools.partial(count, tmp_path / "log"), path, tell=told.append)
     assert [(r["name"], r["seed"]) for r in records] == [(c["name"], c["seed"]) for c in CELLS]
     assert read(path) == records
-    assert all(r["timed"] is True and r["environment"]["torch"] for r in records)
+    assert all(r["timed"] is True and r["environment"]["commit"] for r in records)
+    assert [(r["kind"], r["key"]) for r in records] == [("test", cell) for cell in CELLS]
     assert [r["accuracy"] for r in records] == [90.0, 90.0, 91.0, 91.0]
-    assert told == ["1/4 a, 0", "2/4 b, 0", "3/4 a, 1", "4/4 b, 1"]
+    assert told == ["1/4 seed 0", "2/4 seed 0", "3/4 seed 1", "4/4 seed 1"]
 
 
 def test_recorded_cells_are_not_run_again(path, tmp_path):
@@ -90,35 +94,36 @@ def test_recorded_cells_are_not_run_again(path, tmp_path):
 
 
 def test_without_resume_every_cell_runs_and_its_last_record_counts(path, tmp_path):
-    append(path, {"name": "c", "seed": 0, "accuracy": 1.0})
-    append(path, {"name": "a", "seed": 0, "accuracy": 2.0})
+    append(path, entry("c", 0, accuracy=1.0))
+    append(path, entry("a", 0, accuracy=2.0))
+    append(path, {"name": "a", "seed": 0})  # of no kind, and so of no cell
     records = run(CELLS, functools.partial(count, tmp_path / "log"), path, resume=False)
     assert runs(tmp_path / "log") == ["a0", "b0", "a1", "b1"]
-    assert len(read(path)) == 6  # nothing is rewritten: another command may be adding to the file
-    first, *others = latest(read(path), FIELDS)
-    assert first == {"name": "c", "seed": 0, "accuracy": 1.0}
+    assert len(read(path)) == 7  # nothing is rewritten: another command may be adding to the file
+    first, *others = latest(read(path)).values()
+    assert first == entry("c", 0, accuracy=1.0)
     assert others == records
 
 
 def test_two_commands_that_share_a_file_lose_nothing(path):
     cells = [{"name": name, "seed": seed} for name in ("a", "b") for seed in range(60)]
     for cell in cells:
-        append(path, {**cell, "accuracy": None, "failure": "error"})
+        append(path, entry(**cell, accuracy=None, failure="error"))
     script = """
 import sys
 from pathlib import Path
-from feta_lab.experiments import run_cells
+from feta_lab.experiments.harness import run_cells
 path, name = Path(sys.argv[1]), sys.argv[2]
 cells = [{"name": name, "seed": seed} for seed in range(60)]
 path.with_name(name).touch()
 while not all(path.with_name(other).exists() for other in "ab"):  # at once
     pass
-run_cells(cells, lambda cell: {"accuracy": 1.0}, path, key_fields=("name", "seed"))
+run_cells("test", cells, lambda cell: {"accuracy": 1.0}, path)
 """
     commands = [subprocess.Popen([sys.executable, "-c", script, str(path), name]) for name in "ab"]
     assert [command.wait(120) for command in commands] == [0, 0]
     assert len(read(path)) == 2 * len(cells)
-    found = latest(read(path), FIELDS)
+    found = latest(read(path)).values()
     assert [(r["name"], r["seed"], r["accuracy"]) for r in found] == [(*c.values(), 1.0) for c in cells]
 
 
@@ -126,13 +131,13 @@ def test_a_run_that_is_killed_loses_nothing_that_was_done(path, tmp_path):
     script = f"""
 import time
 from pathlib import Path
-from feta_lab.experiments import run_cells
+from feta_lab.experiments.harness import run_cells
 def one(cell):
     if cell["seed"]:
         Path({str(tmp_path / "reached")!r}).touch()
         time.sleep(600)
     return {{"accuracy": 1.0}}
-run_cells({CELLS!r}, one, Path({str(path)!r}), key_fields={FIELDS!r})
+run_cells("test", {CELLS!r}, one, Path({str(path)!r}))
 """
     process = subprocess.Popen([sys.executable, "-c", script])
     while not (tmp_path / "reached").exists():
@@ -159,7 +164,7 @@ def test_failures_are_records_with_reasons(path):
     assert (crashes["failure"], crashes["reason"]) == ("error", "ZeroDivisionError: division by zero")
     assert nan["failure"] == "error"
     assert refuses["accuracy"] is crashes["accuracy"] is nan["accuracy"] is None
-    assert "refuses, 0: layer 'fc1' is too large" in told
+    assert "seed 0: layer 'fc1' is too large" in told
 
 
 def test_a_refusal_is_final_and_a_crash_is_tried_again(path, tmp_path):
@@ -171,7 +176,7 @@ def test_a_refusal_is_final_and_a_crash_is_tried_again(path, tmp_path):
     )
     records = run(failing(*names), functools.partial(count, tmp_path / "log"), path)
     assert runs(tmp_path / "log") == ["crashes0", "no-disk0"]
-    assert latest(read(path), FIELDS) == records
+    assert list(latest(read(path)).values()) == records
 
 
 def test_over_budget_and_dead_processes(path, tmp_path, monkeypatch):
@@ -202,7 +207,7 @@ def test_a_run_that_is_killed_leaves_no_files_behind(path, tmp_path, how):
         f"""
 import tempfile, time
 from pathlib import Path
-from feta_lab.experiments import run_cells
+from feta_lab.experiments.harness import run_cells
 def one(cell):
     if cell["seed"]:
         Path(tempfile.mkdtemp(), "rows.bin").write_bytes(b"0")
@@ -211,7 +216,7 @@ def one(cell):
     return {{"accuracy": 1.0}}
 if __name__ == "__main__":
     cells = [{{"name": "a", "seed": seed}} for seed in (0, 1)]
-    run_cells(cells, one, Path({str(path)!r}), key_fields={FIELDS!r}, jobs=2)
+    run_cells("test", cells, one, Path({str(path)!r}), jobs=2)
 """
     )
     place = tmp_path / "tmp"
@@ -244,17 +249,13 @@ def test_what_cannot_be_prepared_ends_the_run(path, budget):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("cells", "options", "message"),
     [
-        ({"jobs": 0}, "jobs must be >= 1, got 0"),
-        ({"cell_budget": 0.0}, "cell_budget must be > 0 seconds, got 0.0"),
+        (CELLS, {"jobs": 0}, "jobs must be >= 1, got 0"),
+        (CELLS, {"cell_budget": 0.0}, "cell_budget must be > 0 seconds, got 0.0"),
+        ([*CELLS, CELLS[0]], {}, "cells of test must differ, got 1 twice"),
     ],
 )
-def test_bad_settings(path, options, message):
+def test_bad_settings(path, cells, options, message):
     with pytest.raises(ConfigError, match=message):
-        run(CELLS, misbehave, path, **options)
-
-
-def test_cells_must_be_told_apart(path):
-    with pytest.raises(ConfigError, match="cells must differ in name, seed, got 1 twice"):
-        run([*CELLS, CELLS[0]], misbehave, path)
+        run(cells, misbehave, path, **options)

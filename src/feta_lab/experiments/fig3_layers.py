@@ -1,0 +1,113 @@
+"""Figures 3a and 3b: one layer at a time is pruned by thresholding, every other layer stays as it was.
+
+A record per network, layer and sparsity. `depth` counts layers from the input; the softmax layer is never pruned.
+Beside the accuracy stand two measures of the layer's inputs, by TwoNN over `samples` training images, to see
+whether they tell a layer's safe sparsity better than its depth does:
+
+    intrinsic_dimension        of its rows: one patch per image, drawn at random, for a convolution
+    intrinsic_dimension_maps   of its whole input
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from feta.engine.prune import prune
+from feta.layers import LayerView, prunable_names
+from feta_lab import networks
+from feta_lab.experiments.dimensions import dimension_of, layer_inputs
+from feta_lab.experiments.plan import Plan
+from feta_lab.experiments.subject import Subject, subject_of
+from feta_lab.experiments.workers import Cell
+
+SPARSITIES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95)
+
+
+@dataclass(frozen=True)
+class Fig3a(Plan):
+    """The networks, the sparsities, and how many images the inputs of a layer are measured on."""
+
+    nets: tuple[str, ...] = ("conv-mnist",)
+    sparsity: tuple[float, ...] = SPARSITIES
+    samples: int = 2000
+    epochs: int | None = None  # at the most, of training missing networks; by default as in the paper
+
+    name: ClassVar[str] = "fig3a"
+    timed: ClassVar[bool] = False
+    lines: ClassVar[tuple[str, ...]] = ("net", "depth", "layer")
+    columns: ClassVar[tuple[str, ...]] = ("dense_accuracy", "intrinsic_dimension")
+    across: ClassVar[str] = "sparsity"
+
+    def cells(self) -> list[Cell]:
+        """Sparsities change fastest: what is measured once per layer is kept for them."""
+        settings, seeds = {"samples": self.samples, "epochs": self.epochs}, range(self.seeds)
+        return [
+            cell
+            for net in self.nets
+            for cell in self.grid(net, settings, seed=seeds, layer=hidden_layers(net), sparsity=self.sparsity)
+        ]
+
+    @property
+    def source(self) -> dict[str, Any]:
+        return {**super().source, "epochs": self.epochs}
+
+    def prepare(self, cell: Cell) -> Mapping[str, Any]:
+        """Load the network and measure the inputs of the layer."""
+        subject, hidden = subject_of(self, cell), hidden_layers(cell["net"])
+        rows, maps = _dimensions(subject, cell["layer"], self.samples)
+        return {
+            "depth": hidden.index(cell["layer"]) + 1,
+            "layers": len(hidden),
+            "data": subject.data.label,
+            "dense_accuracy": subject.dense["test"],
+            "weights": LayerView(subject.model.get_submodule(cell["layer"]), cell["layer"]).weight.numel(),
+            "intrinsic_dimension": rows,
+            "intrinsic_dimension_maps": maps,
+        }
+
+    def run(self, cell: Cell) -> Mapping[str, Any]:
+        """Threshold the layer, judge the network."""
+        subject = subject_of(self, cell)
+        sample, only = _sample(subject, self.samples), [cell["layer"]]
+        result = prune(subject.model, sample, cell["sparsity"], "threshold", layers=only, device=self.where)
+        (report,) = result.report.layers
+        return {
+            "accuracy": subject.scores(result.model)["accuracy"],
+            "relative_error": report.relative_error,
+            "nonzeros": report.nonzeros,
+        }
+
+
+@dataclass(frozen=True)
+class Fig3b(Fig3a):
+    """The same for CIFAR-10."""
+
+    nets: tuple[str, ...] = ("conv-cifar",)
+
+    name: ClassVar[str] = "fig3b"
+
+
+@functools.cache
+def hidden_layers(net: str) -> list[str]:
+    """Convolutions and fully connected layers of a preset, without the softmax layer."""
+    # The names do not depend on the size of the images, which is known only once data is read.
+    return prunable_names(networks.build(networks.preset(net).specification, (1, 32, 32), seed=0))[:-1]
+
+
+@functools.lru_cache(maxsize=1)
+def _sample(subject: Subject, samples: int) -> Tensor:
+    """Training images, drawn at random, on the device."""
+    order = torch.randperm(len(subject.images), generator=torch.Generator().manual_seed(0))
+    return subject.images[order[:samples].to(subject.images.device)]
+
+
+@functools.lru_cache(maxsize=1)
+def _dimensions(subject: Subject, layer: str, samples: int) -> tuple[float | None, float | None]:
+    rows, maps = layer_inputs(subject.model, layer, _sample(subject, samples))
+    return dimension_of(rows), dimension_of(maps)

@@ -1,0 +1,154 @@
+"""Figure 3c: CIFAR-10 projected on its first k principal components, and how well networks trained on that
+stand the thresholding of their first layer.
+
+The networks of one k are trained together by the short recipe of feta_lab.ensemble, and judged on test images
+under the same projection; their records are written before the next k begins. k is an upper bound on the
+dimension of the data: `intrinsic_dimension`, by TwoNN over `samples` projected images, says what it really is, and
+`energy` how much of the variance is left.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from feta.engine.prune import prune
+from feta.errors import ConfigError, ModelError
+from feta_lab import networks
+from feta_lab.data import DataSet
+from feta_lab.ensemble import Sprint, SprintEvent, train_together
+from feta_lab.experiments.dimensions import dimension_of
+from feta_lab.experiments.fig3_layers import SPARSITIES, hidden_layers
+from feta_lab.experiments.plan import Plan
+from feta_lab.experiments.subject import load_data
+from feta_lab.experiments.workers import Cell
+from feta_lab.judge import accuracy
+from feta_lab.projection import PrincipalBasis, cached_basis
+
+RECIPE = ("epochs", "batch_size", "learning_rate", "rows")
+
+
+@dataclass(frozen=True)
+class Fig3c(Plan):
+    """The projections, the networks and their training. `jobs` is not used: the networks of a k share a process."""
+
+    nets: tuple[str, ...] = ("conv-cifar",)
+    seeds: int = 10  # networks per k
+    components: tuple[int, ...] = (50, 100, 150, 200, 250, 300, 350)
+    sparsity: tuple[float, ...] = SPARSITIES
+    epochs: int = Sprint.epochs
+    batch_size: int = Sprint.batch_size
+    learning_rate: float = Sprint.learning_rate
+    rows: int | None = None  # training images; by default all
+    samples: int = 2000  # of which the intrinsic dimension is measured
+
+    name: ClassVar[str] = "fig3c"
+    lines: ClassVar[tuple[str, ...]] = ("net", "k")
+    columns: ClassVar[tuple[str, ...]] = ("dense_accuracy", "intrinsic_dimension")
+    across: ClassVar[str] = "sparsity"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.nets) != 1:
+            raise ConfigError(f"nets must name one network, got {list(self.nets)}")
+        if min(self.components) < 1 or len(set(self.components)) < len(self.components):
+            raise ConfigError(f"components must be different numbers >= 1, got {list(self.components)}")
+        if self.rows is not None and self.rows < 2:
+            raise ConfigError(f"rows must be >= 2, got {self.rows}")
+        self.recipe()
+
+    def recipe(self) -> Sprint:
+        return Sprint(epochs=self.epochs, batch_size=self.batch_size, learning_rate=self.learning_rate)
+
+    def cells(self) -> list[Cell]:
+        """k changes slowest: the networks of one are trained for its first cell, and let go after its last."""
+        (net,) = self.nets
+        settings = {"layer": hidden_layers(net)[0], **{name: getattr(self, name) for name in RECIPE}}
+        axes = {"k": self.components, "network": range(self.seeds), "sparsity": self.sparsity}
+        return self.grid(net, settings, **axes)
+
+    def train(self, tell: Callable[[str], None]) -> None:
+        """Fit the projection, once for all k; the networks of a k are trained for its first cell."""
+        tell(f"principal components of {self.data_of(self.nets[0])}")
+        _basis(self)
+
+    def prepare(self, cell: Cell) -> Mapping[str, Any]:
+        """Train the networks of the cell's k, where the cell before was of another."""
+        crew = _crew(self, cell["k"])
+        common = {"data": _data(self).label, "energy": crew.energy, "intrinsic_dimension": crew.dimension}
+        if crew.failure:
+            return common  # the cell will say so
+        dense = crew.dense[cell["network"]]
+        return {**common, "dense_accuracy": dense["test"], "dense_validation": dense["validation"]}
+
+    def run(self, cell: Cell) -> Mapping[str, Any]:
+        """Threshold the first layer, judge the network."""
+        crew = _crew(self, cell["k"])
+        if crew.failure:
+            raise ModelError(crew.failure)
+        model, layers = crew.models[cell["network"]], [cell["layer"]]
+        result = prune(model, None, cell["sparsity"], "threshold", layers=layers, device=self.where)
+        return {"accuracy": accuracy(result.model, crew.test, _data(self).test.labels)}
+
+
+@dataclass(frozen=True, eq=False)
+class _Crew:
+    """The networks of one k, what they score, and what they saw."""
+
+    models: list[nn.Sequential]
+    dense: list[dict[str, float]]
+    test: Tensor
+    energy: float
+    dimension: float | None
+    failure: str = ""
+
+
+@functools.lru_cache(maxsize=1)
+def _crew(plan: Fig3c, k: int) -> _Crew:
+    data, basis = _data(plan), _basis(plan)
+    train, labels = data.train.images[: plan.rows], data.train.labels[: plan.rows]
+    images, validation, test = (
+        basis.project(part, data.normalisation, k, plan.where)
+        for part in (train, data.validation.images, data.test.images)
+    )
+    seen = dimension_of(images[: plan.samples].flatten(1))
+    crew = functools.partial(_Crew, test=test, energy=basis.energy(k), dimension=seen)
+    notation, tell = networks.preset(plan.nets[0]).specification, functools.partial(_tell, k)
+    try:
+        models = train_together(notation, images, labels, range(plan.seeds), plan.recipe(), callback=tell)
+    except ModelError as error:
+        return crew(models=[], dense=[], failure=str(error))
+    dense = [
+        {
+            "validation": accuracy(model, validation, data.validation.labels),
+            "test": accuracy(model, test, data.test.labels),
+        }
+        for model in models
+    ]
+    return crew(models=models, dense=dense)
+
+
+def _tell(k: int, event: SprintEvent) -> None:
+    """Straight to stderr: the cell that trains may run in a process of its own."""
+    left = (event.epochs - event.epoch) * event.seconds
+    steps = ", ".join(filter(None, ("CUDA graph" if event.graph else "", event.note))) or "no CUDA graph"
+    sys.stderr.write(
+        f"k = {k}: epoch {event.epoch}/{event.epochs}, loss {statistics.mean(event.losses):.3f} "
+        f"(worst {max(event.losses):.3f}), {event.seconds:.2f} s, {event.images_per_second:,.0f} images/s, "
+        f"{left:.0f} s left, {steps}\n"
+    )
+
+
+def _data(plan: Fig3c) -> DataSet:
+    return load_data(plan.data_of(plan.nets[0]), plan.data_dir)
+
+
+@functools.lru_cache(maxsize=1)
+def _basis(plan: Fig3c) -> PrincipalBasis:
+    return cached_basis(_data(plan), max(plan.components), plan.networks, plan.where)

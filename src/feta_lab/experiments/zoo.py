@@ -1,0 +1,82 @@
+"""The trained networks that experiments share: each is trained once, kept as a file, and found again."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from feta.errors import FetaError
+from feta_lab import data as datasets
+from feta_lab import networks, store
+from feta_lab.experiments.workers import Cell, nothing, run_in_workers
+from feta_lab.training import Training, train
+
+
+def network_path(folder: Path, preset: str, seed: int, data: str | None = None) -> Path:
+    """Where a network is kept; one trained on another data set than the preset's own has a name of its own."""
+    other = "" if data in (None, networks.preset(preset).data) else f"-{data}"
+    return folder / f"{preset}{other}-seed{seed}.safetensors"
+
+
+def trained(
+    preset: str,
+    seed: int,
+    folder: Path,
+    *,
+    data: str | None = None,
+    data_dir: Path | None = None,
+    device: str = "cpu",
+    epochs: int | None = None,
+) -> store.Network:
+    """The network of a preset and seed, from its file or trained now, for at most `epochs`."""
+    path = network_path(folder, preset, seed, data)
+    if path.exists():
+        return store.load(path)
+    known = networks.preset(preset)
+    loaded = datasets.load(data or known.data, data_dir)
+    partial = path.with_name(path.name + ".partial")
+    settings = Training(seed=seed, max_epochs=epochs or Training.max_epochs)
+    network = train(known.specification, loaded, settings, preset=preset, device=device, checkpoint=partial)
+    store.save(network, path)
+    partial.unlink(missing_ok=True)
+    return network
+
+
+def train_missing(
+    presets: Sequence[str],
+    seeds: Sequence[int],
+    folder: Path,
+    *,
+    data: str | None = None,
+    jobs: int = 1,
+    tell: Callable[[str], None] = lambda text: None,
+    **options: Any,
+) -> None:
+    """Train the networks that are not in the folder yet, `jobs` at a time; `tell` gets a line on each.
+
+    The other options are those of `trained`. Raises FetaError when a network cannot be trained.
+    """
+    wanted: list[Cell] = [{"preset": preset, "seed": seed} for preset in presets for seed in seeds]
+    missing = [cell for cell in wanted if not network_path(folder, **cell, data=data).exists()]
+    one = functools.partial(_train_one, folder=folder, data=data, **options)
+    for index, outcome in run_in_workers(missing, one, nothing, jobs=jobs):
+        name = "{preset} seed {seed}".format(**missing[index])
+        if outcome.failure:
+            raise FetaError(f"cannot train {name}: {outcome.reason}")
+        tell("trained {}: {test:.2f} % test, {epochs} epochs, {seconds:.1f} s".format(name, **outcome.fields))
+
+
+def _train_one(cell: Cell, **where: Any) -> Mapping[str, Any]:
+    started = time.perf_counter()
+    torch.set_num_threads(1)
+    info = trained(**cell, **where).info
+    return {
+        "seconds": time.perf_counter() - started,
+        "epochs": info.epochs,
+        "test": info.accuracy["test"],
+    }

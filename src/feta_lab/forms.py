@@ -1,0 +1,92 @@
+"""The kinds of records that the page shows: what names their cells, and what each record must hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from feta.errors import FileError
+
+Record = Mapping[str, Any]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _are_numbers(value: object) -> bool:
+    return all(one is None or _is_number(one) for one in (value if isinstance(value, list) else [value]))
+
+
+CHECKS: dict[str, Callable[[Any], bool]] = {
+    "a text": lambda value: isinstance(value, str),
+    "a finite number": _is_number,
+    "a whole number": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "true or false": lambda value: isinstance(value, bool),
+    "finite numbers": _are_numbers,
+    "an object": lambda value: isinstance(value, dict),
+}
+# What a field must be, whatever the kind of its record; where it is not needed, null is as good as missing.
+FIELDS = {
+    "a text": "net method layer reason",
+    "a finite number": "sparsity accuracy dense_accuracy retrained_accuracy epochs seconds floor_seconds "
+    "prune_seconds refine_seconds retrain_seconds intrinsic_dimension intrinsic_dimension_maps",
+    "a whole number": "seed depth layers k network",
+    "true or false": "refine compensate recovered timed",
+    "finite numbers": "relative_error",
+    "an object": "key environment",
+}
+TYPES = {name: what for what, names in FIELDS.items() for name in names.split()}
+
+
+@dataclass(frozen=True)
+class Form:
+    """What the records of a kind look like.
+
+    always: the fields that every record must have. ran: those of cells that were run to their end.
+    varies: the fields of a key over which the kind's table or figure runs; the others are settings.
+    where: cells with the same values here must share one setting.
+    """
+
+    always: str
+    ran: str
+    varies: tuple[str, ...] = ("method", "seed", "sparsity")
+    where: tuple[str, ...] = ("net", "data_name", "device", "refine")
+
+    def split(self, key: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Where a cell belongs, and its setting."""
+        setting = {name: key[name] for name in sorted(key) if name not in (*self.varies, *self.where)}
+        return [key.get(name) for name in self.where], setting
+
+
+METHOD, PRUNED = "net method seed sparsity", "dense_accuracy prune_seconds"
+LAYER = Form("net layer depth layers sparsity", "dense_accuracy", ("seed", "layer", "sparsity"))
+COMPONENTS = Form("k network sparsity", "dense_accuracy", ("k", "network", "layer", "sparsity"), where=())
+FORMS: dict[str, Form] = {
+    "table1": Form(METHOD, f"{PRUNED} retrain_seconds retrained_accuracy recovered"),
+    "fig2": Form(f"{METHOD} refine", PRUNED),
+    "fig3a": LAYER,
+    "fig3b": LAYER,
+    "fig3c": COMPONENTS,
+    "bench": Form(
+        f"{METHOD} compensate floor_seconds dense_accuracy",
+        "seconds relative_error",
+        ("method", "seed", "sparsity", "compensate"),
+    ),
+}
+
+
+def check(record: Record, where: str) -> None:
+    """Raise FileError where a page could not be made of a record; `where` is its file and line."""
+    form = FORMS[record["kind"]]
+    needed = ["key", *form.always.split(), *(form.ran.split() if record.get("accuracy") is not None else ())]
+    missing = [name for name in (*needed, "accuracy") if name not in record]
+    if missing:
+        raise FileError(f"{where}: must have {', '.join(missing)} to be a record of {record['kind']}")
+    for name, what in TYPES.items():
+        value = record.get(name)
+        # The layers of a benchmark are patterns, those of Figure 3 a count.
+        if (name in needed or (value is not None and name != "layers")) and not CHECKS[what](value):
+            raise FileError(f"{where}: {name} must be {what}, got {value!r}")
