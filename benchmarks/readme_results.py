@@ -62,9 +62,7 @@ def main() -> None:
     if given.picture is not None:
         chosen = [row for row in rows if row["net"] in PANELS and row["method"] in METHODS]
         chosen.sort(key=lambda row: PANELS.index(row["net"]))
-        save_figure(
-            sparsity_charts(chosen, given.compensate), given.picture, ("png",), 3, method_order(cells)
-        )
+        save_figure(sparsity_charts(chosen, given.compensate), given.picture, ("png",), 3, method_order(cells))
     if given.check is not None and text not in given.check.read_text():
         sys.exit(f"{given.check} must hold the table of {given.records}; run this without --check")
     print(text)

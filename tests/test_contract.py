@@ -144,9 +144,7 @@ def test_same_seed_same_result(case):
 def test_does_not_depend_on_chunking(case):
     if CASES[case][0] == "feta-svrg":
         pytest.skip("SVRG draws its minibatches within chunks: another chunking is another draw")
-    results = [
-        pruner(case).prune(problem(*layer(), chunk_rows=rows), Sparsity(0.6)).U for rows in (7, 50, 120)
-    ]
+    results = [pruner(case).prune(problem(*layer(), chunk_rows=rows), Sparsity(0.6)).U for rows in (7, 50, 120)]
     for other in results[1:]:
         assert torch.equal(results[0] != 0, other != 0)
         torch.testing.assert_close(results[0], other, rtol=1e-6, atol=1e-8)

@@ -96,9 +96,7 @@ def test_code_runs(path, tmp_path):
 def test_files_can_be_read_as_the_page_says(tmp_path):
     torch = pytest.importorskip("torch")
     scope: dict[str, object] = {}
-    exec(
-        next(block["body"] for block in blocks(ROOT / "docs" / "files.md", "python") if block["runs"]), scope
-    )
+    exec(next(block["body"] for block in blocks(ROOT / "docs" / "files.md", "python") if block["runs"]), scope)
     layer = torch.nn.Linear(30, 7)
     with torch.no_grad():
         layer.weight[layer.weight.abs() < 0.12] = 0
@@ -120,11 +118,7 @@ def test_command_exists_with_these_options(page, command):
     quiet = {"exit_on_error": False, "print_error": False, "help_on_error": False}
     _, bound, _ = app.parse_args(tokens, **quiet)
     if tokens[0] == "bench":
-        given = {
-            key: tuple(bound.arguments[key].split(","))
-            for key in ("nets", "methods")
-            if key in bound.arguments
-        }
+        given = {key: tuple(bound.arguments[key].split(",")) for key in ("nets", "methods") if key in bound.arguments}
         Bench(**given)
     # An option of a method is free text to the parser.
     for token, value in zip(tokens, [*tokens[1:], ""], strict=True):

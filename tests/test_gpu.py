@@ -29,8 +29,7 @@ def subject() -> tuple[nn.Module, torch.Tensor]:
 def test_the_same_weights_survive(subject, method, dtype):
     model, rows = subject[0].to(dtype), subject[1].to(dtype)
     found = {
-        device: feta.prune(model, rows, 0.8, method, compensate=True, device=device)
-        for device in ("cpu", "cuda")
+        device: feta.prune(model, rows, 0.8, method, compensate=True, device=device) for device in ("cpu", "cuda")
     }
     for name, mask in found["cpu"].masks.items():
         same = (mask == found["cuda"].masks[name].cpu()).float().mean()
@@ -38,7 +37,5 @@ def test_the_same_weights_survive(subject, method, dtype):
         assert same >= 0.98, (name, float(same))
     with torch.no_grad():
         truth = model(rows)
-        errors = [
-            float((result.model.cpu()(rows) - truth).norm() / truth.norm()) for result in found.values()
-        ]
+        errors = [float((result.model.cpu()(rows) - truth).norm() / truth.norm()) for result in found.values()]
     assert errors[0] == pytest.approx(errors[1], rel=0.01)

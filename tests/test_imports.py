@@ -82,9 +82,7 @@ def test_imports_go_one_way(name):
     for target in ours(name):
         theirs = room_of(target)
         if target == "feta":
-            assert mine in ("feta.cli", "feta.__main__"), (
-                f"{name} must import modules, not the package's front"
-            )
+            assert mine in ("feta.cli", "feta.__main__"), f"{name} must import modules, not the package's front"
         elif theirs.split(".")[0] != mine.split(".")[0]:
             assert mine.startswith("feta_lab"), f"{name} belongs to the product and must not import {target}"
         elif theirs != mine:
@@ -151,9 +149,7 @@ def test_an_unknown_name():
         _ = feta.prun
 
 
-@pytest.mark.parametrize(
-    "statement", ["import feta", "import feta; dir(feta); feta.FetaError", "import feta.cli"]
-)
+@pytest.mark.parametrize("statement", ["import feta", "import feta; dir(feta); feta.FetaError", "import feta.cli"])
 def test_importing_does_not_load_torch(statement):
     heavy = "('torch', 'numpy', 'matplotlib', 'pandas', 'feta_lab')"
     script = f"import sys\n{statement}\nprint([m for m in {heavy} if m in sys.modules])"

@@ -162,9 +162,7 @@ def test_half_precision_is_solved_in_float32():
     assert LayerView(nn.Linear(3, 2).double()).matrix().dtype == torch.float64
 
 
-@pytest.mark.parametrize(
-    "layer", [nn.ReLU(), nn.Conv1d(2, 3, 1), nn.ConvTranspose2d(2, 3, 1), nn.BatchNorm1d(3)]
-)
+@pytest.mark.parametrize("layer", [nn.ReLU(), nn.Conv1d(2, 3, 1), nn.ConvTranspose2d(2, 3, 1), nn.BatchNorm1d(3)])
 def test_anything_else_is_refused_by_name(layer):
     with pytest.raises(
         ModelError, match=f"layer 'encoder.1' must be a Linear or a Conv2d, got {type(layer).__name__}"

@@ -31,9 +31,7 @@ OPTIMISERS = {
 
 def build() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 9), nn.ReLU(), nn.Linear(9, 3)
-    )
+    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 9), nn.ReLU(), nn.Linear(9, 3))
 
 
 def rows() -> tuple[torch.Tensor, torch.Tensor]:
@@ -106,9 +104,7 @@ def test_the_others_learn_as_in_a_model_without_those_weights(name):
     model, reference = build().double(), build().double()
     masks = random_masks(model)
     for layer, mask in masks.items():
-        torch.nn.utils.parametrize.register_parametrization(
-            reference.get_submodule(layer), "weight", Masked(mask)
-        )
+        torch.nn.utils.parametrize.register_parametrization(reference.get_submodule(layer), "weight", Masked(mask))
     data = rows()[0].double()
     optimisers = [OPTIMISERS[name](m.parameters()) for m in (model, reference)]
     with feta.hold_zeros(model, masks):

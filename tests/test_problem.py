@@ -44,9 +44,7 @@ def test_rows_without_data():
 
 def test_report_reaches_the_trace_and_needs_none():
     seen = []
-    LayerProblem(W, BIAS, None, trace=lambda phase, values: seen.append((phase, values))).report(
-        "fit", loss=1.0
-    )
+    LayerProblem(W, BIAS, None, trace=lambda phase, values: seen.append((phase, values))).report("fit", loss=1.0)
     LayerProblem(W, BIAS, None).report("fit", loss=1.0)
     assert seen == [("fit", {"loss": 1.0})]
 

@@ -102,9 +102,7 @@ def test_top_k_reads_a_transposed_tensor_in_its_own_order():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_top_k_counts_in_every_dtype(dtype):
-    scores = torch.rand(50, 40, generator=torch.Generator().manual_seed(0)).to(
-        dtype
-    )  # half precision: many ties
+    scores = torch.rand(50, 40, generator=torch.Generator().manual_seed(0)).to(dtype)  # half precision: many ties
     for k in (1, 17, 1999):
         assert int(top_k_mask(scores, k).sum()) == k
 

@@ -99,9 +99,7 @@ class LayerView:
         if bias is not None and self.layer.bias is not None:
             self.layer.bias.chunk(self.groups)[group].copy_(bias)  # type: ignore[operator]
 
-    def row_chunks(
-        self, x: Tensor, z: Tensor, group: int, max_values: int
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def row_chunks(self, x: Tensor, z: Tensor, group: int, max_values: int) -> Iterator[tuple[Tensor, Tensor]]:
         """(A, Z) rows of one group from a layer's input and output, about max_values entries of A a chunk."""
         if isinstance(self.layer, nn.Linear):
             A, Z = x.reshape(-1, x.shape[-1]), z.reshape(-1, z.shape[-1])

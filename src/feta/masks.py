@@ -132,9 +132,7 @@ def _owner(model: nn.Module, name: str, mask: Tensor) -> nn.Module:
         raise ConfigError(f"masks must name layers of the model, got '{name}'") from None
     weight = layer._parameters.get("weight")
     if weight is None:
-        raise ModelError(
-            f"layer '{name}' must hold its weight as a plain parameter, got {type(layer).__name__}"
-        )
+        raise ModelError(f"layer '{name}' must hold its weight as a plain parameter, got {type(layer).__name__}")
     if mask.dtype != torch.bool or mask.shape != weight.shape:
         raise ConfigError(
             f"masks['{name}'] must be bool of shape {tuple(weight.shape)}, got {mask.dtype} {tuple(mask.shape)}"

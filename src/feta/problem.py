@@ -82,13 +82,9 @@ class LayerProblem:
 
     def __post_init__(self) -> None:
         if self.W.ndim != 2 or not self.W.is_floating_point():
-            raise ConfigError(
-                f"{self.name}: W must be a 2-d float tensor, got {tuple(self.W.shape)} {self.W.dtype}"
-            )
+            raise ConfigError(f"{self.name}: W must be a 2-d float tensor, got {tuple(self.W.shape)} {self.W.dtype}")
         if self.bias is not None and self.bias.shape != (self.W.shape[1],):
-            raise ConfigError(
-                f"{self.name}: bias must have shape ({self.W.shape[1]},), got {tuple(self.bias.shape)}"
-            )
+            raise ConfigError(f"{self.name}: bias must have shape ({self.W.shape[1]},), got {tuple(self.bias.shape)}")
         for label, tensor in (("weights", self.W), ("bias", self.bias)):
             if tensor is not None and not bool(torch.isfinite(tensor).all()):
                 bad = int((~torch.isfinite(tensor)).sum())

@@ -125,16 +125,13 @@ class PruneReport:
         rows = [HEADER, *(layer_row(asdict(layer)) for layer in self.layers)]
         widths = [max(len(row[i]) for row in rows) for i in range(len(HEADER))]
         lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
         ]
         share = f"{100 * self.sparsity:.2f} % of the weights of {len(self.layers)} layers zero"
         title = f"{self.method}: {share}, {self.seconds:.2f} s"
         notes = [f"{layer.name}: {layer.message}" for layer in self.layers if layer.message]
         notes += [
-            f"{name}: its refit ended as {status}"
-            for name, status in self.compensated.items()
-            if status != "ok"
+            f"{name}: its refit ended as {status}" for name, status in self.compensated.items() if status != "ok"
         ]
         if self.refinement is not None:
             notes.append(repr(self.refinement))

@@ -35,9 +35,7 @@ def sparsity_charts(rows: Sequence[Row], compensate: bool) -> tuple[page.LineCha
         )
         if series:
             dense = f"dense {mine[0]['dense']:.2f} %"
-            panels.append(
-                page.LineChart(f"{net} ({dense})", "sparsity (%)", "test accuracy", series, y_percent=True)
-            )
+            panels.append(page.LineChart(f"{net} ({dense})", "sparsity (%)", "test accuracy", series, y_percent=True))
     return tuple(panels)
 
 
@@ -48,8 +46,7 @@ def time_charts(rows: Sequence[Row], compensate: bool, sparsity: float) -> tuple
         mine = [
             r
             for r in rows
-            if (r["net"], r["compensate"], r["sparsity"]) == (net, compensate, sparsity)
-            and r.get("seconds", 0) > 0
+            if (r["net"], r["compensate"], r["sparsity"]) == (net, compensate, sparsity) and r.get("seconds", 0) > 0
         ]
         series = tuple(
             page.Series(

@@ -19,9 +19,7 @@ def certificate_page(found: Mapping[str, Any]) -> str:
     blocks: list[page.Block] = [
         page.Facts(tuple(_headlines(found))),
         page.Section("Inputs nobody has tried", (_agreement_table(found), _agreement_text(found))),
-        page.Section(
-            "Around each sample", (_radius_text(found), page.Panels(_charts(found)), _radius_table(found))
-        ),
+        page.Section("Around each sample", (_radius_text(found), page.Panels(_charts(found)), _radius_table(found))),
         page.Text("What is covered, and what is not", _coverage(found)),
     ]
     subtitle = f"{found['network']} on {found['data']}, {how}, against the original"

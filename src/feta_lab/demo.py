@@ -20,9 +20,7 @@ METHODS = ("feta", "threshold", "lobs")
 SHOWN, OURS = 0.9, "feta"
 
 
-def run_demo(
-    folder: Path, *, seed: int = 0, tell: Callable[[str], None] = lambda text: None
-) -> list[dict[str, Any]]:
+def run_demo(folder: Path, *, seed: int = 0, tell: Callable[[str], None] = lambda text: None) -> list[dict[str, Any]]:
     """Train dense-mnist on mnist-mini, prune it, write networks, records and page; the records."""
     preset = networks.preset("dense-mnist")
     data = datasets.load("mnist-mini")

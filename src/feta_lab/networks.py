@@ -22,9 +22,7 @@ from feta.errors import ConfigError, unknown_name
 _TOKEN = re.compile(
     r"(?P<outputs>[1-9]\d*)C(?P<support>[1-9]\d*)|MP(?P<pool>[1-9]\d*)|(?P<width>[1-9]\d*)(?P<kind>FC|SM)"
 )
-_EXPECTED = (
-    "kCq (convolution), MPk (max-pooling), kFC (fully connected) or kSM (softmax), k and q whole numbers"
-)
+_EXPECTED = "kCq (convolution), MPk (max-pooling), kFC (fully connected) or kSM (softmax), k and q whole numbers"
 
 
 @dataclass(frozen=True)
@@ -104,9 +102,7 @@ class _Builder:
         self._check_maps(position)
         channels, height, width = self.shape
         if height < size or width < size:
-            raise self._error(
-                position, f"pools a {height} x {width} map to nothing; use fewer or smaller poolings"
-            )
+            raise self._error(position, f"pools a {height} x {width} map to nothing; use fewer or smaller poolings")
         self.layers[self._next("pool")] = nn.MaxPool2d(size)
         self.shape = (channels, height // size, width // size)
 
@@ -130,6 +126,4 @@ class _Builder:
         return f"{kind}{self.counts[kind]}"
 
     def _error(self, position: int, fact: str) -> ConfigError:
-        return ConfigError(
-            f"network '{self.specification}': token {position + 1} '{self.tokens[position]}' {fact}"
-        )
+        return ConfigError(f"network '{self.specification}': token {position + 1} '{self.tokens[position]}' {fact}")

@@ -211,9 +211,7 @@ def _add_legend(figure: Figure, keys: Sequence[Key], fills: Mapping[str, bool], 
     handles = [Line2D([], [], **_line_style(key.look, key.dashed, key.joined)) for key in keys]
     for hollow in fills.values():
         filling = "white" if hollow else SOFT
-        handles.append(
-            Line2D([], [], ls="none", marker="o", ms=4.6, markeredgecolor=SOFT, markerfacecolor=filling)
-        )
+        handles.append(Line2D([], [], ls="none", marker="o", ms=4.6, markeredgecolor=SOFT, markerfacecolor=filling))
     options = {"ncols": columns, "frameon": False, "handlelength": 2.6}
     figure.legend(handles, [*(key.label for key in keys), *fills], loc="outside lower center", **options)
 

@@ -154,9 +154,7 @@ def _commit() -> str:
         # The results change while records are added to them; they are not the code that made them.
         changed = git("diff", "--no-ext-diff", "--no-color", "HEAD", "--", ".", ":(exclude)results")
         added = git("ls-files", "-z", "--others", "--exclude-standard", "--", "*.py").decode().split("\0")
-        changed += b"".join(
-            name.encode() + (root / name).read_bytes() for name in sorted(filter(None, added))
-        )
+        changed += b"".join(name.encode() + (root / name).read_bytes() for name in sorted(filter(None, added)))
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return f"{commit}-dirty-{hashlib.sha256(changed).hexdigest()[:8]}" if changed else commit

@@ -69,9 +69,7 @@ def gather(folder: Path) -> Results:
     Raises FileError if there is no record to show, or if a record lacks a field or has a wrong value in one.
     """
     if not folder.is_dir():
-        raise FileError(
-            f"results must be a folder, got {folder}; make one with 'feta reproduce' or 'feta bench'"
-        )
+        raise FileError(f"results must be a folder, got {folder}; make one with 'feta reproduce' or 'feta bench'")
     found: list[Source] = []
     unread: list[PassedOver] = []
     for place in [folder, *sorted(place for place in folder.iterdir() if place.is_dir())]:

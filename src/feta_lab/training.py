@@ -81,9 +81,7 @@ def train(
         model=model,
         optimiser=sgd(model, where, settings.learning_rate, settings.momentum),
         loss=F.cross_entropy,
-        batches=labelled(
-            train, Ranks(where), torch.float32, settings.batch_size, settings.seed, by_rows=True
-        ),
+        batches=labelled(train, Ranks(where), torch.float32, settings.batch_size, settings.seed, by_rows=True),
         ranks=Ranks(where),
         started=clock(where),
         passes=settings.max_epochs,
@@ -132,9 +130,7 @@ class _TrainLoop(Loop):
         state = self.optimiser.state
         buffers = {n: state[p].get("momentum_buffer") for n, p in self.model.named_parameters()}
         parts = {"model": self.model.state_dict(), "best": self.best_weights or {}, "momentum": buffers}
-        tensors = {
-            f"{part}.{n}": t for part, group in parts.items() for n, t in group.items() if t is not None
-        }
+        tensors = {f"{part}.{n}": t for part, group in parts.items() for n, t in group.items() if t is not None}
         progress = {"epoch": self.number + 1, "stale": self.stale, "best": self.best}
         sparse_file.write(path, tensors, {"fingerprint": self.fingerprint, "progress": progress})
 

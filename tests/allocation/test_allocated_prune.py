@@ -70,10 +70,7 @@ def test_convolutions_in_the_budget_groups_included(allocation):
 @pytest.mark.parametrize("allocation", SHARED)
 def test_a_larger_budget_takes_from_no_layer(allocation):
     counts = [
-        [
-            layer.nonzeros
-            for layer in feta.prune(mlp(), X, s, "threshold", allocation=allocation).report.layers
-        ]
+        [layer.nonzeros for layer in feta.prune(mlp(), X, s, "threshold", allocation=allocation).report.layers]
         for s in (0.98, 0.95, 0.9, 0.8, 0.6, 0.3)
     ]
     for layer in zip(*counts, strict=True):
@@ -98,8 +95,7 @@ def test_outputs_move_less_than_under_uniform_shares():
     data = torch.randn(2000, 5, generator=generator) @ torch.randn(5, 20, generator=generator)
     model = mlp(narrow=8)
     uniform, shared = (
-        feta.prune(model, data, 0.8, "alps", allocation=allocation).model
-        for allocation in ("uniform", "sensitivity")
+        feta.prune(model, data, 0.8, "alps", allocation=allocation).model for allocation in ("uniform", "sensitivity")
     )
     errors = [(pruned(data) - model(data)).square().mean().item() for pruned in (uniform, shared)]
     assert errors[1] < 0.9 * errors[0]
@@ -111,8 +107,7 @@ def test_the_model_is_as_before_and_the_answer_repeats(allocation):
     model.train()
     before = copy.deepcopy(model.state_dict())
     first, second = (
-        feta.prune(model, IMAGES, 0.8, "feta", layers=["conv*", "fc1"], allocation=allocation)
-        for _ in range(2)
+        feta.prune(model, IMAGES, 0.8, "feta", layers=["conv*", "fc1"], allocation=allocation) for _ in range(2)
     )
     assert model.training
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())

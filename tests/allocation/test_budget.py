@@ -23,9 +23,7 @@ def curves(draw):
         size = draw(st.integers(1, 9))
         inner = draw(st.sets(st.integers(1, size - 1))) if size > 1 else set()
         counts = tuple(sorted({0, *inner, size}))
-        errors = draw(
-            st.lists(st.integers(0, 60).map(float), min_size=len(counts), max_size=len(counts)).map(tuple)
-        )
+        errors = draw(st.lists(st.integers(0, 60).map(float), min_size=len(counts), max_size=len(counts)).map(tuple))
         found[name] = Curve(counts, errors)
     return found
 

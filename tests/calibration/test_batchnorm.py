@@ -16,9 +16,7 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def model():
     torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.ReLU(), nn.Linear(4, 2)
-    ).eval()
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.ReLU(), nn.Linear(4, 2)).eval()
 
 
 X = 3 + 2 * torch.randn(41, 3, generator=torch.Generator().manual_seed(1))
@@ -59,9 +57,7 @@ def test_images_one_by_one_do_count():
 
 
 def test_modes_weights_and_momentum_stay(model):
-    weights = {
-        k: v.clone() for k, v in model.state_dict().items() if "running" not in k and "tracked" not in k
-    }
+    weights = {k: v.clone() for k, v in model.state_dict().items() if "running" not in k and "tracked" not in k}
     model[2].train()
     run(model, X, 10)
     assert [m.training for m in model] == [False, False, True, False, False]

@@ -27,9 +27,7 @@ def test_it_is_the_jacobians_size_where_the_output_is_active(model):
     found = importance(model, probes=3000)["0"]
     z = model[0](X)
     active = (z > 0).double()
-    squares = (
-        model[2].weight.square().sum(0) * active
-    )  # (samples, outputs): d logit / d z is 0 where inactive
+    squares = model[2].weight.square().sum(0) * active  # (samples, outputs): d logit / d z is 0 where inactive
     expected = (squares.sum(0) / active.sum(0).clamp_min(1)).sqrt()
     torch.testing.assert_close(found / found.mean(), expected / expected.mean(), rtol=0.05, atol=0.01)
 

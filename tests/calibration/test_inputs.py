@@ -186,9 +186,7 @@ def test_empty_batches_among_others_do_no_harm():
     assert torch.equal(rows(Inputs([X[:0], X[:4], X[:0], X[4:]])), X)
 
 
-@pytest.mark.parametrize(
-    ("data", "kind"), [("images.pt", "str"), (b"x", "bytes"), (7, "int"), (None, "NoneType")]
-)
+@pytest.mark.parametrize(("data", "kind"), [("images.pt", "str"), (b"x", "bytes"), (7, "int"), (None, "NoneType")])
 def test_not_data(data, kind):
     with pytest.raises(ConfigError, match=f"data must be a tensor or an iterable of batches, got {kind}"):
         Inputs(data)

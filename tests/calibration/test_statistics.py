@@ -48,9 +48,7 @@ def test_float32_rows_are_added_up_in_float64():
     H = gram(TensorStream(A, A, chunk_rows=1)).H
     assert H.dtype == torch.float64
     assert H.tolist() == [[2.0**24 + 1000, 5096.0], [5096.0, 1001.0]]
-    assert column_norms(TensorStream(A, A, chunk_rows=1)).item() ** 2 == pytest.approx(
-        2.0**24 + 1000, rel=1e-12
-    )
+    assert column_norms(TensorStream(A, A, chunk_rows=1)).item() ** 2 == pytest.approx(2.0**24 + 1000, rel=1e-12)
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64, 1000])

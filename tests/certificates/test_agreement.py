@@ -33,9 +33,7 @@ def test_ends():
 @pytest.mark.parametrize("p", [0.5, 0.8, 0.92])
 def test_the_limit_is_right_at_least_as_often_as_it_says(p):
     n, delta = 40, 0.05
-    wrong = sum(
-        math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1) if lower_limit(k, n, delta) > p
-    )
+    wrong = sum(math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1) if lower_limit(k, n, delta) > p)
     assert 0 < wrong <= delta
 
 

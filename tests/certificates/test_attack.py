@@ -57,9 +57,7 @@ def test_same_seed_same_answer_and_the_mode_is_kept():
     classes = layer(x).argmax(1)
     radius = border(layer, x, classes, 2) * 1.02
     attack = Attack(points=3, restarts=1, steps=4)
-    assert torch.equal(
-        attack.changed([layer], x, classes, radius), attack.changed([layer], x, classes, radius)
-    )
+    assert torch.equal(attack.changed([layer], x, classes, radius), attack.changed([layer], x, classes, radius))
     assert layer.training
 
 

@@ -109,9 +109,7 @@ def test_transposes_and_absolute_values(name):
             torch.testing.assert_close((straight * other).sum(), (x * stage.transpose(other)).sum())
         if isinstance(stage, Affine):
             absolute = stage.absolute
-            torch.testing.assert_close(
-                (absolute.apply(x) * other).sum(), (x * absolute.transpose(other)).sum()
-            )
+            torch.testing.assert_close((absolute.apply(x) * other).sum(), (x * absolute.transpose(other)).sum())
             assert (absolute.apply(x.abs()) >= straight.abs() - 1e-9).all()
         x = y
 
@@ -141,9 +139,7 @@ def test_lipschitz_constants_hold(name):
     ],
 )
 def test_overlap_of_max_pooling(pool, overlap):
-    stage = next(
-        s for s in chain_of(network(nn.Conv2d(2, 1, 1), pool), IMAGES).stages if isinstance(s, MaxPool)
-    )
+    stage = next(s for s in chain_of(network(nn.Conv2d(2, 1, 1), pool), IMAGES).stages if isinstance(s, MaxPool))
     assert stage.lipschitz == math.sqrt(overlap)
 
 

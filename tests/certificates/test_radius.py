@@ -38,9 +38,7 @@ def slow_radius(model: nn.Sequential, x: torch.Tensor) -> float:
     c = max(range(len(scores)), key=scores.__getitem__)
     last = weights[-1]
     return min(
-        (scores[c] - scores[j]) / (float((last[c] - last[j]).norm()) * gain)
-        for j in range(len(scores))
-        if j != c
+        (scores[c] - scores[j]) / (float((last[c] - last[j]).norm()) * gain) for j in range(len(scores)) if j != c
     )
 
 

@@ -18,9 +18,7 @@ INPUT = (2, 6, 6)
 
 def networks() -> dict[str, nn.Module]:
     torch.manual_seed(0)
-    dense = nn.Sequential(
-        nn.Flatten(), nn.Linear(72, 20), nn.ReLU(), nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 5)
-    )
+    dense = nn.Sequential(nn.Flatten(), nn.Linear(72, 20), nn.ReLU(), nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 5))
     conv = nn.Sequential(
         nn.Conv2d(2, 6, 3, padding=1),
         nn.ReLU(),
@@ -60,9 +58,7 @@ def relaxation(name: str, **options) -> Relaxation:
     return Relaxation(chain_of(model, samples(2)), Rounding.of(model), **options)
 
 
-def smallest_seen(
-    model: nn.Module, x: torch.Tensor, classes: torch.Tensor, radius: float, norm: str
-) -> torch.Tensor:
+def smallest_seen(model: nn.Module, x: torch.Tensor, classes: torch.Tensor, radius: float, norm: str) -> torch.Tensor:
     """The smallest f_c - f_j over random points, corners and gradient steps in the ball, for each j."""
     generator = torch.Generator().manual_seed(2)
     seen = torch.full((len(x), 5), float("inf"))
@@ -119,9 +115,7 @@ def test_more_work_gives_more(name):
     classes = model(x).argmax(1)
     others = torch.nn.functional.one_hot(classes, 5) == 0
     ball = torch.full((6,), 0.3)
-    none, some, every = (
-        relaxation(name, refined=r).margins(x, classes, ball)[others].mean() for r in (0, 3, 999)
-    )
+    none, some, every = (relaxation(name, refined=r).margins(x, classes, ball)[others].mean() for r in (0, 3, 999))
     assert none < some < every
     # Memory is how much is done at once, not what is found.
     split = relaxation(name, refined=999, memory=1).margins(x, classes, ball)

@@ -47,9 +47,7 @@ def test_json_and_files(run, trained, pruned):
 
 
 def test_what_it_says(run, trained, pruned):
-    answer = run(
-        "certify", trained, pruned, "--samples", "2", "--no-attack", "--norm", "linf", "--radii", "0.0001,9"
-    )
+    answer = run("certify", trained, pruned, "--samples", "2", "--no-attack", "--norm", "linf", "--radii", "0.0001,9")
     assert (answer.code, answer.err) == (0, "")
     for words in (
         "held-out samples",
@@ -65,9 +63,7 @@ def test_what_it_says(run, trained, pruned):
 def test_refusals(run, trained, pruned):
     run("certify", trained, pruned, "--radii", "a,b").refused("--radii must be numbers > 0", "got 'a,b'")
     run("certify", trained, pruned, "--radii", "0").refused("certify.radii must be numbers > 0")
-    run("certify", trained, pruned, "--confidence", "2").refused(
-        "certify.confidence must be in (0, 1), got 2.0"
-    )
+    run("certify", trained, pruned, "--confidence", "2").refused("certify.confidence must be in (0, 1), got 2.0")
     run("certify", trained, "missing.safetensors").refused("missing.safetensors")
     assert not Path("certificate/certificate.json").exists()
 

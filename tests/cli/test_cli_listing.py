@@ -112,6 +112,4 @@ def test_data_check_of_a_spoilt_set_fails(run, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("command", ["check", "fetch"])
 def test_an_unknown_data_set(run, command):
-    run("data", command, "fashon-mnist").refused(
-        "unknown data set 'fashon-mnist'; did you mean 'fashion-mnist'?"
-    )
+    run("data", command, "fashon-mnist").refused("unknown data set 'fashon-mnist'; did you mean 'fashion-mnist'?")

@@ -140,9 +140,7 @@ def test_layers_sparsities_and_modes(run, trained):
 
 def test_a_pruned_network_can_be_pruned_further(run, trained):
     run("prune", trained, "-o", "a.safetensors", "--sparsity", "0.5")
-    found = json.loads(
-        run("prune", "a.safetensors", "-o", "b.safetensors", "--sparsity", "0.9", "--json").out
-    )
+    found = json.loads(run("prune", "a.safetensors", "-o", "b.safetensors", "--sparsity", "0.9", "--json").out)
     assert found["layers"][0]["nonzeros"] == 4704
 
 
@@ -290,9 +288,7 @@ def test_a_folder_without_permission(run, trained, tmp_path):
 
 def test_a_full_disk_is_one_line_and_leaves_no_file(run, trained, monkeypatch):
     monkeypatch.setattr(os, "fsync", fail(errno.ENOSPC))
-    run("prune", trained, "-o", "out.safetensors").refused(
-        "cannot write out.safetensors: No space left on device"
-    )
+    run("prune", trained, "-o", "out.safetensors").refused("cannot write out.safetensors: No space left on device")
     assert os.listdir() == []
 
 

@@ -66,9 +66,7 @@ def test_a_network_of_other_origin_and_those_who_read_what_became_of_it(run, tra
     with torch.no_grad():
         network.model.fc1.weight[:30] = 0
     feta.save(network, "zeros.safetensors")
-    answer = run(
-        "retrain", "zeros.safetensors", "--epochs", "1", "--batch-size", "500", "-o", "out.safetensors"
-    )
+    answer = run("retrain", "zeros.safetensors", "--epochs", "1", "--batch-size", "500", "-o", "out.safetensors")
     assert answer.out.startswith("trained without a goal: validation ")
     told = run("info", "out.safetensors")
     assert (told.code, told.err) == (0, "")

@@ -16,9 +16,7 @@ from feta_lab.records import read
 
 
 def train(run, *arguments, output="net.safetensors", epochs=1):
-    return run(
-        "train", "dense-mnist", "--data", "mnist-mini", "--max-epochs", str(epochs), "-o", output, *arguments
-    )
+    return run("train", "dense-mnist", "--data", "mnist-mini", "--max-epochs", str(epochs), "-o", output, *arguments)
 
 
 def test_train_writes_a_network_and_a_record(run, mini, tmp_path):

@@ -140,13 +140,9 @@ def test_the_callers_model_is_untouched(method):
     after = state(model), [m.training for m in model.modules()], hooks(model)
     assert after[1:] == before[1:]
     assert all(torch.equal(after[0][name], tensor) for name, tensor in before[0].items())
-    assert {t.data_ptr() for t in model.parameters()}.isdisjoint(
-        t.data_ptr() for t in result.model.parameters()
-    )
+    assert {t.data_ptr() for t in model.parameters()}.isdisjoint(t.data_ptr() for t in result.model.parameters())
     assert [m.training for m in result.model.modules()] == before[1]
-    assert [p.requires_grad for p in result.model.parameters()] == [
-        p.requires_grad for p in model.parameters()
-    ]
+    assert [p.requires_grad for p in result.model.parameters()] == [p.requires_grad for p in model.parameters()]
     assert all(p.is_leaf and p.grad is None for p in result.model.parameters())
     assert seen
 
@@ -249,9 +245,7 @@ def test_activations_are_found_and_can_be_given():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2))
     kinds = lambda **options: [  # noqa: E731
-        str(entry["problem"].activation)
-        for name, entry in shown(model, X, **options).items()
-        if name != "result"
+        str(entry["problem"].activation) for name, entry in shown(model, X, **options).items() if name != "result"
     ]
     assert kinds() == ["linear", "relu"]
     assert kinds(activation="relu") == ["relu", "relu"]
@@ -369,15 +363,11 @@ def test_every_group_of_a_convolution_is_a_problem_of_its_own():
 def test_channels_last_models():
     model = convnet().to(memory_format=torch.channels_last)
     result = thresholded(model, IMAGES, 0.5, layers="conv*")
-    assert torch.equal(
-        result.masks["conv1"], thresholded(convnet(), IMAGES, 0.5, layers="conv*").masks["conv1"]
-    )
+    assert torch.equal(result.masks["conv1"], thresholded(convnet(), IMAGES, 0.5, layers="conv*").masks["conv1"])
 
 
 def test_a_model_that_is_a_layer():
-    with pytest.raises(
-        ModelError, match=r"two or more Linear layers .* name the layers to prune with layers="
-    ):
+    with pytest.raises(ModelError, match=r"two or more Linear layers .* name the layers to prune with layers="):
         thresholded(nn.Linear(6, 4), X)
     assert thresholded(nn.Linear(6, 4), X, 0.5, layers="*").report.layers[0].nonzeros == 12
 
@@ -603,9 +593,7 @@ def test_nan_weights_are_named_once():
     with torch.no_grad():
         model.fc2.weight[0, :3] = float("nan")
     for data in (None, X):
-        with pytest.raises(
-            ModelError, match="fc2: weights must be finite, got 3 NaN or infinite of 56"
-        ) as caught:
+        with pytest.raises(ModelError, match="fc2: weights must be finite, got 3 NaN or infinite of 56") as caught:
             thresholded(model, data)
         assert str(caught.value).count("fc2") == 1
 
@@ -616,9 +604,7 @@ def test_errors_of_a_method_get_the_layers_name_once(name, kind):
     def fail(problem, target):
         raise kind("a step must be > 0, got -1")
 
-    model = nn.Sequential(
-        OrderedDict([(name, nn.Linear(6, 5)), ("relu", nn.ReLU()), ("out", nn.Linear(5, 2))])
-    )
+    model = nn.Sequential(OrderedDict([(name, nn.Linear(6, 5)), ("relu", nn.ReLU()), ("out", nn.Linear(5, 2))]))
     with pytest.raises(kind) as caught:
         feta.prune(model, X, 0.5, spy(act=fail))
     assert str(caught.value) == f"layer '{name}': a step must be > 0, got -1"

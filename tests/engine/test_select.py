@@ -55,9 +55,7 @@ def test_patterns(model, layers, chosen):
 
 @pytest.mark.parametrize("pattern", ["fc2", "relu", "block", "FC1", "block.1"])
 def test_a_pattern_that_matches_nothing(model, pattern):
-    with pytest.raises(
-        ConfigError, match=rf"layers must name layers that can be pruned, got '{pattern}' .*'fc1'"
-    ):
+    with pytest.raises(ConfigError, match=rf"layers must name layers that can be pruned, got '{pattern}' .*'fc1'"):
         select(model, NAMES, ["fc1", pattern])
 
 
@@ -67,17 +65,13 @@ def test_no_layers(model):
 
 
 def test_one_linear_layer_is_the_last_one():
-    with pytest.raises(
-        ModelError, match=r"two or more Linear layers .* got \['1'\]; .*layers=, out of \['0', '1'\]"
-    ):
+    with pytest.raises(ModelError, match=r"two or more Linear layers .* got \['1'\]; .*layers=, out of \['0', '1'\]"):
         select(nn.Sequential(nn.Conv2d(1, 1, 1), nn.Linear(1, 1)), ["0", "1"], None)
 
 
 def test_layers_that_do_not_run_can_be_left_out_but_not_pruned(model):
     running = [name for name in NAMES if name != "block.0"]
-    message = (
-        r"must run in the model's forward pass, got \['block.0'\] which do not; name the others with layers="
-    )
+    message = r"must run in the model's forward pass, got \['block.0'\] which do not; name the others with layers="
     for layers in (None, "block.*", ["fc1", "block.0"]):
         with pytest.raises(ModelError, match=message):
             select(model, running, layers)

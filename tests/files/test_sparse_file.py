@@ -20,9 +20,7 @@ from feta.files import sparse_file
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 
-def sparse(
-    shape: tuple[int, ...], share: float, dtype: torch.dtype = torch.float32, seed: int = 0
-) -> torch.Tensor:
+def sparse(shape: tuple[int, ...], share: float, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     tensor = torch.randn(shape, generator=generator)
     return (tensor * (torch.rand(shape, generator=generator) >= share)).to(dtype)
@@ -97,9 +95,7 @@ def test_tensors_that_share_memory(tmp_path):
 def test_a_layer_at_90_percent_takes_that_many_times_fewer_bytes(tmp_path, dtype, least):
     dense = torch.randn(500, 784, generator=torch.Generator().manual_seed(0)).to(dtype)
     pruned = dense.clone().flatten()
-    pruned[
-        torch.randperm(pruned.numel(), generator=torch.Generator().manual_seed(0))[: int(0.9 * 392_000)]
-    ] = 0
+    pruned[torch.randperm(pruned.numel(), generator=torch.Generator().manual_seed(0))[: int(0.9 * 392_000)]] = 0
     pruned = pruned.reshape(dense.shape)
     assert int((pruned == 0).sum()) == 352_800
     sizes = [sparse_file.write(tmp_path / name, {"w": w}, {}) for name, w in (("a", dense), ("b", pruned))]

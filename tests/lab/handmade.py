@@ -107,8 +107,7 @@ def fig2(dice: random.Random) -> list[dict[str, Any]]:
                 better = cell["dense_accuracy"] - 0.4 * (cell["dense_accuracy"] - cell["accuracy"])
                 records += [
                     cell,
-                    cell
-                    | {"refine": True, "refine_seconds": 6.0, "accuracy": better, "relative_error": None},
+                    cell | {"refine": True, "refine_seconds": 6.0, "accuracy": better, "relative_error": None},
                 ]
     return records
 

@@ -31,9 +31,7 @@ def folder(tmp_path_factory):
     data = datasets.load("mnist-mini")
     for seed in (0, 1):
         model = networks.build("60FC-60FC-10SM", data.shape, seed=seed)
-        info = store.NetworkInfo(
-            "60FC-60FC-10SM", data.shape, "mnist-mini", data.normalisation, "dense-mnist", seed
-        )
+        info = store.NetworkInfo("60FC-60FC-10SM", data.shape, "mnist-mini", data.normalisation, "dense-mnist", seed)
         store.save(store.Network(model, info), network_path(folder, "dense-mnist", seed, "mnist-mini"))
     return folder
 

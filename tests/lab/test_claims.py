@@ -60,9 +60,7 @@ def retrained(values: Values, **fields: Any) -> Records:
     return records
 
 
-def layered(
-    losses: Sequence[float], dimensions: Sequence[float] | None = None, net: str = "conv-cifar"
-) -> Records:
+def layered(losses: Sequence[float], dimensions: Sequence[float] | None = None, net: str = "conv-cifar") -> Records:
     """Layers first to last with their loss at 90 %, on a straight line from zero at 50 %."""
     return [
         everywhere(net, seed=0, layer=f"l{place}", depth=place, layers=len(losses), sparsity=share)
@@ -122,22 +120,16 @@ def cheapest(*totals: Mapping[str, Sequence[float]], **fields: Any) -> Finding:
 
 
 def accurate(numbers: Mapping[str, float], nets: int = 6, **other: Mapping[str, float]) -> Finding:
-    values = same(numbers, NETS[:nets]) | {
-        net: {m: [v] * 3 for m, v in mine.items()} for net, mine in other.items()
-    }
+    values = same(numbers, NETS[:nets]) | {net: {m: [v] * 3 for m, v in mine.items()} for net, mine in other.items()}
     return feta_most_accurate.judge(cells(values))
 
 
 def faster(feta: float, lobs: float, nets: int = 6, **fields: Any) -> Finding:
-    return feta_faster.judge(
-        cells(same({"feta": feta, "lobs": lobs}, NETS[:nets]), "prune_seconds", **fields)
-    )
+    return feta_faster.judge(cells(same({"feta": feta, "lobs": lobs}, NETS[:nets]), "prune_seconds", **fields))
 
 
 def inconsistent(**changes: Mapping[str, Sequence[float]]) -> Finding:
-    return rivals_inconsistent.judge(
-        cells({net: {**mine, **changes.get(net, {})} for net, mine in ERRATIC.items()})
-    )
+    return rivals_inconsistent.judge(cells({net: {**mine, **changes.get(net, {})} for net, mine in ERRATIC.items()}))
 
 
 def gained(dense: float, conv: float | None, data: Sequence[str] = ("mnist", "fashion", "cifar")) -> Finding:
@@ -241,13 +233,10 @@ def test_every_rule_can_say_yes_and_no() -> None:
 # Every rule: draws in which there is nothing to find
 
 
-def noise(
-    draw: np.random.Generator, methods: Sequence[str], spread: float, nets: Sequence[str] = NETS
-) -> Values:
+def noise(draw: np.random.Generator, methods: Sequence[str], spread: float, nets: Sequence[str] = NETS) -> Values:
     """Methods that differ by chance from network to network, and half as much from seed to seed."""
     return {
-        net: {m: list(80 + draw.normal(0, spread) + draw.normal(0, spread / 2, 3)) for m in methods}
-        for net in nets
+        net: {m: list(80 + draw.normal(0, spread) + draw.normal(0, spread / 2, 3)) for m in methods} for net in nets
     }
 
 
@@ -259,9 +248,7 @@ def swapped(draw: np.random.Generator) -> Values:
 def times(draw: np.random.Generator, methods: int, nets: int, broken: float = 0.0) -> Records:
     """The same times in every seed but for noise, which method has which by lot; some do not recover."""
     names = ("threshold", "lobs", "net-trim", "corenet", "feta")[:methods]
-    values = {
-        net: {m: list(draw.uniform(1, 9) * draw.uniform(0.99, 1.01, 3)) for m in names} for net in NETS[:nets]
-    }
+    values = {net: {m: list(draw.uniform(1, 9) * draw.uniform(0.99, 1.01, 3)) for m in names} for net in NETS[:nets]}
     return retrained({
         net: {m: [INF] * 3 if draw.random() < broken else mine[m] for m in names} for net, mine in values.items()
     })  # fmt: skip
@@ -326,9 +313,7 @@ def test_medians_of_seconds_over_shared_seeds() -> None:
     values = {"threshold": [10.0, 10.0, 400.0], "alps": [5.0, 5.0, 5.0, 900.0], "lobs": [20.0] * 3}
     found = cheapest(values, {"threshold": [INF], "lobs": [INF]})
     assert found.rows == ((NETS[0], 10.0, "alps", 5.0, 0.5, "no"),)
-    assert (
-        "in 0 of 1 network; against the paper's own rivals alone in 0 of 1" in found.answer
-    )  # lobs wins a seed
+    assert "in 0 of 1 network; against the paper's own rivals alone in 0 of 1" in found.answer  # lobs wins a seed
     assert "thresholding prunes in 1.0 s and retrains for 9.0 s" in found.why
     stalled = cells({"dense-mnist": {"feta": [1.0, 1.0, 1e6], "lobs": [8.0, 8.0, 8.0]}}, "prune_seconds")
     assert feta_faster.judge(stalled).rows == (("dense-mnist", 1.0, 8.0, 8.0),)
@@ -336,9 +321,7 @@ def test_medians_of_seconds_over_shared_seeds() -> None:
 
 def test_every_trained_network_counts_by_itself_as_well() -> None:
     found = cheapest({"threshold": [3, 9, INF], "alps": [4, 4, 5.5]}, {"threshold": [INF], "alps": [INF]})
-    assert (
-        "cheapest in 1 of the 3 trained networks that any method brought back (4 were tried)" in found.answer
-    )
+    assert "cheapest in 1 of the 3 trained networks that any method brought back (4 were tried)" in found.answer
 
 
 def test_accuracies_are_means_over_shared_seeds() -> None:

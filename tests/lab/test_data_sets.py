@@ -119,9 +119,7 @@ def test_check_reports_every_fault(copy, monkeypatch):
 
 
 @pytest.mark.data
-@pytest.mark.parametrize(
-    ("name", "count"), [("mnist", 60_000), ("fashion-mnist", 60_000), ("cifar-10", 50_000)]
-)
+@pytest.mark.parametrize(("name", "count"), [("mnist", 60_000), ("fashion-mnist", 60_000), ("cifar-10", 50_000)])
 def test_full_sets(name, count):
     place = full(name)
     loaded, report = data.load(name), data.check(name)

@@ -60,9 +60,7 @@ def test_it_is_nesterov_sgd_with_clipping(inputs, changes):
     expected, losses = reference(*inputs, 3, settings)
     assert [event.losses[0] for event in events] == pytest.approx(losses, rel=1e-4)
     for name, weight in model.named_parameters():
-        torch.testing.assert_close(
-            weight.double(), expected.get_parameter(name), atol=2e-5, rtol=1e-3, msg=name
-        )
+        torch.testing.assert_close(weight.double(), expected.get_parameter(name), atol=2e-5, rtol=1e-3, msg=name)
 
 
 def test_a_member_alone_is_the_same_network(inputs):
@@ -94,9 +92,7 @@ def test_a_batch_larger_than_the_data_is_all_of_it(inputs):
     train_together(SPEC, *inputs, [0], replace(SHORT, epochs=1, batch_size=1000), callback=events.append)
     images, labels = inputs
     model = networks.build(SPEC, (1, 6, 6), seed=0)
-    assert events[0].losses[0] == pytest.approx(
-        float(F.cross_entropy(model(images), labels).detach()), rel=1e-5
-    )
+    assert events[0].losses[0] == pytest.approx(float(F.cross_entropy(model(images), labels).detach()), rel=1e-5)
 
 
 def test_the_rate_rises_and_falls():
@@ -106,9 +102,7 @@ def test_the_rate_rises_and_falls():
 
 
 def test_a_loss_that_is_not_finite(inputs):
-    with pytest.raises(
-        ModelError, match=r"finite loss, got nan for seed 0 in epoch 1; lower the learning rate"
-    ):
+    with pytest.raises(ModelError, match=r"finite loss, got nan for seed 0 in epoch 1; lower the learning rate"):
         train_together(SPEC, inputs[0] * float("nan"), inputs[1], [0], SHORT)
 
 

@@ -101,17 +101,14 @@ def test_a_record_per_k_network_and_sparsity(few, tmp_path):
     data = few
     basis = fit_basis(data.train.images, data.normalisation, 30, "cpu")
     images, test = (
-        basis.project(part, data.normalisation, 30, "cpu")
-        for part in (data.train.images[:500], data.test.images)
+        basis.project(part, data.normalisation, 30, "cpu") for part in (data.train.images[:500], data.test.images)
     )
     recipe = Fig3c(nets=("tiny",), epochs=1, batch_size=50).recipe()
     models = train_together(TINY.specification, images, data.train.labels[:500], [0, 1], recipe)
     for record in done.records[4:]:
         model = models[record["network"]]
         assert record["dense_accuracy"] == accuracy(model, test, data.test.labels)
-        assert record["accuracy"] == accuracy(
-            thresholded(model, "conv1", record["sparsity"]), test, data.test.labels
-        )
+        assert record["accuracy"] == accuracy(thresholded(model, "conv1", record["sparsity"]), test, data.test.labels)
         assert record["layer"] == "conv1"
         assert record["energy"] == pytest.approx(basis.energy(30))
     assert done.records[0]["intrinsic_dimension"] < 3 < done.records[-1]["intrinsic_dimension"]

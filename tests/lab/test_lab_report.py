@@ -131,9 +131,7 @@ def test_cells_of_other_settings_are_not_averaged_with_the_rest(tmp_path: Path) 
 
 
 def test_of_two_settings_that_as_many_cells_have_the_last_written_counts(tmp_path: Path) -> None:
-    table1 = [
-        {**one, "max_epochs": 3, "tolerance": 0.1} for one in handmade.table1(handmade.random.Random(0))
-    ]
+    table1 = [{**one, "max_epochs": 3, "tolerance": 0.1} for one in handmade.table1(handmade.random.Random(0))]
     again = [{**one, "max_epochs": 30} for one in table1]
     handmade.write(tmp_path / "table1" / "records.jsonl", [*table1, *again])
     (source,) = gather(tmp_path).sources
@@ -236,9 +234,7 @@ def test_folders_without_records_are_refused(tmp_path: Path) -> None:
 def test_what_is_written(made: report.Report) -> None:
     names = {path.name for path in (*made.figures, *made.tables)}
     assert {f"{name}.{kind}" for name in ("fig2", "fig3ab", "fig3c") for kind in ("png", "svg")} <= names
-    assert {
-        f"{name}.{kind}" for name in ("claims", "table1", "fig2") for kind in ("md", "csv", "tex")
-    } <= names
+    assert {f"{name}.{kind}" for name in ("claims", "table1", "fig2") for kind in ("md", "csv", "tex")} <= names
     assert all(path.stat().st_size > 100 for path in (*made.figures, *made.tables))
     assert made.sources == {"fig2": 318, "fig3a": 56, "fig3b": 112, "fig3c": 490, "table1": 162}
 
@@ -263,9 +259,7 @@ def test_the_page_says_everything(made: report.Report) -> None:
 
 def test_ids_are_unique_and_links_lead_to_them(tmp_path: Path) -> None:
     for name in ("cpu", "gpu", "mine"):
-        cells = [
-            bench_record(method=method, compensate=on) for method in ("feta", "alps") for on in (False, True)
-        ]
+        cells = [bench_record(method=method, compensate=on) for method in ("feta", "alps") for on in (False, True)]
         handmade.write(tmp_path / name / "records.jsonl", cells)
     text = report.build(tmp_path).page.read_text(encoding="utf-8")
     ids = re.findall(r' id="([^"]*)"', text)
@@ -298,9 +292,7 @@ def test_numbers_for_programs_are_the_means(made: report.Report, folder: Path) -
 
 
 def test_sections_without_records_are_left_out(tmp_path: Path) -> None:
-    handmade.write(
-        tmp_path / "mine" / "records.jsonl", [bench_record(), bench_record(method="lobs", seconds=1.0)]
-    )
+    handmade.write(tmp_path / "mine" / "records.jsonl", [bench_record(), bench_record(method="lobs", seconds=1.0)])
     made = report.build(tmp_path)
     text = made.page.read_text(encoding="utf-8")
     assert made.page == tmp_path / "report.html"

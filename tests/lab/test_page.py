@@ -36,9 +36,7 @@ VOID = {"meta", "link", "br"}
 
 def curve(name: str, level: float = 0.9, dashed: bool = False) -> Series:
     heights = [level - 0.01 * step for step in range(9)]
-    points = [
-        Point(x, y, y - 0.01, y + 0.01, "seeds 0-2") for x, y in zip(range(10, 100, 10), heights, strict=True)
-    ]
+    points = [Point(x, y, y - 0.01, y + 0.01, "seeds 0-2") for x, y in zip(range(10, 100, 10), heights, strict=True)]
     return Series(name, tuple(points), dashed)
 
 
@@ -48,9 +46,7 @@ def chart(title: str = "LeNet", log_x: bool = True, names: tuple[str, ...] = MET
 
 
 def everything() -> list[object]:
-    table = Table(
-        "Results", ("Method", "Accuracy", "Bytes"), (("a", 0.5, 900), ("b", None, 12000), ("c", 0.75, 30))
-    )
+    table = Table("Results", ("Method", "Accuracy", "Bytes"), (("a", 0.5, 900), ("b", None, 12000), ("c", 0.75, 30)))
     bars = BarChart("Size", "bytes", (("dense", 4000.0, ""), ("feta", 400.0, "10× smaller")))
     return [
         Facts((("smaller", "10×"), ("runs", 1296), ("seconds", None))),
@@ -95,10 +91,7 @@ class Reader(html.parser.HTMLParser):
 
 def coordinates(text: str) -> list[str]:
     return [
-        value
-        for _, attrs in Reader(text).tags
-        for key, value in attrs.items()
-        if key in ("d", "x", "y") and value
+        value for _, attrs in Reader(text).tags for key, value in attrs.items() if key in ("d", "x", "y") and value
     ]
 
 
@@ -173,9 +166,7 @@ def test_order_fixes_the_colours() -> None:
 
 
 def test_a_bar_named_like_a_series_has_its_colour() -> None:
-    text = page(
-        chart(names=("a", "feta")), BarChart("Size", "bytes", (("dense", 2.0, ""), ("feta", 1.0, "")))
-    )
+    text = page(chart(names=("a", "feta")), BarChart("Size", "bytes", (("dense", 2.0, ""), ("feta", 1.0, ""))))
     assert '<li class="c1" data-slot="1"><span class="label">feta' in text
     assert '<li><span class="label">dense' in text
 
@@ -186,9 +177,7 @@ def test_only_logarithmic_charts_have_a_switch() -> None:
 
 
 def test_missing_and_numeric_cells() -> None:
-    text = page(
-        Table("T", ("Name", "Value", "Mixed"), (("a", 1.5, "x"), ("b", None, None), ("c", math.nan, 3)))
-    )
+    text = page(Table("T", ("Name", "Value", "Mixed"), (("a", 1.5, "x"), ("b", None, None), ("c", math.nan, 3))))
     assert '<td class="right">1.5</td>' in text
     assert text.count('<td class="right" data-key="">–</td>') == 2
     assert '<td class="left">x</td>' in text
@@ -218,9 +207,7 @@ def test_columns_of_one_unit_are_numeric_and_of_two_are_not() -> None:
         (Series("half a spread", (Point(1, 2, low=1), Point(2, 3, high=math.nan, low=2))),),
         (Series("huge", (Point(-1e12, -1e12), Point(1e12, 1e12))),),
         (Series("tiny", (Point(1e-12, 1e-12), Point(2e-12, 3e-12))),),
-        tuple(
-            Series(f"a long name for method number {n} " * 3, (Point(1, n), Point(2, -n))) for n in range(12)
-        ),
+        tuple(Series(f"a long name for method number {n} " * 3, (Point(1, n), Point(2, -n))) for n in range(12)),
     ],
 )
 @pytest.mark.parametrize("markers_only", [False, True])
@@ -235,9 +222,7 @@ def test_a_gap_breaks_the_line_and_a_lone_point_keeps_its_whisker() -> None:
     points = (Point(x, y, *((y - 0.1, y + 0.1) if y else ())) for x, y in enumerate(heights))
     text = page(LineChart("t", "x", "y", (Series("gappy", tuple(points)),)))
     paths = {
-        attrs["class"]: attrs["d"] or ""
-        for tag, attrs in Reader(text).tags
-        if tag == "path" and "class" in attrs
+        attrs["class"]: attrs["d"] or "" for tag, attrs in Reader(text).tags if tag == "path" and "class" in attrs
     }
     assert paths["band"].count("M") == 2
     assert paths["whiskers"].count("M") == 1
@@ -252,9 +237,7 @@ def test_series_without_data_say_so() -> None:
 
 @pytest.mark.parametrize("x", [0.0, -2.0])
 def test_a_log_axis_needs_positive_x(x: float) -> None:
-    with pytest.raises(
-        ConfigError, match=r"LineChart 'speed', series 'feta': x must be > 0 on a log axis, got"
-    ):
+    with pytest.raises(ConfigError, match=r"LineChart 'speed', series 'feta': x must be > 0 on a log axis, got"):
         LineChart("speed", "s", "y", (Series("feta", (Point(1, 1), Point(x, 1))),), log_x=True)
 
 
@@ -340,9 +323,7 @@ SIGHT = {
 
 @pytest.mark.parametrize("sight", SIGHT)
 @pytest.mark.parametrize(("colours", "ground"), [(palette.LIGHT, "#ffffff"), (palette.DARK, "#14171c")])
-def test_colours_differ_from_each_other_and_from_the_page(
-    colours: tuple[str, ...], ground: str, sight: str
-) -> None:
+def test_colours_differ_from_each_other_and_from_the_page(colours: tuple[str, ...], ground: str, sight: str) -> None:
     seen = [lab(np.clip(SIGHT[sight] @ linear_light(colour), 0, 1)) for colour in colours]
     assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 12
     weights = np.array([0.2126, 0.7152, 0.0722])
@@ -402,9 +383,7 @@ def opened(browser, tmp_path):  # type: ignore[no-untyped-def]
     browser.get_log("browser")
     yield visit
     assert browser.get_log("browser") == []
-    assert (
-        browser.execute_script("return performance.getEntriesByType('resource').map(one => one.name)") == []
-    )
+    assert browser.execute_script("return performance.getEntriesByType('resource').map(one => one.name)") == []
 
 
 def find(root, selector):  # type: ignore[no-untyped-def]
@@ -502,9 +481,7 @@ def test_a_click_on_a_header_sorts(opened) -> None:  # type: ignore[no-untyped-d
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [390, 1400])
 def test_nothing_is_clipped_or_overlaps(opened, width) -> None:  # type: ignore[no-untyped-def]
-    browser = opened(
-        *everything(), LineChart("t", "x", "y", (Series("big", (Point(0, -2e6), Point(123456, 3e6))),))
-    )
+    browser = opened(*everything(), LineChart("t", "x", "y", (Series("big", (Point(0, -2e6), Point(123456, 3e6))),)))
     metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     try:

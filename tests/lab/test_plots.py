@@ -19,14 +19,10 @@ SVG = "{http://www.w3.org/2000/svg}svg"
 
 def chart(title: str = "LeNet", names: tuple[str, ...] = ("feta", "lobs"), **options: bool) -> LineChart:
     points = tuple(Point(x, y, y - 0.02, y + 0.02) for x, y in ((1, 0.9), (10, 0.8), (100, 0.95)))
-    return LineChart(
-        title, "Weights kept (%)", "Accuracy", tuple(Series(name, points) for name in names), **options
-    )
+    return LineChart(title, "Weights kept (%)", "Accuracy", tuple(Series(name, points) for name in names), **options)
 
 
-BARS = BarChart(
-    "Size", "bytes", (("dense", 4000.0, ""), ("feta", 400.0, "10× smaller"), ("lost", None, "failed"))
-)
+BARS = BarChart("Size", "bytes", (("dense", 4000.0, ""), ("feta", 400.0, "10× smaller"), ("lost", None, "failed")))
 
 
 @pytest.fixture(autouse=True)
@@ -93,9 +89,7 @@ def test_panels_and_awkward_data(tmp_path: Path, columns: int | None) -> None:
             "y",
             (Series("gap", (Point(1, 1.0), Point(2, math.nan), Point(3, None), Point(4, 2.0))),),
         ),
-        LineChart(
-            "twelve", "x", "y", tuple(Series(f"long name of method {n}", (Point(1, n),)) for n in range(12))
-        ),
+        LineChart("twelve", "x", "y", tuple(Series(f"long name of method {n}", (Point(1, n),)) for n in range(12))),
         BARS,
         BarChart("none", "bytes", ()),
     ]

@@ -133,9 +133,7 @@ def bare(folder, *words):
         (folder / f"{name}.py").write_text("raise ImportError")
     path = os.pathsep.join([str(folder), str(ROOT / "src")])
     command = [sys.executable, str(ROOT / "benchmarks" / "bare.py"), *words]
-    return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}
-    )
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
 
 
 def test_without_the_command_line_libraries(tmp_path, folder):

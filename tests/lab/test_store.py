@@ -91,9 +91,7 @@ def test_a_file_without_a_description_says_what_to_do(tmp_path, network):
     feta.save(network.model, tmp_path / "a")
     save_file(network.model.state_dict(), tmp_path / "b")
     for name in ("a", "b"):
-        with pytest.raises(
-            FileError, match=rf"{name} must describe its network, .*feta.load_into\(model, path\)"
-        ):
+        with pytest.raises(FileError, match=rf"{name} must describe its network, .*feta.load_into\(model, path\)"):
             feta.load(tmp_path / name)
         model = networks.build(INFO.specification, INFO.shape, seed=2)
         assert equal(feta.load_into(model, tmp_path / name), network.model)

@@ -147,9 +147,7 @@ def test_the_checkpoint_of_another_run_is_refused(tiny_data, tmp_path, specifica
     checkpoint = tmp_path / "run.partial"
     train(SPEC, tiny_data, SHORT, checkpoint=checkpoint)
     data = replace(tiny_data, train=tiny_data.train.take(torch.arange(rows)))
-    with pytest.raises(
-        FileError, match=r"run.partial must be this very run's checkpoint, .*delete it to start anew"
-    ):
+    with pytest.raises(FileError, match=r"run.partial must be this very run's checkpoint, .*delete it to start anew"):
         train(specification, data, replace(SHORT, **changes), checkpoint=checkpoint)
 
 
@@ -215,11 +213,7 @@ def test_a_full_disk_stops_the_run_and_leaves_the_last_checkpoint(tiny_data, tmp
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        *(
-            (name, value, "must be > 0 and finite")
-            for name in ("decay", "patience")
-            for value in (0, float("nan"))
-        ),
+        *((name, value, "must be > 0 and finite") for name in ("decay", "patience") for value in (0, float("nan"))),
         *(("momentum", value, r"must be in \[0, 1\)") for value in (-0.1, 1.0, float("nan"))),
     ],
 )

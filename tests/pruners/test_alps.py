@@ -69,8 +69,7 @@ def test_every_step_of_conjugate_gradients_helps():
     mask = torch.cat([top_k_mask(W.abs(), 60), torch.ones(1, 12, dtype=torch.bool)])
     start = whole.where(mask, 0)
     values = [
-        objective(H, whole, projected_cg(lambda D: H @ D, H.diagonal(), H @ whole, start, mask, n))
-        for n in range(12)
+        objective(H, whole, projected_cg(lambda D: H @ D, H.diagonal(), H @ whole, start, mask, n)) for n in range(12)
     ]
     assert values == sorted(values, reverse=True)
     best = objective(H, whole, masked_refit(H, H @ whole, mask).V)

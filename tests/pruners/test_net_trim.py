@@ -16,9 +16,7 @@ from feta.solvers.net_trim_admm import Constraints, Gap, NetTrimAdmm
 from feta.sparsity import Sparsity
 
 FORMS = [
-    pytest.param(
-        activation, cascaded, bias, id=f"{activation}-{'cascade' if cascaded else 'parallel'}-{bias}"
-    )
+    pytest.param(activation, cascaded, bias, id=f"{activation}-{'cascade' if cascaded else 'parallel'}-{bias}")
     for activation in (Activation.RELU, Activation.LINEAR)
     for cascaded in (False, True)
     for bias in (True, False)
@@ -108,9 +106,7 @@ def convex_optimum(A, B, V, omega, W, epsilon, has_bias):
     constraints = [{"type": "ineq", "fun": ball, "jac": ball_gradient}]
     if len(rows):
         both = np.concatenate([-response, response], axis=1)
-        constraints.append(
-            {"type": "ineq", "fun": lambda x: V[rows, columns] + both @ x, "jac": lambda x: both}
-        )
+        constraints.append({"type": "ineq", "fun": lambda x: V[rows, columns] + both @ x, "jac": lambda x: both})
     start = np.concatenate([np.maximum(W, 0).reshape(-1), np.maximum(-W, 0).reshape(-1)])
     found = minimize(
         lambda x: cost @ x,
@@ -265,9 +261,7 @@ def test_degenerate_inputs(columns, value, rows, bias, epsilon):
     problem = layer(m=rows, d_in=12, d_out=4, bias=bias)
     A = problem.stream.A.clone()
     A[:, :columns] = value
-    stream = TensorStream(
-        A, torch.relu(A @ problem.W if problem.bias is None else A @ problem.W + problem.bias)
-    )
+    stream = TensorStream(A, torch.relu(A @ problem.W if problem.bias is None else A @ problem.W + problem.bias))
     method = NetTrim(iterations=80, epsilon=epsilon)
     U = method.prune(LayerProblem(problem.W, problem.bias, stream), Sparsity(0.5)).U
     assert torch.isfinite(U).all()
@@ -290,9 +284,7 @@ def test_outputs_that_are_all_zero(epsilon):
 def test_progress_is_reported():
     seen = []
     problem = layer()
-    traced = LayerProblem(
-        problem.W, problem.bias, problem.stream, trace=lambda phase, values: seen.append(phase)
-    )
+    traced = LayerProblem(problem.W, problem.bias, problem.stream, trace=lambda phase, values: seen.append(phase))
     NetTrim(iterations=40, search_steps=5).prune(traced, Sparsity(0.5))
     assert seen == ["search"] * 5
 

@@ -92,9 +92,7 @@ def test_support_is_near_the_best_of_all_supports():
         settings = GramSettings(retargets=60, ridge=0.0)
         path = refit_on_support(system, StreamedTargets(problem), start, mask, settings)
         best = min(best, path.objectives[-1])
-    found = solve(
-        problem, 3, GramSettings(30, 4, admm=replace(SLOW, schedule=((0, 1.05),), every=3))
-    ).objectives[-1]
+    found = solve(problem, 3, GramSettings(30, 4, admm=replace(SLOW, schedule=((0, 1.05),), every=3))).objectives[-1]
     assert found <= 1.25 * best + 1e-12
 
 

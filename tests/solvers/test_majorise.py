@@ -15,9 +15,7 @@ from feta.sparsity import top_k_mask
 def case(request):
     generator = torch.Generator().manual_seed(2)
     A = torch.randn(300, 7, generator=generator, dtype=torch.float64)
-    A = A @ torch.randn(
-        7, 7, generator=generator, dtype=torch.float64
-    )  # correlated: a refit has something to gain
+    A = A @ torch.randn(7, 7, generator=generator, dtype=torch.float64)  # correlated: a refit has something to gain
     W = torch.randn(7, 5, generator=generator, dtype=torch.float64)
     b = torch.randn(5, generator=generator, dtype=torch.float64) if request.param else None
     Z = A @ W if b is None else A @ W + b
@@ -86,9 +84,7 @@ def test_a_small_sample_is_exact_at_the_trained_weights(case):
 def test_linear_layers_have_fixed_targets(case):
     problem, V, other = case
     A = extended(problem)
-    linear = LayerProblem(
-        problem.W, problem.bias, TensorStream(problem.stream.A, A @ V, 64), Activation.LINEAR
-    )
+    linear = LayerProblem(problem.W, problem.bias, TensorStream(problem.stream.A, A @ V, 64), Activation.LINEAR)
     reader = StreamedTargets(linear)
     torch.testing.assert_close(reader.at(V).C, reader.at(other).C)
 

@@ -12,9 +12,7 @@ from feta.problem import LayerProblem, Status
 from feta.solvers.refit import refit_dense
 
 
-def problem(
-    m: int = 60, d_in: int = 5, d_out: int = 3, bias: bool = True, dtype=torch.float64
-) -> LayerProblem:
+def problem(m: int = 60, d_in: int = 5, d_out: int = 3, bias: bool = True, dtype=torch.float64) -> LayerProblem:
     generator = torch.Generator().manual_seed(0)
     draw = lambda *shape: torch.randn(*shape, generator=generator, dtype=dtype)  # noqa: E731
     A, B = draw(m, d_in), draw(m, d_out) + 2

@@ -16,9 +16,7 @@ from feta.sparsity import top_k_mask
 F64 = torch.float64
 
 
-def layer(
-    seed: int = 0, m: int = 120, d: int = 15, d_out: int = 6, bias: bool = False
-) -> tuple[torch.Tensor, ...]:
+def layer(seed: int = 0, m: int = 120, d: int = 15, d_out: int = 6, bias: bool = False) -> tuple[torch.Tensor, ...]:
     """H, C, W of a layer with correlated, scaled and shifted inputs."""
     g = torch.Generator().manual_seed(seed)
     mix = torch.randn(d, d, generator=g, dtype=F64) * torch.logspace(-1, 1, d, dtype=F64)
@@ -30,9 +28,7 @@ def layer(
     return A.t() @ A, A.t() @ T, W
 
 
-def literal(
-    H: torch.Tensor, C: torch.Tensor, W0: torch.Tensor, k: int, limit: int = 300, relaxation: float = 1.0
-):
+def literal(H: torch.Tensor, C: torch.Tensor, W0: torch.Tensor, k: int, limit: int = 300, relaxation: float = 1.0):
     s = H.diagonal().sqrt()[:, None]
     H, C, D, V, rho = H / s / s.t(), C / s, W0 * s, torch.zeros_like(C), 0.1
     before = top_k_mask(D.abs(), k)
@@ -170,9 +166,7 @@ def test_arguments_are_left_alone() -> None:
 
 def test_errors_say_what_was_wrong() -> None:
     H, C, W0 = layer()
-    with pytest.raises(
-        ConfigError, match=r"H \(d, d\) and C, W0 \(d, d_out\), got H \(15, 15\), C \(14, 6\)"
-    ):
+    with pytest.raises(ConfigError, match=r"H \(d, d\) and C, W0 \(d, d_out\), got H \(15, 15\), C \(14, 6\)"):
         support_admm(H, C[1:], W0, 3)
     with pytest.raises(ConfigError, match=r"support_admm.k must be >= 0, got -1"):
         support_admm(H, C, W0, -1)

@@ -39,9 +39,7 @@ def reference(V, A, objective, slope, steps=20000):
     return V
 
 
-@pytest.mark.parametrize(
-    ("penalty", "strength"), [(L1(), 0.2), (GroupLasso(1), 0.4), (GroupLasso(0), 0.4)], ids=str
-)
+@pytest.mark.parametrize(("penalty", "strength"), [(L1(), 0.2), (GroupLasso(1), 0.4), (GroupLasso(0), 0.4)], ids=str)
 def test_svrg_reaches_the_optimum_of_proximal_gradient(layer, penalty, strength):
     V, stream, A, _ = layer
     objective = Regularised(DataFit(Softplus(5.0), with_bias=True), penalty, strength)
@@ -82,9 +80,7 @@ def test_search_finds_the_count(layer):
     V, stream, _, _ = layer
     problem = LayerProblem(V[:-1].clone(), V[-1].clone(), stream)
     objective, generator = Regularised(RELU, L1(), 0.0), torch.Generator().manual_seed(0)
-    result, searched = solve_path(
-        problem, objective, Svrg(step=0.02), generator, keep=12, outer=3, search_steps=14
-    )
+    result, searched = solve_path(problem, objective, Svrg(step=0.02), generator, keep=12, outer=3, search_steps=14)
     U = result.V[:-1]
     assert 12 <= result.nonzeros <= 14
     assert len(searched) == 14

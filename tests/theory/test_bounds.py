@@ -19,9 +19,7 @@ X = torch.randn(150, 1, 6, 6, generator=torch.Generator().manual_seed(0))
 
 def pair(share: float = 0.5) -> tuple[nn.Module, nn.Module]:
     torch.manual_seed(0)
-    dense = nn.Sequential(
-        nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(27, 4)
-    )
+    dense = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(27, 4))
     pruned = copy.deepcopy(dense)
     for layer in (pruned[0], pruned[4]):
         weight = layer.weight.data

@@ -81,9 +81,7 @@ def test_estimators_against_their_formulas():
 
 def test_pca_counts():
     rows = torch.randn(400, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    rows = (
-        torch.linalg.qr(rows - rows.mean(0))[0] * torch.tensor([3.0, 2.0, 1.0]).double()
-    )  # variance 9 : 4 : 1
+    rows = torch.linalg.qr(rows - rows.mean(0))[0] * torch.tensor([3.0, 2.0, 1.0]).double()  # variance 9 : 4 : 1
     assert pca(rows, (0.5, 0.9, 0.95)) == {0.5: 1, 0.9: 2, 0.95: 3}
     wide = torch.randn(20, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     energy = torch.linalg.svdvals(wide - wide.mean(0)) ** 2

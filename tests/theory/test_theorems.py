@@ -103,9 +103,7 @@ def test_a_network_by_itself_by_hand():
     seen = compare(DENSE, tiny([[1, 0], [0, 1]], [[1, 0], [0, 2]]), X)  # outputs (3, 2), norms 1 and 2
     assert math.exp(by_itself(seen, SETTING, "paper").log_margin) == pytest.approx(math.sqrt(2) / 2)
     assert math.exp(by_itself(seen, SETTING, "sound").log_margin) == pytest.approx(1 / math.sqrt(2) / 2)
-    assert math.exp(by_itself(seen, SETTING, "sound", "dense").log_margin) == pytest.approx(
-        3 / 6 / math.sqrt(2)
-    )
+    assert math.exp(by_itself(seen, SETTING, "sound", "dense").log_margin) == pytest.approx(3 / 6 / math.sqrt(2))
 
 
 def test_the_printed_score_is_twice_too_long():
@@ -178,9 +176,7 @@ def test_no_point_within_the_sound_margin_changes_class(seed):
     point = x.clone().requires_grad_()
     top = pruned(point).topk(2, dim=1).values
     (gradient,) = torch.autograd.grad((top[:, 0] - top[:, 1]).sum(), point)
-    worst = x - radius * gradient / gradient.norm(dim=1, keepdim=True).clamp_min(
-        1e-12
-    )  # dead ReLUs: no slope
+    worst = x - radius * gradient / gradient.norm(dim=1, keepdim=True).clamp_min(1e-12)  # dead ReLUs: no slope
     assert (pruned(worst).argmax(1) == classes).all()
 
 
@@ -224,9 +220,7 @@ def test_a_larger_change_never_gives_a_smaller_loss(theorem, form):
     for share in (0.0, 0.01, 0.03, 0.1, 0.3, 1.0):
         seen = measure(ends[0], blend(*ends, share), [x])
         bound = (
-            all_layers(seen, SETTING, form)
-            if theorem == "5.2"
-            else one_layer(seen, seen.layers[0], SETTING, form)
+            all_layers(seen, SETTING, form) if theorem == "5.2" else one_layer(seen, seen.layers[0], SETTING, form)
         )
         lost.append(bound.log_lost)
         bounds.append(math.inf if bound.log_bound is None else bound.log_bound)
@@ -346,8 +340,7 @@ def test_networks_that_cannot_be_compared():
     with pytest.raises(ModelError, match="alike but for their weights"):
         compare(DENSE, nn.Sequential(linear([[1, 0], [0, 1]])), X)
     wide, narrow = (
-        nn.Sequential(nn.Conv2d(1, 2, k, padding=k // 2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        for k in (3, 1)
+        nn.Sequential(nn.Conv2d(1, 2, k, padding=k // 2), nn.AdaptiveAvgPool2d(1), nn.Flatten()) for k in (3, 1)
     )
     with pytest.raises(ModelError, match="alike but for their weights"):
         compare(wide, narrow, torch.ones(1, 1, 2, 2))

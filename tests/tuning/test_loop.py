@@ -163,9 +163,7 @@ def test_a_recorder_replays_what_has_the_first_shape(monkeypatch):
     results = [recorder(torch.full((size,), float(i))) for i, size in enumerate((2, 3, 2, 2, 2))]
     assert [len(x) for x in calls] == [2, 3, 2]  # to warm up, of another shape, recorded
     assert recorder.graph.replays == 3
-    assert torch.equal(
-        results[-1], torch.full((2,), 4.0)
-    )  # the inputs that the graph reads are the last ones
+    assert torch.equal(results[-1], torch.full((2,), 4.0))  # the inputs that the graph reads are the last ones
     assert collecting == [(None, False)]  # older graphs are freed before a recording, none during it
     assert gc.isenabled()
 

@@ -240,9 +240,7 @@ def test_half_precision_is_fitted_in_single(dense):
 
 def test_batch_norm_is_left_in_eval_mode():
     torch.manual_seed(0)
-    dense = nn.Sequential(
-        nn.Linear(12, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 4)
-    ).train()
+    dense = nn.Sequential(nn.Linear(12, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 4)).train()
     dense[1].eval()
     pruned = feta.prune(dense, sparsity=0.5, method="threshold", layers=["0"])
     result = feta.refine(pruned.model, dense, DATA)
@@ -293,9 +291,7 @@ def test_one_output_is_no_class():
 
 def test_every_option_is_documented():
     page = Path(__file__).parents[2] / "docs" / "retraining.md"
-    rows = dict(
-        re.findall(r"^\| `(\w+)` \| `([\w.]+)` \|", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    )
+    rows = dict(re.findall(r"^\| `(\w+)` \| `([\w.]+)` \|", page.read_text(encoding="utf-8"), flags=re.MULTILINE))
     assert rows == {field.name: str(field.default) for field in dataclasses.fields(feta.Refinement)}
 
 
@@ -308,9 +304,7 @@ def test_prune_and_refine(dense, method):
     events = []
     both = feta.prune(dense, DATA, 0.8, method, refine=feta.Refinement(passes=6), callback=events.append)
     assert (plain.report.refinement, both.report.refinement.passes) == (None, 6.0)
-    assert [layer.nonzeros for layer in both.report.layers] == [
-        layer.nonzeros for layer in plain.report.layers
-    ]
+    assert [layer.nonzeros for layer in both.report.layers] == [layer.nonzeros for layer in plain.report.layers]
     assert all(torch.equal(both.masks[name], mask) for name, mask in plain.masks.items())
     assert all(not both.model.get_submodule(n).weight[~mask].any() for n, mask in both.masks.items())
     assert divergence(both.model, dense, FRESH) < divergence(plain.model, dense, FRESH)
@@ -328,7 +322,5 @@ def test_prune_and_refine_on_data_that_can_be_read_once(dense):
 
 
 def test_refinement_needs_data(dense):
-    with pytest.raises(
-        ConfigError, match="data must be given for compensate, batchnorm and refine, got None"
-    ):
+    with pytest.raises(ConfigError, match="data must be given for compensate, batchnorm and refine, got None"):
         feta.prune(dense, sparsity=0.5, method="threshold", refine=True)

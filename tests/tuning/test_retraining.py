@@ -59,9 +59,7 @@ def test_it_is_sgd_on_the_surviving_weights(pruned):
     for epoch in range(2):
         order = torch.randperm(len(x), generator=torch.Generator().manual_seed(3 * 1_000_003 + epoch))
         for rows in order.split(50):
-            gradients = torch.autograd.grad(
-                F.cross_entropy(model(x[rows]), y[rows]), list(model.parameters())
-            )
+            gradients = torch.autograd.grad(F.cross_entropy(model(x[rows]), y[rows]), list(model.parameters()))
             with torch.no_grad():
                 for p, g, b in zip(model.parameters(), gradients, buffers, strict=True):
                     b.mul_(0.8).add_(g + 0.01 * p)
@@ -224,9 +222,7 @@ def test_masks_that_are_given_are_the_ones_that_are_held(pruned):
 
 
 def test_batch_norm_and_dropout_train_and_come_back_in_their_modes(pruned):
-    model = nn.Sequential(
-        nn.Linear(12, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.ReLU(), nn.Linear(8, 3)
-    ).eval()
+    model = nn.Sequential(nn.Linear(12, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.ReLU(), nn.Linear(8, 3)).eval()
     model[2].train()
     result = feta.retrain(model, TRAIN, max_epochs=1)
     assert int(result.model[1].num_batches_tracked) == 10
@@ -350,8 +346,7 @@ def test_two_processes_train_one_model_and_stop_together(tmp_path):
     """Two halves of each batch in two processes against whole batches in one."""
     command = [sys.executable, "-W", "ignore", "-c", SCRIPT, str(Path(__file__).parent)]
     processes = [
-        subprocess.Popen([*command, str(rank), str(tmp_path)], stderr=subprocess.PIPE, text=True)
-        for rank in (0, 1)
+        subprocess.Popen([*command, str(rank), str(tmp_path)], stderr=subprocess.PIPE, text=True) for rank in (0, 1)
     ]
     answers = [process.communicate() for process in processes]
     assert [process.returncode for process in processes] == [0, 0], [error for _, error in answers]

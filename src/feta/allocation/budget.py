@@ -36,9 +36,7 @@ class Curve:
         if len(self.counts) < 2 or self.counts[0] != 0 or not rising:
             raise ConfigError(f"Curve.counts must rise from 0 to the layer's size, got {self.counts}")
         if len(self.errors) != len(self.counts):
-            raise ConfigError(
-                f"Curve.errors must be as many as counts ({len(self.counts)}), got {len(self.errors)}"
-            )
+            raise ConfigError(f"Curve.errors must be as many as counts ({len(self.counts)}), got {len(self.errors)}")
         if not all(math.isfinite(error) and error >= 0 for error in self.errors):
             raise DataError(f"a layer's errors must be finite and >= 0, got {self.errors}")
 
@@ -65,9 +63,7 @@ class Curve:
         return _convex(_between(list(zip(self.counts, levelled, strict=True))))
 
 
-def least_error(
-    curves: Mapping[str, Curve], total: int, floors: Mapping[str, int] | None = None
-) -> dict[str, int]:
+def least_error(curves: Mapping[str, Curve], total: int, floors: Mapping[str, int] | None = None) -> dict[str, int]:
     """The counts with the least sum of errors on the hulls: exact, and exactly `total` together.
 
     floors: what each layer has at least; 0 by default.

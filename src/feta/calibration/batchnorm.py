@@ -17,9 +17,7 @@ def reestimate(model: nn.Module, inputs: Inputs, device: torch.device, dtype: to
     Means and variances of the batches are averaged. A left-over batch of one sample has no variance, and
     is passed over where there are larger ones.
     """
-    norms = [
-        module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats
-    ]
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
     settings = [(norm.momentum, norm.training) for norm in norms]
     for norm in norms:
         norm.reset_running_stats()

@@ -20,9 +20,7 @@ from feta.problem import Activation
 
 _RELU_NAMES = frozenset({"relu", "relu_"})
 # These hand on the values they are given, so that what follows them follows the layer.
-_TRANSPARENT_NAMES = frozenset(
-    {"dropout", "dropout_", "flatten", "reshape", "view", "contiguous", "identity"}
-)
+_TRANSPARENT_NAMES = frozenset({"dropout", "dropout_", "flatten", "reshape", "view", "contiguous", "identity"})
 
 
 class _Stop(Exception):
@@ -49,9 +47,7 @@ class _Consumers(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.watched: dict[
-            int, tuple[Tensor, LayerTrace]
-        ] = {}  # by id; the tensor is held so that ids stay unique
+        self.watched: dict[int, tuple[Tensor, LayerTrace]] = {}  # by id; the tensor is held so that ids stay unique
 
     def watch(self, tensor: Tensor, trace: LayerTrace) -> None:
         self.watched[id(tensor)] = (tensor, trace)

@@ -28,9 +28,7 @@ Batch = Tensor | dict[str, Tensor]
 class Inputs:
     """Model inputs, batch by batch, the same on every pass; at most n_samples of them."""
 
-    def __init__(
-        self, data: Any, *, batch_size: int = 1000, n_samples: int | None = None, seed: int = 0
-    ) -> None:
+    def __init__(self, data: Any, *, batch_size: int = 1000, n_samples: int | None = None, seed: int = 0) -> None:
         if n_samples is not None and n_samples < 1:
             raise ConfigError(f"n_samples must be >= 1, got {n_samples}")
         if batch_size < 1:
@@ -67,9 +65,7 @@ class _Thinned:
         seen = -self.start
         for batch in self.inputs:
             size = size_of(batch)
-            rows = slice(
-                max(-seen, -seen % self.stride), None, self.stride
-            )  # every stride-th over all batches
+            rows = slice(max(-seen, -seen % self.stride), None, self.stride)  # every stride-th over all batches
             seen += size
             if isinstance(batch, Tensor):
                 part: Batch = batch[rows]
@@ -103,9 +99,7 @@ class Merged:
 
 def _tensor_batches(data: Tensor, batch_size: int, n_samples: int | None, seed: int) -> list[Tensor]:
     if data.ndim < 2:
-        raise ConfigError(
-            f"data must have samples as rows (2 or more dimensions), got shape {tuple(data.shape)}"
-        )
+        raise ConfigError(f"data must have samples as rows (2 or more dimensions), got shape {tuple(data.shape)}")
     if n_samples is not None and n_samples < len(data):
         # A seeded subset, in the data's order: the first rows of a sorted file would be one class.
         chosen = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:n_samples]

@@ -108,9 +108,7 @@ def _map(item: Any, function: Any) -> Any:
         return {key: _map(value, function) for key, value in item.items()}
     if isinstance(item, list):
         return [_map(value, function) for value in item]
-    if isinstance(item, Tensor) or (
-        isinstance(item, tuple) and len(item) == 3 and isinstance(item[2], torch.dtype)
-    ):
+    if isinstance(item, Tensor) or (isinstance(item, tuple) and len(item) == 3 and isinstance(item[2], torch.dtype)):
         return function(item)
     if isinstance(item, tuple):
         return tuple(_map(value, function) for value in item)

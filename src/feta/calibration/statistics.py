@@ -116,7 +116,5 @@ def complete(total: Tensor | None) -> Tensor:
     if total is None:
         raise DataError("calibration data must hold at least one row, got none")
     if not bool(torch.isfinite(total.sum())):  # a mask of all entries would take more memory than the sum
-        raise DataError(
-            "a layer's inputs must be finite, got NaN, infinite or overflowing values in the data"
-        )
+        raise DataError("a layer's inputs must be finite, got NaN, infinite or overflowing values in the data")
     return total

@@ -187,9 +187,7 @@ class TensorStream:
         return TensorStream(self.A[::stride], self.B[::stride], self.chunk_rows)
 
 
-def minibatches(
-    stream: ActivationStream, size: int, generator: torch.Generator
-) -> Iterator[tuple[Tensor, Tensor]]:
+def minibatches(stream: ActivationStream, size: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
     """One pass in minibatches whose rows are drawn at random, without replacement, within each chunk.
 
     Rows of different chunks never meet in a minibatch: that is the price of memory bounded by one chunk.

@@ -121,8 +121,6 @@ def slopes(model: nn.Module, x: Tensor, classes: Tensor) -> tuple[Tensor, Tensor
     scores, own = model(x.clone()), classes[:, None]  # a copy: the model may change its input in place
     lead = scores.gather(1, own).squeeze(1) - scores.scatter(1, own, float("-inf")).amax(1)
     if not lead.requires_grad:
-        raise ModelError(
-            "the network must have gradients in its input, got none; is its forward pass under no_grad?"
-        )
+        raise ModelError("the network must have gradients in its input, got none; is its forward pass under no_grad?")
     (gradient,) = torch.autograd.grad(lead.sum(), x)
     return lead.detach(), gradient

@@ -53,9 +53,7 @@ class Form:
         n, counts = len(self.radius), [self.certified(r) for r in radii]
         return {
             "samples": n,
-            "certified": [
-                {"radius": r, "samples": k, "share": k / n} for r, k in zip(radii, counts, strict=True)
-            ],
+            "certified": [{"radius": r, "samples": k, "share": k / n} for r, k in zip(radii, counts, strict=True)],
             "certified_any": self.any_certified,
             "vacuous": not any(counts),
             "median_radius": median_low(self.radius),
@@ -187,9 +185,7 @@ def _check(radii: Sequence[float], samples: int, norm: str, forms: Sequence[str]
             raise ConfigError(f"certify.{name} must be {must}, got {value!r}")
 
 
-def _held_out(
-    data: Tensor | Iterable[Any], labels: Any, kept: list[Tensor], count: int
-) -> Iterator[LabelledBatch]:
+def _held_out(data: Tensor | Iterable[Any], labels: Any, kept: list[Tensor], count: int) -> Iterator[LabelledBatch]:
     """(inputs, labels or None), batch by batch; the first `count` inputs are put into `kept`.
 
     The data is read once, and each batch goes through `Inputs` by itself: nothing else is stored.
@@ -199,9 +195,7 @@ def _held_out(
     for batch in [(data, labels)] if isinstance(data, Tensor) else data:
         inputs = next(iter(Inputs([batch])))
         if not isinstance(inputs, Tensor):
-            raise ConfigError(
-                f"data must be batches of inputs or of (inputs, labels), got {type(batch).__name__}"
-            )
+            raise ConfigError(f"data must be batches of inputs or of (inputs, labels), got {type(batch).__name__}")
         paired = isinstance(batch, tuple | list) and len(batch) > 1 and batch[1] is not None
         truth = torch.as_tensor(batch[1]) if paired else None
         if truth is not None and (truth.shape != inputs.shape[:1] or truth.is_floating_point()):

@@ -107,9 +107,7 @@ def _stages(model: nn.Module, example: Tensor) -> list[Stage]:
         traced = fx.symbolic_trace(model)
     except Exception as error:  # fx lets through whatever the model's own code raised
         reason = " ".join(str(error).split())
-        raise ModelError(
-            f"the network must be {UNDERSTOOD}, got one that cannot be traced: {reason}"
-        ) from error
+        raise ModelError(f"the network must be {UNDERSTOOD}, got one that cannot be traced: {reason}") from error
     run = fx.Interpreter(traced, garbage_collect_values=False)
     run.run(example.clone())
     values: dict[fx.Node, Any] = run.env
@@ -150,9 +148,7 @@ def _stage(name: str, module: nn.Module | None, x: Tensor, y: Tensor) -> Stage:
     before, after = tuple(x.shape[1:]), tuple(y.shape[1:])
     match module:
         case nn.Linear() | nn.Conv2d():
-            bias = (
-                module.weight.new_zeros(len(module.weight)) if module.bias is None else module.bias.detach()
-            )
+            bias = module.weight.new_zeros(len(module.weight)) if module.bias is None else module.bias.detach()
             return Affine(name, before, after, module, module.weight.detach(), bias)
         case nn.ReLU():
             return ReLU(name, before, after)

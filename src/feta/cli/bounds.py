@@ -35,9 +35,7 @@ def bounds(
     /,
     *,
     data: DataName = None,
-    samples: Annotated[
-        Whole, Parameter(help="Training samples to measure on; they are the m of the bounds.")
-    ] = 5000,
+    samples: Annotated[Whole, Parameter(help="Training samples to measure on; they are the m of the bounds.")] = 5000,
     dimension: Annotated[
         float | None, Parameter(help="Dimension k of the data; estimated where it is not given.")
     ] = None,

@@ -96,9 +96,7 @@ def certify(
         )
 
 
-def certify_subjects(
-    dense: Subject, pruned: Subject, *, device: str = "cpu", **options: Any
-) -> dict[str, Any]:
+def certify_subjects(dense: Subject, pruned: Subject, *, device: str = "cpu", **options: Any) -> dict[str, Any]:
     """feta.certify on the test half of the data, as one JSON object with radii in grey levels too.
 
     No row of that half is used in training or pruning. `options` are those of feta.certify.

@@ -94,6 +94,4 @@ def records_path(given: Path | None, output: Path | None) -> Path:
 
 def _is_number(cell: str) -> bool:
     """Digits with signs, units and separators; prose is read from the left."""
-    return not any(
-        character.isalpha() for character in cell.replace("kB", "").replace("MB", "").replace("None", "")
-    )
+    return not any(character.isalpha() for character in cell.replace("kB", "").replace("MB", "").replace("None", ""))

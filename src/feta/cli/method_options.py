@@ -11,9 +11,7 @@ from cyclopts import Group, Parameter
 import feta
 from feta.errors import ConfigError
 
-_GROUP = Group(
-    "Method options", help="For example --feta.quality best; `feta methods --verbose` lists them all."
-)
+_GROUP = Group("Method options", help="For example --feta.quality best; `feta methods --verbose` lists them all.")
 _Options = Annotated[
     dict[str, str] | None, Parameter(group=_GROUP, help="Followed by .OPTION VALUE.", show_default=False)
 ]
@@ -34,8 +32,6 @@ def method_options(method: str, options: Any) -> dict[str, str]:
     for field in fields(options) if options is not None else ():
         name, values = field.name.replace("_", "-"), getattr(options, field.name) or {}
         if values and name != method:
-            raise ConfigError(
-                f"--{name}.{next(iter(values))} must go with --method {name}, got --method {method}"
-            )
+            raise ConfigError(f"--{name}.{next(iter(values))} must go with --method {name}, got --method {method}")
         chosen |= values
     return chosen

@@ -10,9 +10,7 @@ from feta.cli.console import out, print_json, print_table, resolve_device, size
 from feta.cli.options import DataDir, Device, Json
 
 
-def evaluate(
-    network: Path, /, *, device: Device = None, data_dir: DataDir = None, json: Json = False
-) -> None:
+def evaluate(network: Path, /, *, device: Device = None, data_dir: DataDir = None, json: Json = False) -> None:
     """Measure a network's accuracy on the validation and the test half of its data set.
 
     Parameters
@@ -58,9 +56,7 @@ def info(file: Path, /, *, json: Json = False) -> None:
     ]
     about = metadata.get("network") or {}
     if json:
-        print_json(
-            {"file": str(file), "file_bytes": file.stat().st_size, "network": about, "tensors": layers}
-        )
+        print_json({"file": str(file), "file_bytes": file.stat().st_size, "network": about, "tensors": layers})
         return
     for key in ("specification", "data", "preset", "seed", "epochs", "accuracy"):
         if key in about:
@@ -86,8 +82,7 @@ def _made(pruning: Mapping[str, Any]) -> Iterator[str]:
     """What was done to a network since it was trained; files may hold any of it or none."""
     if "method" in pruning:
         yield (
-            f"pruned by: {pruning['method']} to {pruning.get('target_sparsity')}, "
-            f"options {pruning.get('options')}"
+            f"pruned by: {pruning['method']} to {pruning.get('target_sparsity')}, options {pruning.get('options')}"
         )
     refined, retrained = (pruning.get(stage) for stage in ("refinement", "retraining"))
     if refined:

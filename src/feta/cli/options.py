@@ -21,22 +21,16 @@ def _whole(kind: object, tokens: Sequence[Token]) -> int:
 
 Whole = Annotated[int, Parameter(converter=_whole)]
 MaybeWhole = Annotated[int | None, Parameter(converter=_whole)]
-DataDir = Annotated[
-    Path | None, Parameter(help="Folder that holds the data sets; before FETA_DATA and the cache.")
-]
+DataDir = Annotated[Path | None, Parameter(help="Folder that holds the data sets; before FETA_DATA and the cache.")]
 DataName = Annotated[str | None, Parameter(help="Data set, instead of the one the network names.")]
 Device = Annotated[str | None, Parameter(help="cpu, cuda, …; by default a GPU if there is one.")]
-Json = Annotated[
-    bool, Parameter(name="--json", negative="", help="Print one JSON object instead of a table.")
-]
+Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object instead of a table.")]
 Output = Annotated[
     Path | None, Parameter(name=("--output", "-o"), help="File to write; without it nothing is saved.")
 ]
 Records = Annotated[
     Path | None,
-    Parameter(
-        help="JSONL file the run's record is added to; by default feta-records.jsonl beside the output."
-    ),
+    Parameter(help="JSONL file the run's record is added to; by default feta-records.jsonl beside the output."),
 ]
 
 

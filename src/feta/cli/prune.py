@@ -36,9 +36,7 @@ def prune(
             help="Name or pattern of the layers to prune, once per pattern; by default the hidden dense ones.",
         ),
     ] = None,
-    samples: Annotated[
-        MaybeWhole, Parameter(help="Calibration samples; by default the whole training set.")
-    ] = None,
+    samples: Annotated[MaybeWhole, Parameter(help="Calibration samples; by default the whole training set.")] = None,
     mode: Literal["cascade", "parallel"] = "cascade",
     allocation: str = "uniform",
     compensate: Annotated[bool, Parameter(negative="")] = False,

@@ -68,9 +68,7 @@ class LayerJob:
         with _naming(view.name):
             for group, count in enumerate(_group_counts(view, target)):
                 problem = self.problem(rows, group, lambda phase, values: tell("step", phase, values))
-                solutions.append(
-                    checked(pruner.prune(problem, Sparsity(nonzeros=count)), problem, pruner, count)
-                )
+                solutions.append(checked(pruner.prune(problem, Sparsity(nonzeros=count)), problem, pruner, count))
         for group, solution in enumerate(solutions):
             view.write(solution.U, solution.bias, group)
         seconds = self.run.clock() - started
@@ -118,9 +116,7 @@ class LayerJob:
                 wrong += float((self.activation(Z) - B).square().sum(dtype=torch.float64))
                 right += float(B.square().sum(dtype=torch.float64))
         if not math.isfinite(wrong + right):
-            raise DataError(
-                f"layer '{self.view.name}': outputs must be finite, got NaN or infinite ones on the data"
-            )
+            raise DataError(f"layer '{self.view.name}': outputs must be finite, got NaN or infinite ones on the data")
         return (wrong / right) ** 0.5 if right > 0 else float(wrong > 0)
 
 
@@ -149,9 +145,7 @@ def _check_tensor(method: str, label: str, got: Any, like: Tensor | None) -> Non
     if like is None or got is None:
         if got is not like:
             wanted = "no" if like is None else "a"
-            raise ModelError(
-                f"method '{method}' must give {wanted} {label} for this layer, got {type(got).__name__}"
-            )
+            raise ModelError(f"method '{method}' must give {wanted} {label} for this layer, got {type(got).__name__}")
         return
     wanted = f"{tuple(like.shape)} {like.dtype} on {like.device}"
     if not isinstance(got, Tensor):

@@ -76,15 +76,11 @@ def targets(
     weights = {name: LayerView(model.get_submodule(name), name).weight for name in chosen}
     kept = allocation.allocate(Budget(weights, share, probe() if allocation.needs_data else None))
     if set(kept) != set(chosen):
-        raise ConfigError(
-            f"allocation '{allocation.name}' must give a number for each of {list(chosen)}, got {kept}"
-        )
+        raise ConfigError(f"allocation '{allocation.name}' must give a number for each of {list(chosen)}, got {kept}")
     return {name: Sparsity(nonzeros=kept[name]) for name in chosen}
 
 
-def _given(
-    chosen: Sequence[str], sparsity: Mapping[str, float], allocation: Allocation
-) -> dict[str, Sparsity]:
+def _given(chosen: Sequence[str], sparsity: Mapping[str, float], allocation: Allocation) -> dict[str, Sparsity]:
     if allocation.name != "uniform":
         raise ConfigError(f"allocation must be uniform where sparsity is per layer, got '{allocation.name}'")
     for pattern, share in sparsity.items():

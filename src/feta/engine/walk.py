@@ -29,9 +29,7 @@ class Walk:
     callback: Callback | None
     seed: int
 
-    def over(
-        self, traces: Sequence[LayerTrace], compensate: bool
-    ) -> tuple[list[LayerReport], dict[str, str], float]:
+    def over(self, traces: Sequence[LayerTrace], compensate: bool) -> tuple[list[LayerReport], dict[str, str], float]:
         """A report per pruned layer, how each compensated layer ended, and the seconds of all of it."""
         reports: list[LayerReport] = []
         compensated: dict[str, str] = {}

@@ -35,9 +35,7 @@ def low_rank(
         raise ConfigError(f"low_rank.layer must name a layer of the model, got '{name}'") from None
     if not isinstance(old, nn.Linear):
         raise ModelError(f"layer '{name}' must be a Linear, got {type(old).__name__}")
-    left, values, right = torch.linalg.svd(
-        old.weight.double(), full_matrices=False
-    )  # (out, r), (r,), (r, in)
+    left, values, right = torch.linalg.svd(old.weight.double(), full_matrices=False)  # (out, r), (r,), (r, in)
     r = _rank(values.square(), rank, energy)
     first = nn.Linear(old.in_features, r, bias=False)
     second = nn.Linear(r, old.out_features, bias=old.bias is not None)

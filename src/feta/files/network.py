@@ -59,9 +59,7 @@ def save(network: Network | nn.Module, path: str | os.PathLike[str]) -> int:
     Raises FileError where the file cannot be written or the state holds something else than tensors.
     """
     if not isinstance(network, Network | nn.Module):
-        raise FileError(
-            f"save must be given a model or a Network, got a {type(network).__name__}; save result.model"
-        )
+        raise FileError(f"save must be given a model or a Network, got a {type(network).__name__}; save result.model")
     content = encode(network)
     write_atomic(Path(path), content)
     return len(content)
@@ -115,9 +113,7 @@ def described(metadata: Mapping[str, Any], path: Path) -> Any:
     """What a file's metadata says about its network. Raises FileError where it says nothing."""
     version = metadata.get("version", FORMAT_VERSION)
     if not isinstance(version, int) or version > FORMAT_VERSION:
-        raise FileError(
-            f"{path}: format version must be at most {FORMAT_VERSION}, got {version}; update feta"
-        )
+        raise FileError(f"{path}: format version must be at most {FORMAT_VERSION}, got {version}; update feta")
     if metadata.get("network") is None:
         raise FileError(
             f"{path} must describe its network, got a safetensors file without feta's description; "

@@ -37,9 +37,7 @@ def encode(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> bytes:
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
             kind = type(tensor).__name__
-            raise FileError(
-                f"state must hold tensors alone, got a {kind} in '{name}'; only tensors can be saved"
-            )
+            raise FileError(f"state must hold tensors alone, got a {kind} in '{name}'; only tensors can be saved")
         parts = _compress(_unshared(tensor.detach().cpu().contiguous(), memory))
         named = {name: parts} if isinstance(parts, Tensor) else {f"{name}.{p}": t for p, t in parts.items()}
         clash = sorted(set(named) & (set(stored) | (set(tensors) - {name})))
@@ -115,10 +113,7 @@ def _compress(tensor: Tensor) -> Tensor | dict[str, Tensor]:
     mask = tensor != 0
     kept = int(mask.sum())
     packed_bytes = -(-tensor.numel() // 8)
-    if (
-        kept * tensor.element_size() + packed_bytes + 8 * tensor.ndim
-        >= tensor.numel() * tensor.element_size()
-    ):
+    if kept * tensor.element_size() + packed_bytes + 8 * tensor.ndim >= tensor.numel() * tensor.element_size():
         return tensor
     bits = torch.from_numpy(np.packbits(mask.reshape(-1).numpy()))
     return {
@@ -137,9 +132,7 @@ def _restore(values: Tensor, bits: Tensor, shape: Tensor, where: str) -> Tensor:
         raise FileError(f"{where}: shape must be of whole numbers >= 0, got {sizes}")
     total = math.prod(sizes)
     if len(bits) != -(-total // 8):
-        raise FileError(
-            f"{where}: a mask for shape {sizes} must have {-(-total // 8)} bytes, got {len(bits)}"
-        )
+        raise FileError(f"{where}: a mask for shape {sizes} must have {-(-total // 8)} bytes, got {len(bits)}")
     mask = torch.from_numpy(np.unpackbits(bits.numpy(), count=total)).bool()
     if int(mask.sum()) != len(values):
         raise FileError(f"{where}: mask and values must agree, got {int(mask.sum())} and {len(values)}")
@@ -165,6 +158,4 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], str]:
                 f"{path} must be a safetensors file, got a pickle or a zip archive, which feta never loads: "
                 "reading one can run code. Save it with safetensors.torch.save_file(model.state_dict(), ...)"
             ) from None
-        raise FileError(
-            f"{path} must be a whole safetensors file, got one that cannot be read: {error}"
-        ) from error
+        raise FileError(f"{path} must be a whole safetensors file, got one that cannot be read: {error}") from error

@@ -99,9 +99,7 @@ def _convert(text: str, hint: Any, where: str) -> Any:
             raise unknown_name(f"value of {where}", text, typing.get_args(hint))
         return text
     if hint is bool:
-        words = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(
-            ("false", "no", "off", "0"), False
-        )
+        words = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
         if text.lower() not in words:
             raise ConfigError(f"{where} must be true or false, got '{text}'")
         return words[text.lower()]

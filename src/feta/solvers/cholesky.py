@@ -44,6 +44,4 @@ def factor(H: Tensor, relative_damping: float = 0.0, *, ladder: int = 12) -> Fac
         L, info = torch.linalg.cholesky_ex(shifted)
         if int(info) == 0 and bool(torch.isfinite(L.sum())):
             return Factor(L, relative * scale, Status.OK if step == 0 else Status.DAMPED)
-    raise ModelError(
-        f"a {len(H)} x {len(H)} Gram matrix has no Cholesky factor even with damping {relative:g}"
-    )
+    raise ModelError(f"a {len(H)} x {len(H)} Gram matrix has no Cholesky factor even with damping {relative:g}")

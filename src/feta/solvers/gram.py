@@ -63,9 +63,7 @@ class GramSolve:
     settings: GramSettings
     V: Tensor  # (d_in [+ 1], d_out)
     mask: Tensor  # (d_in, d_out) bool
-    objectives: list[float] = field(
-        default_factory=list
-    )  # F at the start of the re-targeting, then of each step
+    objectives: list[float] = field(default_factory=list)  # F at the start of the re-targeting, then of each step
     iterations: int = 0  # of ADMM
     status: Status = Status.OK
     damping: float = 0.0  # the most that a factor needed

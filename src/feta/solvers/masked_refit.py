@@ -35,9 +35,7 @@ class Refit:
     damped_columns: int = 0  # how many needed the ladder
 
 
-def masked_refit(
-    H: Tensor, C: Tensor, mask: Tensor, *, ridge: float = 0.0, toward: Tensor | None = None
-) -> Refit:
+def masked_refit(H: Tensor, C: Tensor, mask: Tensor, *, ridge: float = 0.0, toward: Tensor | None = None) -> Refit:
     """The least-squares optimum of every column on its support.
 
     ridge: relative to the mean of H's diagonal over the mask's rows; pulls to `toward` (d, d_out), or to zero.

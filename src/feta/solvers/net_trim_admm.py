@@ -94,9 +94,7 @@ class NetTrimAdmm:
         sums = gram(constraints.problem.rows, with_bias=self.has_bias)
         # Inputs that are all dead leave nothing to scale by.
         self.weight = 1 / (0.09 * float(sums.H.diagonal().max()) or 1.0)  # 1 / s^2
-        solved = factor(
-            self.weight * sums.H + torch.eye(len(sums.H), dtype=sums.H.dtype, device=sums.H.device)
-        )
+        solved = factor(self.weight * sums.H + torch.eye(len(sums.H), dtype=sums.H.dtype, device=sums.H.device))
         # Well conditioned, and one product is twice as fast as two triangular solves.
         self.inverse, self.status = solved.inverse(), solved.status
         self.gaps = W3.new_zeros(sums.rows, W3.shape[1])  # Z - T, or D

@@ -76,9 +76,7 @@ def operator_norm(
     if upper == 0:
         return NormEstimate(0.0, 0.0)
     # Of norm one: the iteration squares, and squares of very small or large weights leave the range of numbers.
-    value, converged, steps = _power_iteration(
-        layer, used / upper, input_shape, tolerance, max_iterations, seed
-    )
+    value, converged, steps = _power_iteration(layer, used / upper, input_shape, tolerance, max_iterations, seed)
     return NormEstimate(upper * min(value, 1.0), upper, converged, steps)
 
 

@@ -67,9 +67,7 @@ class BoundsReport:
     regularity: Regularity | None
     procedure: Procedure | None
 
-    def bound(
-        self, theorem: Theorem, form: Form, layer: str | None = None, manifold: str | None = None
-    ) -> Bound:
+    def bound(self, theorem: Theorem, form: Form, layer: str | None = None, manifold: str | None = None) -> Bound:
         """The bound of a theorem ("5.1" with its layer, "5.2") or of a network by itself ("dense", "pruned")."""
         wanted = (theorem, form, layer, manifold or self.manifold.source)
         for bound in self.bounds:

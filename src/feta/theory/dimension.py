@@ -188,9 +188,7 @@ def covering_radii(points: Tensor, balls: int) -> Tensor:
     return torch.tensor(radii, dtype=torch.float64)
 
 
-def regularity(
-    rows: Tensor, dimension: float, *, balls: int = 200, n_rows: int = 2000, seed: int = 0
-) -> Regularity:
+def regularity(rows: Tensor, dimension: float, *, balls: int = 200, n_rows: int = 2000, seed: int = 0) -> Regularity:
     """C_M for a dimension, from covers of up to `n_rows` rows by up to `balls` balls."""
     if not dimension > 0:
         raise ConfigError(f"dimension must be > 0, got {dimension}")

@@ -125,9 +125,7 @@ def labelled(
     where: str = "data",
 ) -> TensorBatches | LoaderBatches:
     """Labelled data as batches on the device of the ranks."""
-    pair = (
-        isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Tensor) for part in data)
-    )
+    pair = isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Tensor) for part in data)
     if not pair:
         return LoaderBatches(data, ranks.device, dtype, where)
     x, y = place(data[0], ranks.device, dtype, copy=False), data[1].to(ranks.device)

@@ -104,9 +104,7 @@ class Loop(ABC):
         passes, loss = self._passed(), float(self.total) / max(self.rows, 1)
         # All processes stop, or the others would wait for this one.
         if self.ranks.any(not math.isfinite(loss)):
-            raise ModelError(
-                f"training must keep a finite loss, got {loss} at epoch {passes:.2f}; {self.cure}"
-            )
+            raise ModelError(f"training must keep a finite loss, got {loss} at epoch {passes:.2f}; {self.cure}")
         self.total.zero_()
         self.rows = 0
         before = clock(self.ranks.device)

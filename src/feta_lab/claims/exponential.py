@@ -66,9 +66,7 @@ def judge(records: Sequence[Record]) -> Finding:
             text = f"{net}: a rising exponential fits, better than a line and beyond chance, at {won} of {len(fits)}"
             parts.append(f"{text} sparsities; without the first layer it does not fit at {lost}")
             for at, pair in fits.items():
-                rows.append(
-                    (net, round(100 * at, 1), *(round(number, 2) for fit in pair for number in fit[:3]))
-                )
+                rows.append((net, round(100 * at, 1), *(round(number, 2) for fit in pair for number in fit[:3])))
     if not answers:
         return needs(KEY, CLAIM, f"cells of Figure 3 with {LAYERS} layers and a loss of {VISIBLE:g} point")
     explained = [[max(0.0, float(str(row[column]))) for row in rows] for column in (3, 4, 6, 7)]

@@ -39,8 +39,7 @@ def judge(records: Sequence[Record]) -> Finding:
     text = f"Faster in {faster} of {networks(len(ratios))}; LOBS takes {min(ratios.values()):.2g} to "
     text += f"{ratios[best]:.2g} times as long as feta (most in {best})."
     rows: tuple[tuple[Cell, ...], ...] = tuple(
-        (net, round(mine, 3), round(theirs, 3), round(ratios[net], 2))
-        for net, (mine, theirs) in times.items()
+        (net, round(mine, 3), round(theirs, 3), round(ratios[net], 2)) for net, (mine, theirs) in times.items()
     )
     return Finding(KEY, CLAIM, verdict, text, _why(times), COLUMNS, rows)
 

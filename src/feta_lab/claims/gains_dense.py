@@ -44,9 +44,7 @@ def judge(records: Sequence[Record]) -> Finding:
     sides = [sorted({pair[i] for pair in pairs}) for i in (1, 2)]
     worst, best = ([end(seeds[net]) for net in nets] for nets, end in zip(sides, (min, max), strict=True))
     luck = float(mannwhitneyu(worst, best, alternative="greater", method="exact").pvalue)
-    won, missed = (
-        [statistics.fmean(number[net] for net in nets) for nets in sides] for number in (gain, lost)
-    )
+    won, missed = ([statistics.fmean(number[net] for net in nets) for nets in sides] for number in (gain, lost))
     text = f"feta gains more in the dense network in {answers.count('yes')} of {len(pairs)} data sets; on average "
     text += f"{signed(won[0], 1)} points in dense and {signed(won[1], 1)} in conv networks."
     why = f"Thresholding loses {missed[0]:.1f} points in the dense networks and {missed[1]:.1f} in the conv ones: "

@@ -37,9 +37,7 @@ def judge(records: Sequence[Record]) -> Finding:
     for name in measured:
         better = [net for net, mean in means[name].items() if mean >= -EQUAL]
         worse = [net for net, mean in means[name].items() if mean <= -WORSE and max(found[name][net]) < 0]
-        answers.append(
-            "no" if not (better and worse) else "yes" if _differ(found[name].values()) else "mixed"
-        )
+        answers.append("no" if not (better and worse) else "yes" if _differ(found[name].values()) else "mixed")
         counts = f"equal or better in {len(better)}, significantly worse in {len(worse)}"
         parts.append(f"{name}: {counts} of {networks(len(means[name]))}")
         why.append(f"{name} gains {between(means[name].values())} points over thresholding")

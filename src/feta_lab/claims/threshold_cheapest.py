@@ -56,9 +56,7 @@ def judge(records: Sequence[Record]) -> Finding:
     if stuck := [net for net in tables if net not in races]:
         text += f". No method came back to the dense accuracy in every seed in {listed(stuck)}"
     single = [_cheapest(runs, seed) for runs in tables.values() for seed in runs["threshold"]]
-    text += (
-        f". Seed by seed: cheapest in {single.count('threshold')} of the {len(single) - single.count(None)} "
-    )
+    text += f". Seed by seed: cheapest in {single.count('threshold')} of the {len(single) - single.count(None)} "
     text += f"trained networks that any method brought back ({len(single)} were tried)."
     luck = by_lot(len(races), [1 / race.methods for race in races.values()])
     rows = tuple(_row(net, race) for net, race in races.items())

@@ -19,9 +19,9 @@ def bench(
     settings: Settings | None = None,
     compensate: Literal["on", "off", "both"] = "both",
     allocation: str = "uniform",
-    output: Annotated[
-        Path, Parameter(name=("--output", "-o"), help="Folder for records, figures and page.")
-    ] = Path("results/bench"),
+    output: Annotated[Path, Parameter(name=("--output", "-o"), help="Folder for records, figures and page.")] = Path(
+        "results/bench"
+    ),
     json: Json = False,
 ) -> None:
     """Compare the methods: same networks, calibration rows, splits and threads; cells already recorded are kept.

@@ -13,9 +13,7 @@ from feta.cli.options import Whole
 
 def demo(
     *,
-    output: Annotated[Path, Parameter(name=("--output", "-o"), help="Folder for the results.")] = Path(
-        "demo"
-    ),
+    output: Annotated[Path, Parameter(name=("--output", "-o"), help="Folder for the results.")] = Path("demo"),
     seed: Whole = 0,
 ) -> None:
     """Train the paper's dense MNIST network on embedded digits, prune it, write a page; no network needed."""

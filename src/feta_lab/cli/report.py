@@ -17,9 +17,7 @@ def report(
     *,
     output: Annotated[
         Path | None,
-        Parameter(
-            name=("--output", "-o"), help="Folder, or the page's file (.html); by default the results folder."
-        ),
+        Parameter(name=("--output", "-o"), help="Folder, or the page's file (.html); by default the results folder."),
     ] = None,
     json: Json = False,
 ) -> None:

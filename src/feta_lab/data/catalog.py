@@ -49,9 +49,7 @@ class Entry:
     folder: str
     train: tuple[DataFile, ...]
     test: tuple[DataFile, ...]
-    sites: tuple[
-        str, ...
-    ] = ()  # base addresses in the order they are tried; none: the set is embedded in feta
+    sites: tuple[str, ...] = ()  # base addresses in the order they are tried; none: the set is embedded in feta
     archive: str | None = None  # the tar.gz on the site that holds all files, in a folder called `folder`
     system: Path | None = None  # where Debian's package installs the set
     variants: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of the test labels -> label

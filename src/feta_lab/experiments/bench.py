@@ -123,9 +123,7 @@ def _floor(subject: Subject, samples: int | None, seed: int) -> float:
     return floor_seconds(subject.model, subject.images, samples, seed)
 
 
-def floor_seconds(
-    model: nn.Module, images: Tensor, samples: int | None, seed: int, repeats: int = 3
-) -> float:
+def floor_seconds(model: nn.Module, images: Tensor, samples: int | None, seed: int, repeats: int = 3) -> float:
     """One forward pass over the data in which each pruned layer's Gram matrix is added up; a median."""
     run = Run.start(model, Inputs(images, n_samples=samples, seed=seed), None)
     names = [trace.name for trace in run.trace()]
@@ -164,11 +162,7 @@ def table(records: Sequence[Record]) -> list[dict[str, Any]]:
     rows = []
     for (net, sparsity, compensate), rivals in groups(records, ("net", "sparsity", "compensate")).items():
         ran = groups([record for record in rivals if record["accuracy"] is not None], ("method",))
-        seeds = (
-            set.intersection(*({record["seed"] for record in mine} for mine in ran.values()))
-            if ran
-            else set()
-        )
+        seeds = set.intersection(*({record["seed"] for record in mine} for mine in ran.values())) if ran else set()
         for (method,), members in groups(rivals, ("method",)).items():
             mine = [record for record in ran.get((method,), []) if record["seed"] in seeds]
             row = {"net": net, "sparsity": sparsity, "compensate": compensate, "method": method}

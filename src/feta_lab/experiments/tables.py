@@ -37,12 +37,8 @@ def table(records: Sequence[Record], rows: Sequence[str], columns: Sequence[str]
     for key, members in groups(records, rows).items():
         ran = [record for record in members if record["accuracy"] is not None]
         found = [summary(ran or members, name) for name in columns]
-        found += [
-            summary([record for record in ran if record[across] == value], "accuracy") for value in values
-        ]
+        found += [summary([record for record in ran if record[across] == value], "accuracy") for value in values]
         cells = [NONE if one is None else f"{one:.4f}" if abs(one) < 1 else f"{one:.2f}" for one in found]
-        lines.append(
-            [*map(str, key), *cells] if ran else [*map(str, key), *cells[:-1], members[0]["failure"]]
-        )
+        lines.append([*map(str, key), *cells] if ran else [*map(str, key), *cells[:-1], members[0]["failure"]])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)

@@ -97,9 +97,7 @@ def _multiples(low: float, high: float, step: float) -> list[float]:
     return [number * step for number in range(first, last + 1)]
 
 
-def _decade_ticks(
-    low: float, high: float, decades: Sequence[int], digits: Sequence[int]
-) -> tuple[float, ...]:
+def _decade_ticks(low: float, high: float, decades: Sequence[int], digits: Sequence[int]) -> tuple[float, ...]:
     ticks = (digit * 10.0**decade for decade in decades for digit in digits)
     return tuple(tick for tick in ticks if low <= tick <= high)
 

@@ -99,9 +99,7 @@ def draw(chart: LineChart, looks: Mapping[str, Look], frame: Frame) -> Drawing:
         chart.y_values, frame.plot_height, lambda _: 1.5 * frame.font, percent=chart.y_percent, most=6
     )
     y_width = max((frame.text_width(label) for _, label in y_axis.ticks), default=0)
-    x_width = max(
-        (frame.text_width(label) for axis in _x_axes(chart, frame) for _, label in axis.ticks), default=0
-    )
+    x_width = max((frame.text_width(label) for axis in _x_axes(chart, frame) for _, label in axis.ticks), default=0)
     side = max(frame.font, x_width / 2)
     frame = Frame(frame.width, frame.height, frame.font, max(y_width + 12, side), side)
     x_axes = _x_axes(chart, frame)
@@ -140,9 +138,7 @@ def _drawn_axis(axis: Axis, place: Place) -> DrawnAxis:
     return DrawnAxis(axis.log, ticks, tuple(_number(place(value)) for value in axis.minor))
 
 
-def _drawn_series(
-    series: Series, chart: LineChart, look: Look, across: list[Place], down: Place
-) -> DrawnSeries:
+def _drawn_series(series: Series, chart: LineChart, look: Look, across: list[Place], down: Place) -> DrawnSeries:
     marked = [point for run in series.runs for point in run]
     return DrawnSeries(
         look,

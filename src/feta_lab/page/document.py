@@ -118,9 +118,7 @@ def _view(block: Block, looks: Mapping[str, Look], taken: set[str]) -> View:
             if block.own_colours:
                 looks = palette.assign(palette.series_names(block.blocks))
             anchor = _anchor(block.heading, taken)
-            return View(
-                "section", (block.heading, anchor, [_view(inner, looks, taken) for inner in block.blocks])
-            )
+            return View("section", (block.heading, anchor, [_view(inner, looks, taken) for inner in block.blocks]))
         case Fold():
             return View("fold", (block.summary, [_view(inner, looks, taken) for inner in block.blocks]))
         case Verdicts():

@@ -112,8 +112,6 @@ def draw_bars(chart: BarChart, looks: Mapping[str, Look]) -> tuple[DrawnBar, ...
     def bar(label: str, value: float | None, note: str) -> DrawnBar:
         size = value if value is not None and is_number(value) else 0.0
         start = (min(size, 0.0) - low) * scale
-        return DrawnBar(
-            label, show(value), note, round(start, 2), round(abs(size) * scale, 2), looks.get(label)
-        )
+        return DrawnBar(label, show(value), note, round(start, 2), round(abs(size) * scale, 2), looks.get(label))
 
     return tuple(bar(*entry) for entry in chart.bars)

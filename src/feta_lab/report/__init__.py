@@ -47,9 +47,7 @@ def build(results: Path, out: Path | None = None) -> Report:
     sources: Counter[str] = Counter()
     for source in found.sources:
         sources[source.name] += len(source.records)
-    return Report(
-        target, tuple(figures), tuple(tables), findings, dict(sources), found.passed_over, note=note
-    )
+    return Report(target, tuple(figures), tuple(tables), findings, dict(sources), found.passed_over, note=note)
 
 
 def report_page(results: Results, findings: tuple[Finding, ...]) -> str:
@@ -89,18 +87,14 @@ def _passed_over(results: Results) -> list[page.Section]:
     if not results.passed_over:
         return []
     said = "A cell counts once, in the settings that most cells of its network share."
-    rows: tuple[tuple[page.Cell, ...], ...] = tuple(
-        (one.folder, one.records, one.why) for one in results.passed_over
-    )
+    rows: tuple[tuple[page.Cell, ...], ...] = tuple((one.folder, one.records, one.why) for one in results.passed_over)
     table = page.Table("", ("folder", "records", "passed over because"), rows)
     return [page.Section("Passed over", (page.Text(None, (said,)), table))]
 
 
 def _verdicts(findings: tuple[Finding, ...]) -> tuple[page.Verdict, ...]:
     return tuple(
-        page.Verdict(
-            f.claim, f.verdict, f.answer, f.why, page.Table("", f.columns, f.rows) if f.rows else None
-        )
+        page.Verdict(f.claim, f.verdict, f.answer, f.why, page.Table("", f.columns, f.rows) if f.rows else None)
         for f in findings
     )
 

@@ -16,9 +16,7 @@ from feta_lab.report import build
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m feta_lab.report", description=__doc__)
     parser.add_argument("results", type=Path)
-    parser.add_argument(
-        "-o", "--output", type=Path, help="folder, or the page's file; by default the results"
-    )
+    parser.add_argument("-o", "--output", type=Path, help="folder, or the page's file; by default the results")
     given = parser.parse_args()
     try:
         report = build(given.results, given.output)

@@ -34,8 +34,6 @@ def section(results: Results) -> page.Section:
             where = (str(record.get("data", "")), str(record.get("device", "")))
             key = (source.name, *where, *(str(environment.get(field, "")) for field in FIELDS))
             counts[key] = counts.get(key, 0) + 1
-    rows: tuple[tuple[page.Cell, ...], ...] = tuple(
-        (key[0], count, *key[1:]) for key, count in counts.items()
-    )
+    rows: tuple[tuple[page.Cell, ...], ...] = tuple((key[0], count, *key[1:]) for key, count in counts.items())
     columns = ("records of", "how many", "data", "device", *FIELDS)
     return page.Section("Environments", (page.Table("", columns, rows),))

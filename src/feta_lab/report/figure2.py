@@ -138,10 +138,7 @@ def stage_table(rows: Sequence[Row]) -> page.Table:
         for stage in stages:
             found = [at.get((net, method, stage)) for net in nets]
             if any(found):
-                cells = [
-                    mean_points(row.accuracy, 2) or page.Shown("failed", None) if row else None
-                    for row in found
-                ]
+                cells = [mean_points(row.accuracy, 2) or page.Shown("failed", None) if row else None for row in found]
                 lines.append((method, stage, *cells))
     for column in range(2, 2 + len(nets)):
         for stage in stages:

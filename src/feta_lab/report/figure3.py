@@ -59,10 +59,7 @@ def depth_charts(records: Sequence[Record]) -> tuple[page.LineChart, ...]:
         series = tuple(
             page.Series(
                 f"{100 * share:g} % zeros",
-                tuple(
-                    page.Point(layer.remaining, layer.losses[share], note=layer.name)
-                    for layer in layers[::-1]
-                ),
+                tuple(page.Point(layer.remaining, layer.losses[share], note=layer.name) for layer in layers[::-1]),
             )
             for share in shared_sparsities(layers)[-3:]
         )
@@ -83,10 +80,7 @@ def dimension_charts(records: Sequence[Record]) -> tuple[page.LineChart, ...]:
     by_k = tuple(
         page.Series(
             f"{100 * share:g} % zeros",
-            tuple(
-                _point(k, spread(loss(r) for r in ran if r["k"] == k and r["sparsity"] == share), 1)
-                for k in ks
-            ),
+            tuple(_point(k, spread(loss(r) for r in ran if r["k"] == k and r["sparsity"] == share), 1) for k in ks),
         )
         for share in shares
     )
@@ -104,8 +98,7 @@ def dimension_charts(records: Sequence[Record]) -> tuple[page.LineChart, ...]:
 def _curve(records: Sequence[Record], note: str = "") -> tuple[page.Point, ...]:
     shares = sorted({r["sparsity"] for r in records})
     values = [
-        spread(r["accuracy"] for r in records if r["sparsity"] == s and r["accuracy"] is not None)
-        for s in shares
+        spread(r["accuracy"] for r in records if r["sparsity"] == s and r["accuracy"] is not None) for s in shares
     ]
     return tuple(_point(100 * s, value, 100, note) for s, value in zip(shares, values, strict=True))
 
@@ -126,9 +119,7 @@ def exhibits(results: Results) -> list[Exhibit]:
     found = []
     layers, networks = results.of("fig3a", "fig3b"), results.of("fig3c")
     if layers:
-        found.append(
-            _grid("fig3ab", "One layer pruned: mean test accuracy (%)", layers, ("net", "depth", "layer"))
-        )
+        found.append(_grid("fig3ab", "One layer pruned: mean test accuracy (%)", layers, ("net", "depth", "layer")))
     if networks:
         found.append(_grid("fig3c", "First layer pruned: mean test accuracy (%)", networks, ("k",)))
     return found

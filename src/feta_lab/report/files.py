@@ -61,9 +61,7 @@ def latex(table: Table) -> str:
     lines = [f"% {table.caption}"] if table.caption else []
     lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
     if table.groups:
-        lines.append(
-            _tex_row([rf"\multicolumn{{{count}}}{{c}}{{{tex(words)}}}" for words, count in table.groups])
-        )
+        lines.append(_tex_row([rf"\multicolumn{{{count}}}{{c}}{{{tex(words)}}}" for words, count in table.groups]))
     lines += [_tex_row([tex(name) for name in table.columns]), r"\midrule"]
     for row in drawn.rows:
         lines.append(_tex_row([rf"\textbf{{{tex(c.text)}}}" if c.strong else tex(c.text) for c in row]))

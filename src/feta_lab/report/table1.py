@@ -57,9 +57,7 @@ def time_table(rows: Sequence[Row]) -> page.Table:
         return page.Shown(("" if row.arrived else "> ") + duration(row.total.mean), row.total.mean)
 
     table = side_by_side("Total time: pruning and retraining", rows, old, ours)
-    return page.Table(
-        table.caption, table.columns, table.rows, table.align, table.groups, _fastest(rows, table)
-    )
+    return page.Table(table.caption, table.columns, table.rows, table.align, table.groups, _fastest(rows, table))
 
 
 def accuracy_table(rows: Sequence[Row]) -> page.Table:
