@@ -26,7 +26,7 @@ from feta.files.atomic import check_writable
 from feta.pruners import make
 from feta.sparsity import check_share
 from feta_lab import networks
-from feta_lab.devices import default_device, resolve_device
+from feta_lab.experiments.devices import default_device, resolve_device
 from feta_lab.experiments.workers import Cell
 from feta_lab.experiments.zoo import train_missing
 
