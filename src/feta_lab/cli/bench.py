@@ -56,9 +56,7 @@ def bench(
     """
     from feta.sparsity import check_share
     from feta_lab.bench import Bench, run_bench, table
-    from feta_lab.bench_report import bench_page, method_order, sparsity_charts, time_charts, verdicts
-    from feta_lab.page import write
-    from feta_lab.plots import save_figure
+    from feta_lab.page.sections.bench import verdicts, write_bench
 
     try:
         shares = tuple(check_share(float(part), "--sparsity") for part in sparsity.split(","))
@@ -84,18 +82,8 @@ def bench(
     )
     with err().status("starting") as status:
         cells = run_bench(plan, output / "records.jsonl", status.update)
-    write(output / "report.html", bench_page(cells))
+    page = write_bench(output, cells)
     rows = table(cells)
-    order = method_order(cells)
-    try:
-        for on in plan.compensate:
-            stem = "compensated" if on else "plain"
-            save_figure(sparsity_charts(rows, on), output / f"sparsity-{stem}", order=order)
-            timed = time_charts(rows, on, shares[len(shares) // 2])
-            if timed:
-                save_figure(timed, output / f"time-{stem}", order=order)
-    except ConfigError as missing:
-        err().print(f"no figures: {missing}")
     if json:
         print_json(
             {
@@ -110,7 +98,7 @@ def bench(
         print_table(title, columns, [_line(row) for row in rows if row["compensate"] == on])
     for claim, verdict in verdicts(rows):
         out().print(f"{claim}: {verdict}")
-    out().print(f"written: {output / 'report.html'}")
+    out().print(f"written: {page}")
 
 
 def _line(row: Mapping[str, Any]) -> tuple[str, ...]:
