@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from feta_lab.page import Block, Cell, Facts, Figure, LineChart, Point, Section, Series, Table, Text, render
+from feta_lab.page import (
+    Block,
+    Facts,
+    Figure,
+    LineChart,
+    Point,
+    Section,
+    Series,
+    Table,
+    Text,
+    render,
+)
 
 Found = Mapping[str, Any]
 NORMS = {"l2": "Euclidean (L2)", "linf": "largest change of a pixel (L∞)"}
@@ -19,12 +30,12 @@ def certificate_page(found: Found) -> str:
     if {"method", "sparsity"} <= pruning.keys():
         how = f"pruned by {pruning['method']} to {100 * pruning['sparsity']:.4g} % zeros"
     caption = "At 1, inside the certified ball, the attack must change no sample."
-    figure = Figure("certificate", _charts(found), caption, order=("local", "global"), columns=2)
+    figure = Figure("certificate", _charts(found), caption, order=("local", "global"))
     blocks: list[Block] = [
         Facts(tuple(_headlines(found))),
-        Section("Inputs nobody has tried", (_agreement_table(found), _agreement_text(found))),
-        Section("Around each sample", (_radius_text(found), figure, _radius_table(found))),
-        Text("What is covered, and what is not", _coverage(found)),
+        Section("Inputs nobody has tried", (Text(*_agreement(found)),)),
+        Section("Around each sample", (Text(*_radii(found)), figure, _radius_table(found))),
+        Section("What is covered, and what is not", (Text(*_coverage(found)),)),
     ]
     subtitle = f"{found['network']} on {found['data']}, {how}, against the original"
     return render("feta certificate", subtitle, blocks, found["environment"])
@@ -53,64 +64,48 @@ def _headlines(found: Found) -> list[tuple[str, str]]:
     return items
 
 
-def _agreement_table(found: Found) -> Table:
+def _agreement(found: Found) -> list[str]:
     n = found["samples"]
-    agreed = f"at least {at_least(100 * found['agreement_lower_bound'])} %"
-    rows = [("same class from both networks", f"{100 * found['agree'] / n:.2f} %", agreed)]
-    if found["accuracy_lost"] is not None:
-        lost = f"at most {at_most(100 * found['accuracy_lost_upper_bound'])}"
-        rows.append(("accuracy lost (points)", f"{100 * found['accuracy_lost']:.2f}", lost))
-    columns = ("", "on the samples", f"on all inputs, {100 * found['confidence']:g} % sure")
-    return Table(f"{n:,} held-out samples", columns, tuple(rows))
-
-
-def _agreement_text(found: Found) -> Text:
     said = [
-        "The samples are the test half of the data set: feta used no row of it to train, to calibrate, or to choose "
-        "an epoch. Who chose among pruned networks by their accuracy on it must certify on other data. The limits "
-        "are exact binomial ones (Clopper–Pearson), one-sided; each line holds with the "
-        "confidence given, by itself. They speak of inputs that come as the samples came."
+        f"Both networks give the same class on {100 * found['agree'] / n:.2f} % of {n:,} held-out samples. These "
+        "are the test half of the data set: feta used no row of it to train, to calibrate, or to choose an epoch. "
+        "Whoever chose among pruned networks by their accuracy on it must certify on other data. The limits are "
+        "exact binomial ones (Clopper–Pearson), one-sided; each holds with the confidence given, by itself. They "
+        "speak of inputs that come as the samples came."
     ]
     if found["accuracy_lost"] is not None:
         said.append(
-            f"Only the original was right on {found['only_dense_right']:,} samples, only the pruned network on "
-            f"{found['only_pruned_right']:,}. The accuracy lost is the difference of these two shares; it is "
-            "bounded by the upper limit of the first minus the lower limit of the second, each at half the risk."
+            f"The accuracy lost on the samples is {100 * found['accuracy_lost']:.2f} points: only the original was "
+            f"right on {found['only_dense_right']:,} samples, only the pruned network on "
+            f"{found['only_pruned_right']:,}. The loss is the difference of these two shares; it is bounded by the "
+            "upper limit of the first minus the lower limit of the second, each at half the risk."
         )
-    return Text(None, tuple(said))
+    return said
 
 
-def _radius_text(found: Found) -> Text:
+def _radii(found: Found) -> list[str]:
     per_unit = found["grey_levels_per_unit"]
-    lines = [
+    return [
         "Within its radius, a sample's class is the same for every input, from both networks: proven, not sampled. "
         f"Distances are {NORMS[found['norm']]}, in the networks' normalised inputs; 1 there is {per_unit:.1f} grey "
         "levels of 255. A sample on which the networks disagree has radius 0 and is counted.",
         "global: margins divided by Lipschitz constants, which hold everywhere. local: bounds propagated layer by "
         "layer that hold in the ball alone (linear relaxation).",
+        *(f"{name}: {verdict(form)}." for name, form in found["forms"].items()),
     ]
-    lines += [f"{name}: {verdict(form)}." for name, form in found["forms"].items()]
-    return Text(None, tuple(lines))
 
 
 def _charts(found: Found) -> tuple[LineChart, ...]:
-    norm = "L2" if found["norm"] == "l2" else "L∞"
     forms = found["forms"]
+    x_label = f"radius ({'L2' if found['norm'] == 'l2' else 'L∞'}, normalised inputs)"
     title = f"Samples certified, of {next(iter(forms.values()))['samples']}"
     curves = tuple(_curve(name, form) for name, form in forms.items())
-    x_label = f"radius ({norm}, normalised inputs)"
     charts = [LineChart(title, x_label, "share of samples (%)", curves, log_x=True)]
-    attacked = {
-        name: form for name, form in forms.items() if form["changed_beyond"] and form["certified_any"]
-    }
+    attacked = [name for name, form in forms.items() if form["changed_beyond"] and form["certified_any"]]
     if attacked:
-        series = tuple(Series(name, tuple(_beyond(form))) for name, form in attacked.items())
-        labels = (
-            "Samples the attack changes",
-            "times the certified radius",
-            "share of certified samples (%)",
-        )
-        charts.append(LineChart(*labels, series, log_x=True))
+        series = tuple(Series(name, tuple(_beyond(forms[name]))) for name in attacked)
+        title, y_label = "Samples the attack changes", "share of certified samples (%)"
+        charts.append(LineChart(title, "times the certified radius", y_label, series, log_x=True))
     return tuple(charts)
 
 
@@ -133,16 +128,15 @@ def _beyond(form: Found) -> list[Point]:
 
 def _radius_table(found: Found) -> Table:
     forms = found["forms"]
-    rows: list[tuple[Cell, ...]] = [
+    rows = [
         (f"{cells[0]['radius']:g}", f"{cells[0]['grey_levels']:.3g}", *map(share, cells))
         for cells in zip(*(form["certified"] for form in forms.values()), strict=True)
     ]
     changed = [form["certified_but_changed"] for form in forms.values()]
-    tried = ["not attacked" if count is None else str(count) for count in changed]
-    rows.append(("changed by the attack", "", *tried))
+    tried = ("not attacked" if count is None else str(count) for count in changed)
     title = "Share of samples certified, and certified samples whose class the attack changed"
     columns = ("radius", "in grey levels", *forms)
-    return Table(title, columns, tuple(rows), tuple("right" for _ in columns))
+    return Table(title, columns, (*rows, ("changed by the attack", "", *tried)))
 
 
 def share(row: Found) -> str:
@@ -150,7 +144,7 @@ def share(row: Found) -> str:
     return f"{100 * row['share']:.1f} %" if row["samples"] else "vacuous"
 
 
-def _coverage(found: Found) -> tuple[str, ...]:
+def _coverage(found: Found) -> list[str]:
     lines = [
         "Rounding is covered: the bounds hold for the networks as run in float32 by sums of products in any order, "
         "and for the float64 arithmetic of the certificate itself. TF32 and Winograd or FFT convolutions are not.",
@@ -171,7 +165,7 @@ def _coverage(found: Found) -> tuple[str, ...]:
             f"{attack['steps']} gradient steps on each network, every point on the way looked at. It tests the "
             "certificate; the proof does not rest on it."
         )
-    return tuple(lines)
+    return lines
 
 
 def at_least(percent: float) -> str:

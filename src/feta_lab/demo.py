@@ -58,9 +58,8 @@ def run_demo(
             summary["file_bytes"] = {"dense": dense_bytes, "pruned": len(store.encode(pruned))}
             if (method, sparsity) == (OURS, SHOWN):
                 store.save(pruned, folder / "pruned.safetensors")
-            config = {"network": preset.specification, "data": data.label, "method": method}
-            config |= {"sparsity": sparsity}
-            runs.append(record("demo", config, seed, summary))
+            config = {"network": preset.specification, "data": data.label}
+            runs.append(record("demo", {**config, "method": method, "sparsity": sparsity}, seed, summary))
             append(folder / "records.jsonl", runs[-1])
     write(folder / "report.html", demo_page(runs))
     save_figures([accuracy_figure(runs)], folder)

@@ -8,19 +8,18 @@ Everything is a function of the records alone: the same records give the same by
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from feta_lab.claims import Finding, judge_claims
 from feta_lab.page import (
     Block,
+    Cell,
     Section,
     Table,
     Text,
     Verdict,
-    VerdictName,
     Verdicts,
     blocks_of,
     render,
@@ -32,11 +31,10 @@ from feta_lab.page.sections import SECTIONS
 from feta_lab.results import PassedOver, Results, gather
 
 TITLE = "The paper's claims, measured again"
-COUNTS: dict[VerdictName, str] = {
+WORDS: dict[VerdictName, str] = {
     "holds": "hold",
     "depends": "depend on the case",
     "does not hold": "do not hold",
-    "not measured": "are not measured",
 }
 ENVIRONMENT = ("processor", "cores", "threads", "gpu", "system", "python", "torch", "numpy", "feta", "commit")
 
@@ -70,21 +68,19 @@ def build(results: Path, out: Path | None = None) -> Report:
     named = [block for block in blocks_of(blocks) if isinstance(block, Table) and block.name]
     tables = write_tables([claims_table(findings), *named], target.parent / "tables")
     figures = save_figures(blocks, target.parent / "figures")
-    sources: Counter[str] = Counter()
-    for source in found.sources:
-        sources[source.name] += len(source.records)
+    sources = Counter(source.name for source in found.sources for _ in source.records)
     return Report(target, tuple(figures), tuple(tables), findings, dict(sources), found.passed_over)
 
 
 def report_blocks(results: Results, findings: Sequence[Finding]) -> list[Block]:
     """The page: the verdicts first, then the experiments that have records, then where they ran."""
-    said = [finding.verdict for finding in findings]
-    counts = ", ".join(f"{said.count(name)} {words}" for name, words in COUNTS.items() if name in said)
+    said = [str(finding.verdict) for finding in findings]
+    counts = ", ".join(f"{said.count(name)} {words}" for name, words in WORDS.items() if name in said)
     verdicts = (
         Verdict(f.claim, f.verdict, f.answer, f.why, Table("", f.columns, f.rows) if f.rows else None)
         for f in findings
     )
-    claims = Text(None, (f"Of {len(said)} claims, {counts}.",)), Verdicts(tuple(verdicts))
+    claims = Text(f"Of {len(findings)} claims, {counts}."), Verdicts(tuple(verdicts))
     experiments = (section for sections in SECTIONS for section in sections(results))
     return [Section("Claims", claims), *experiments, _environments(results), *_passed_over(results)]
 
@@ -109,24 +105,19 @@ def _environments(results: Results) -> Section:
     counts: Counter[tuple[str, ...]] = Counter()
     for source in results.sources:
         for record in source.records:
-            machine: Mapping[str, Any] = record.get("environment") or {}
-            values = (
-                record.get("data", ""),
-                record.get("device", ""),
-                *(machine.get(f, "") for f in ENVIRONMENT),
-            )
+            machine = record.get("environment") or {}
+            values = [record.get(field, "") for field in ("data", "device")]
+            values += [machine.get(field, "") for field in ENVIRONMENT]
             counts[source.name, *map(str, values)] += 1
-    rows = tuple((key[0], count, *key[1:]) for key, count in counts.items())
-    return Section(
-        "Environments", (Table("", ("records of", "how many", "data", "device", *ENVIRONMENT), rows),)
-    )
+    rows: list[tuple[Cell, ...]] = [(key[0], count, *key[1:]) for key, count in counts.items()]
+    columns = ("records of", "how many", "data", "device", *ENVIRONMENT)
+    return Section("Environments", (Table("", columns, tuple(rows)),))
 
 
 def _passed_over(results: Results) -> list[Section]:
     """What is in the folder and not on the page."""
     if not results.passed_over:
         return []
-    said = "A cell counts once, in the settings that most cells of its network share."
+    said = Text("A cell counts once, in the settings that most cells of its network share.")
     rows = tuple((one.folder, one.records, one.why) for one in results.passed_over)
-    table = Table("", ("folder", "records", "passed over because"), rows)
-    return [Section("Passed over", (Text(None, (said,)), table))]
+    return [Section("Passed over", (said, Table("", ("folder", "records", "passed over because"), rows)))]

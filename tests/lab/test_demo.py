@@ -20,7 +20,7 @@ def made(tiny_data, tmp_path_factory):
 
 def test_files(made):
     folder, runs, told = made
-    assert {"dense.safetensors", "pruned.safetensors", "records.jsonl", "report.html"} <= {
+    assert {"dense.safetensors", "pruned.safetensors", "records.jsonl", "report.html", "accuracy.png"} <= {
         path.name for path in folder.iterdir()
     }
     assert read(folder / "records.jsonl") == [
@@ -61,7 +61,7 @@ def test_the_page_is_a_function_of_the_records(made):
 
 def test_the_chart_has_a_line_per_method_and_the_dense_network(made):
     runs = made[1]
-    chart = demo.accuracy_chart(runs)
+    (chart,) = demo.accuracy_figure(runs).charts
     names = list(dict.fromkeys(run["config"]["method"] for run in runs))
     assert [line.name for line in chart.series] == [*names, "dense network"]
     for line in chart.series[:-1]:

@@ -16,15 +16,17 @@ __all__ = ["Block", "Facts", "Fold", "Section", "Text", "Verdict", "VerdictName"
 class Facts:
     """The headline numbers: (label, value) pairs in a row."""
 
-    items: tuple[tuple[str, str | float | int | None], ...]
+    items: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
 class Text:
-    """Plain paragraphs under an optional heading."""
+    """Plain paragraphs: Text("First.", "Second.")."""
 
-    heading: str | None
     paragraphs: tuple[str, ...]
+
+    def __init__(self, *paragraphs: str) -> None:
+        object.__setattr__(self, "paragraphs", paragraphs)
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,13 @@
-"""Tables as data: cells, columns that belong together, cells that stand out."""
+"""Tables as data: cells, their words, and cells that stand out."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from feta.errors import ConfigError
 from feta_lab.page.numbers import is_number, show, show_column
-
-Align = Literal["left", "right"]
 
 
 @dataclass(frozen=True)
@@ -28,10 +26,8 @@ Cell = str | float | int | None | Shown
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells.
+    """Rows of cells; columns of numbers stand right, others left.
 
-    align: one entry per column; by default columns of numbers stand right and others left.
-    groups: (words, how many columns) above neighbouring columns, over all columns in order.
     strong: cells that stand out, as (row, column).
     name: the table is written to files of this name; a table without a name stays on the page.
     numbers: what the CSV file holds instead of the cells' texts, one mapping per row.
@@ -40,8 +36,6 @@ class Table:
     caption: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
-    align: tuple[Align, ...] = ()
-    groups: tuple[tuple[str, int], ...] = ()
     strong: frozenset[tuple[int, int]] = frozenset()
     name: str = ""
     numbers: tuple[Mapping[str, Any], ...] = ()
@@ -52,27 +46,21 @@ class Table:
             if len(row) != width:
                 where = f"Table '{self.caption}', row {number}"
                 raise ConfigError(f"{where}: must have {width} cells, got {len(row)}")
-        if self.align and len(self.align) != width:
-            raise ConfigError(f"Table.align must have {width} entries, got {len(self.align)}")
-        spanned = sum(count for _, count in self.groups)
-        if self.groups and spanned != width:
-            raise ConfigError(f"Table.groups must span {width} columns, got {spanned}")
 
     @property
     def numeric(self) -> list[bool]:
-        """For each column, whether it holds numbers and nothing else."""
-        return [_is_numeric([row[index] for row in self.rows]) for index in range(len(self.columns))]
-
-    @property
-    def aligns(self) -> tuple[Align, ...]:
-        """The alignment of every column."""
-        return self.align or tuple("right" if numeric else "left" for numeric in self.numeric)
+        """For each column, whether it holds numbers and gaps alone."""
+        columns = (
+            [cell for row in self.rows if (cell := row[x]) is not None] for x in range(len(self.columns))
+        )
+        return [
+            bool(known) and all(isinstance(cell, Shown | int | float) for cell in known) for known in columns
+        ]
 
     @property
     def texts(self) -> list[tuple[str, ...]]:
         """The words of every cell, row by row; the plain numbers of a column are written alike."""
-        columns = [_texts([row[index] for row in self.rows]) for index in range(len(self.columns))]
-        return list(zip(*columns, strict=True))
+        return list(zip(*(_texts(column) for column in zip(*self.rows, strict=True)), strict=True))
 
 
 def sort_key(cell: Cell) -> str:
@@ -81,17 +69,8 @@ def sort_key(cell: Cell) -> str:
     return value if isinstance(value, str) else repr(value) if is_number(value) else ""
 
 
-def _is_numeric(column: Sequence[Cell]) -> bool:
-    known = [cell for cell in column if cell is not None]
-    return bool(known) and all(isinstance(cell, Shown | float) or is_number(cell) for cell in known)
-
-
 def _texts(column: Sequence[Cell]) -> list[str]:
-    written = iter(
-        show_column([cell for cell in column if isinstance(cell, int | float) and is_number(cell)])
-    )
-    texts = (
-        cell.text if isinstance(cell, Shown) else next(written) if is_number(cell) else show(cell)
-        for cell in column
-    )
-    return list(texts)
+    plain = [cell for cell in column if isinstance(cell, int | float) and is_number(cell)]
+    written = iter(show_column(plain))
+    texts = (cell.text if isinstance(cell, Shown) else cell for cell in column)
+    return [next(written) if is_number(text) else show(text) for text in texts]

@@ -16,7 +16,6 @@ from feta.files.atomic import write_atomic
 from feta_lab.page.blocks import Block, Fold, Section
 from feta_lab.page.cells import sort_key
 from feta_lab.page.figure import Figure
-from feta_lab.page.numbers import show
 from feta_lab.page.palette import DARK, LIGHT
 
 
@@ -30,7 +29,7 @@ def render(
     environment: versions and machine, for the foot of the page.
     contents: whether links to the sections stand below the title.
 
-    All words are escaped. Example: render("Pruning", "", [Text(None, ("Hello.",))], {}).
+    All words are escaped. Example: render("Pruning", "", [Text("Hello.")], {}).
     """
     engine = jinja2.Environment(
         loader=jinja2.PackageLoader("feta_lab.page", "templates"),
@@ -42,17 +41,16 @@ def render(
     numbers = itertools.count(1)
     engine.filters |= {
         "kind": lambda block: type(block).__name__,
-        "show": show,
+        "anchor": lambda heading: "-".join(heading.lower().split()),
         "sort_key": sort_key,
         "svg": lambda figure: figure.inline(f"f{next(numbers)}-"),
     }
     script = _asset("sort.js")
-    placed = list(_with_anchors(blocks))
     return engine.get_template("page.html.j2").render(
         title=title,
         subtitle=subtitle,
-        placed=placed,
-        contents=[(block, anchor) for block, anchor in placed if anchor] if contents else [],
+        blocks=list(blocks),
+        contents=contents,
         environment=environment,
         light=LIGHT,
         dark=DARK,
@@ -84,16 +82,3 @@ def save_figures(blocks: Iterable[Block], folder: Path) -> list[Path]:
 
 def _asset(name: str) -> str:
     return (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")
-
-
-def _with_anchors(blocks: Iterable[Block]) -> Iterator[tuple[Block, str]]:
-    """The blocks with an id for each section: headings may be alike, ids may not."""
-    taken: set[str] = {""}
-    for block in blocks:
-        anchor = ""
-        if isinstance(block, Section):
-            name = "-".join(block.heading.lower().split()) or "section"
-            names = itertools.chain([name], (f"{name}-{n}" for n in itertools.count(2)))
-            anchor = next(one for one in names if one not in taken)
-            taken.add(anchor)
-        yield block, anchor

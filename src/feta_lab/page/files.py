@@ -11,18 +11,16 @@ from feta.files.atomic import write_atomic
 from feta_lab.page.cells import Table
 
 # Characters that LaTeX's usual fonts do not have; pandas escapes its commands.
-TEX = str.maketrans(
-    {
-        "–": "--",
-        "−": "$-$",
-        "×": r"$\times$",
-        "²": "$^2$",
-        "±": r"$\pm$",
-        "<": "$<$",
-        ">": "$>$",
-        "ρ": r"$\rho$",
-    }
-)
+TEX: dict[str, str | int | None] = {
+    "–": "--",
+    "−": "$-$",
+    "×": r"$\times$",
+    "²": "$^2$",
+    "±": r"$\pm$",
+    "<": "$<$",
+    ">": "$>$",
+    "ρ": r"$\rho$",
+}
 
 
 def write_tables(tables: Iterable[Table], folder: Path) -> list[Path]:
@@ -38,9 +36,8 @@ def write_tables(tables: Iterable[Table], folder: Path) -> list[Path]:
 
 def comma_separated(table: Table) -> str:
     """The table's numbers in full, or else the words of its cells; an empty field is a missing value."""
-    if table.numbers:
-        return str(pd.DataFrame(list(table.numbers), dtype=object).to_csv(index=False))
-    return str(_frame(table).to_csv(index=False))
+    frame = pd.DataFrame(list(table.numbers), dtype=object) if table.numbers else _frame(table)
+    return str(frame.to_csv(index=False))
 
 
 def markdown(table: Table) -> str:
@@ -49,33 +46,25 @@ def markdown(table: Table) -> str:
     for row, column in table.strong:
         frame.iat[row, column] = f"**{frame.iat[row, column]}**"
     # pandas leaves the bar alone, which would end a cell.
-    frame = frame.map(lambda text: text.replace("|", r"\|")).rename(
-        columns=lambda name: name.replace("|", r"\|")
-    )
-    text = frame.to_markdown(index=False, disable_numparse=True, colalign=table.aligns)
+    frame = frame.replace(r"\|", r"\\|", regex=True).rename(columns=lambda name: name.replace("|", r"\|"))
+    align = ["right" if numeric else "left" for numeric in table.numeric]
+    text = frame.to_markdown(index=False, disable_numparse=True, colalign=align)
     return f"{table.caption}\n\n{text}\n" if table.caption else f"{text}\n"
 
 
 def latex(table: Table) -> str:
     """A tabular with the rules of booktabs, its caption as a comment above it."""
     frame = _frame(table)
-    if table.groups:
-        above = [words for words, count in table.groups for _ in range(count)]
-        frame.columns = pd.MultiIndex.from_tuples(list(zip(above, table.columns, strict=True)))
-    bold = pd.DataFrame("", index=frame.index, columns=frame.columns)
+    bold = pd.DataFrame("", frame.index, frame.columns)
     for row, column in table.strong:
         bold.iat[row, column] = "textbf:--rwrap"
     style = frame.style.hide(axis="index").format(escape="latex").format_index(escape="latex", axis=1)
-    columns = "".join(align[0] for align in table.aligns)
-    text = style.apply(lambda _: bold, axis=None).to_latex(
-        hrules=True, column_format=columns, multicol_align="c"
-    )
+    columns = "".join("r" if numeric else "l" for numeric in table.numeric)
+    text = style.apply(lambda _: bold, axis=None).to_latex(hrules=True, column_format=columns)
     caption = f"% {table.caption}\n" if table.caption else ""
-    return caption + str(text).translate(TEX)
+    return caption + str(text).translate(str.maketrans(TEX))
 
 
 def _frame(table: Table) -> pd.DataFrame:
-    """The words of the cells; a column's name has its group in front."""
-    above = [words for words, count in table.groups for _ in range(count)] or [""] * len(table.columns)
-    names = [f"{words} {name}".strip() for words, name in zip(above, table.columns, strict=True)]
-    return pd.DataFrame(table.texts, columns=names, dtype=object)
+    """The words of the cells."""
+    return pd.DataFrame(table.texts, columns=list(table.columns), dtype=object)

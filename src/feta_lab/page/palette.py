@@ -5,17 +5,14 @@ contrast of 3:1 with the page, light or dark, and every pair can be told apart w
 blindness (the tests measure both). The marker repeats what the colour says.
 """
 
-from __future__ import annotations
-
 LIGHT = ("#065791", "#cf5c21", "#239a61", "#c069a4", "#13303a", "#d18300", "#2a9de4", "#5d5202", "#7d3fd1")
 DARK = ("#2a85d9", "#f05c2e", "#1ab979", "#c56cab", "#b3c1c1", "#fdb418", "#9fd4ff", "#f8ec80", "#9a6bff")
 MARKERS = "os^DvPXp>"
-PAPER, INK, SOFT, FAINT = "#ffffff", "#1c2129", "#59626f", "#e6e8ec"
+PAPER, SOFT = "#ffffff", "#59626f"
 
 # On a page every colour of a figure becomes a variable of the stylesheet, which has a light and a dark value.
-VARIABLES = {PAPER: "--page", INK: "--ink", SOFT: "--soft", FAINT: "--faint"} | {
-    colour: f"--c{number}" for number, colour in enumerate(LIGHT)
-}
+VARIABLES = {PAPER: "--page", "#1c2129": "--ink", SOFT: "--soft", "#e6e8ec": "--faint"}
+VARIABLES |= {colour: f"--c{number}" for number, colour in enumerate(LIGHT)}
 
 
 def look(slot: int) -> tuple[str, str]:

@@ -91,28 +91,37 @@ def bench_sections(rows: Sequence[Row], order: tuple[str, ...], prefix: str = ""
 
 def sparsity_charts(rows: Sequence[Row]) -> tuple[LineChart, ...]:
     """Accuracy against sparsity, a panel per network."""
-    panels = []
-    for net, mine in _by_network(rows).items():
-        lines: dict[str, list[Point]] = {method: [] for method in method_order(mine)}
-        for row in sorted(mine, key=lambda row: float(row["sparsity"])):
-            lines[row["method"]].append(_point(100 * row["sparsity"], row))
-        series = tuple(Series(method, tuple(points)) for method, points in lines.items())
-        title = f"{net} (dense {mine[0]['dense']:.2f} %)"
-        panels.append(LineChart(title, "sparsity (%)", "test accuracy (%)", series))
-    return tuple(panels)
+    ran = sorted((row for row in rows if row["seeds"]), key=lambda row: float(row["sparsity"]))
+    nets = dict.fromkeys(row["net"] for row in rows if row["seeds"])
+    return tuple(
+        LineChart(
+            f"{net} (dense {next(row['dense'] for row in ran if row['net'] == net):.2f} %)",
+            "sparsity (%)",
+            "test accuracy (%)",
+            _lines([(100 * row["sparsity"], row) for row in ran if row["net"] == net]),
+        )
+        for net in nets
+    )
 
 
 def time_charts(rows: Sequence[Row], sparsity: float) -> tuple[LineChart, ...]:
     """Accuracy against time at one sparsity, a panel per network; times of a shared machine are left out."""
+    # A time of 0 has no place on a logarithmic axis.
+    ran = [r for r in rows if r["sparsity"] == sparsity and r["seeds"] and r["timed"] and r["seconds"] > 0]
     panels = []
-    for net, mine in _by_network(rows).items():
-        # A time of 0 has no place on a logarithmic axis.
-        shown = [r for r in mine if r["sparsity"] == sparsity and r["timed"] and r["seconds"] > 0]
-        if shown:
-            series = tuple(Series(row["method"], (_point(row["seconds"], row),)) for row in shown)
-            title = f"{net} at {100 * sparsity:g} % (floor {shown[0]['floor']:.2f} s)"
-            panels.append(LineChart(title, "seconds", "test accuracy (%)", series, log_x=True))
+    for net in dict.fromkeys(row["net"] for row in ran):
+        mine = [(row["seconds"], row) for row in ran if row["net"] == net]
+        title = f"{net} at {100 * sparsity:g} % (floor {mine[0][1]['floor']:.2f} s)"
+        panels.append(LineChart(title, "seconds", "test accuracy (%)", _lines(mine), log_x=True))
     return tuple(panels)
+
+
+def _lines(places: Sequence[tuple[float, Row]]) -> tuple[Series, ...]:
+    """A line per method through its accuracies at the places given."""
+    lines: dict[str, list[Point]] = {method: [] for method in method_order([row for _, row in places])}
+    for x, row in places:
+        lines[row["method"]].append(Point(x, row["accuracy"], row["low"], row["high"]))
+    return tuple(Series(method, tuple(points)) for method, points in lines.items())
 
 
 def bench_table(rows: Sequence[Row]) -> Table:
@@ -137,33 +146,23 @@ def verdicts(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """What the benchmark was asked to show, counted from the rows, as (claim, numbers)."""
     said = []
     for on, where in ((False, "without"), (True, "with")):
+        cells: dict[tuple[str, float], dict[str, float]] = {}
+        for row in rows:
+            if row["seeds"] and row["compensate"] == on and row["sparsity"] in (0.9, 0.95, 0.98):
+                cells.setdefault((row["net"], row["sparsity"]), {})[row["method"]] = row["accuracy"]
         gaps = []
-        for mine in _by_network([row for row in rows if row["compensate"] == on]).values():
-            for share in (0.9, 0.95, 0.98):
-                scores = {r["method"]: r["accuracy"] for r in mine if r["sparsity"] == share}
-                rivals = [score for name, score in scores.items() if name.partition(":")[0] != "feta"]
-                if "feta" in scores and rivals:
-                    gaps.append(max(0.0, max(rivals) - scores["feta"]))
+        for scores in cells.values():
+            rivals = [score for name, score in scores.items() if name.partition(":")[0] != "feta"]
+            if "feta" in scores and rivals:
+                gaps.append(max(0.0, max(rivals) - scores["feta"]))
         if gaps:
             best = sum(gap <= 1e-9 for gap in gaps)
             numbers = f"{best} of {len(gaps)} cells, at most {max(gaps):.2f} points under"
             said.append((f"feta is the most accurate, {where} compensation", numbers))
-    ours = [r for r in rows if r["compensate"] and r["method"] == "feta" and r["seeds"]]
+    ours = [row for row in rows if row["compensate"] and row["method"] == "feta" and row["seeds"]]
     for share in (0.9, 0.95):
-        lost = [r["dense"] - r["accuracy"] for r in ours if r["sparsity"] == share]
+        lost = [row["dense"] - row["accuracy"] for row in ours if row["sparsity"] == share]
         if lost:
             numbers = f"{statistics.fmean(lost):.2f} points over {len(lost)} networks"
             said.append((f"mean loss at {100 * share:g} % with compensation", numbers))
     return said
-
-
-def _point(x: float, row: Row) -> Point:
-    return Point(x, row["accuracy"], row["low"], row["high"])
-
-
-def _by_network(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """The rows with results, by network."""
-    ran = [row for row in rows if row["seeds"]]
-    return {
-        net: [row for row in ran if row["net"] == net] for net in dict.fromkeys(row["net"] for row in ran)
-    }

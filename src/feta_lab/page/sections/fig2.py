@@ -31,7 +31,7 @@ def sections(results: Results) -> list[Section]:
     charts = accuracy_charts(rows)
     fills = ("pruned", "pruned and refined")
     figures = [Figure("fig2", charts, order=colours(results), fills=fills)] if charts else []
-    note = Text(None, (f"Hidden layers at {share:g} %. {NOTE}",))
+    note = Text(f"Hidden layers at {share:g} %. {NOTE}")
     every = Fold("Every cell, with its spread and time", (full_table("fig2", COLUMNS, rows),))
     return [Section("Figure 2", (note, *figures, stage_table(rows), every))]
 
@@ -47,7 +47,7 @@ def shown_sparsity(records: Sequence[Record]) -> float:
     return float(min((r["sparsity"] for r in records), key=lambda share: abs(share - paper.SPARSITY)))
 
 
-def summary(results: Results) -> list[Row]:
+def summary(results: Results) -> Sequence[Row]:
     """Pruned and refined cells of Figure 2, retrained ones of Table 1; seconds are those of the whole way."""
     cells = results.of("fig2")
     if not cells:

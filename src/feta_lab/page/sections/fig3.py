@@ -12,7 +12,7 @@ from feta_lab.page.sections.tables import Entry, Row, groups, numbers, pivot, po
 from feta_lab.results import Record, Results
 from feta_lab.summaries import spread
 
-LAYERS = "One layer is pruned by thresholding, all others stay as they were; mean over the seeds. Layer 1 is the first."
+LAYERS = "One layer is pruned by thresholding, the others stay as they were; mean over the seeds; layer 1 is first."
 DIMENSIONS = (
     "Networks are trained on data projected on its first k principal components; their first layer is pruned by "
     "thresholding. Mean over the networks, the band from the lowest to the highest."
@@ -28,18 +28,18 @@ def sections(results: Results) -> list[Section]:
         rows = summary(layers, "depth", "layer")
         figures = Figure("fig3ab", layer_charts(rows)), Figure("fig3-depth", depth_charts(rows, layers))
         table = accuracy_table("fig3ab", "One layer pruned", ("net", "depth", "layer"), rows)
-        blocks = (Text(None, (LAYERS,)), *figures, Fold("Every layer and sparsity", (table,)))
+        blocks = (Text(LAYERS), *figures, Fold("Every layer and sparsity", (table,)))
         found.append(Section("Figure 3 a and b", blocks))
     if networks:
         rows = summary(networks, "k")
         figure = Figure("fig3c", dimension_charts(rows, networks))
         table = accuracy_table("fig3c", "First layer pruned", ("k",), rows)
         fold = Fold("Every k and sparsity", (table,))
-        found.append(Section("Figure 3 c", (Text(None, (DIMENSIONS,)), figure, fold)))
+        found.append(Section("Figure 3 c", (Text(DIMENSIONS), figure, fold)))
     return found
 
 
-def summary(records: Sequence[Record], *fields: str) -> list[Row]:
+def summary(records: Sequence[Record], *fields: str) -> Sequence[Row]:
     """Accuracy and loss over the seeds, a row per network, values of `fields`, and sparsity."""
     rows = []
     for net, (*values, share), cells in groups(records, *fields, "sparsity"):

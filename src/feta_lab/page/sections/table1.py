@@ -32,7 +32,7 @@ def sections(results: Results) -> list[Section]:
     rows = summary(records)
     if not rows:
         return []
-    note = Text(None, (f"{NOTE} Ours were run here: {machines(records)}",))
+    note = Text(f"{NOTE} Ours were run here: {machines(records)}")
     every = Fold("Every cell, with its spread", (full_table("table1", COLUMNS, rows),))
     return [Section("Table 1", (note, time_table(rows), accuracy_table(rows), every))]
 
@@ -69,7 +69,7 @@ def time_table(rows: Sequence[Row]) -> Table:
     """Total times, the paper's beside ours; the least time of a column stands out."""
     entries = []
     for row in rows:
-        net, total, paper_time = row["net"], row["total_seconds"], row["paper_seconds"]
+        total, paper_time = row["total_seconds"], row["paper_seconds"]
         back = row["recovered"] == row["runs"] and not row["reason"]
         ours: Cell = FAILED if row["reason"] and not row["runs"] else None
         if total:
@@ -90,8 +90,8 @@ def accuracy_table(rows: Sequence[Row]) -> Table:
 
 
 def _pair(row: Row, theirs: Cell, ours: Cell, *ranks: float | None) -> list[Entry]:
-    """The paper's cell and ours, side by side under the network's name."""
-    columns = ((row["net"], "paper"), (row["net"], "ours"))
+    """The paper's cell and ours, side by side."""
+    columns = (f"{row['net']} paper", f"{row['net']} ours")
     return [
         Entry((row["method"],), column, cell, column, rank)
         for column, cell, rank in zip(columns, (theirs, ours), ranks or (None, None), strict=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from feta_lab.durations import duration
-from feta_lab.page import Align, Cell, Point, Shown, Table
+from feta_lab.page import Cell, Point, Shown, Table
 from feta_lab.page.numbers import minus
 from feta_lab.results import Record
 from feta_lab.summaries import Spread, by_setting, method_order
@@ -26,7 +26,7 @@ class Entry:
     """One cell of a pivot table; of the entries with the same `contest` the one with the least `rank` stands out."""
 
     down: tuple[Cell, ...]
-    across: str | tuple[str, str]  # the column, or its group and its name
+    across: str
     cell: Cell
     contest: Hashable = None
     rank: float | None = None
@@ -66,15 +66,10 @@ def pivot(
         if entry.rank is not None:
             place = (list(lines).index(entry.down), len(heads) + columns.index(entry.across))
             winners[entry.contest] = min(winners.get(entry.contest, (entry.rank, place)), (entry.rank, place))
-    pairs = [column if isinstance(column, tuple) else ("", column) for column in columns]
-    above = {group: sum(one == group for one, _ in pairs) for group, _ in pairs}
-    align: tuple[Align, ...] = ("left",) * len(heads) + ("right",) * len(columns)
     return Table(
         caption,
-        (*heads, *(column for _, column in pairs)),
+        (*heads, *columns),
         tuple((*down, *line) for down, line in lines.items()),
-        align if any(above) else (),
-        (("", len(heads)), *above.items()) if any(above) else (),
         frozenset(place for _, place in winners.values()),
         name,
         numbers,
