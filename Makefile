@@ -27,7 +27,7 @@ docs: $(VENV)/.docs-ready
 # constraints.txt pins every package: without it pip may take a torch build with gigabytes of CUDA.
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[plot,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lab,dev]'
 	touch $@
 
 $(VENV)/.docs-ready: $(READY)

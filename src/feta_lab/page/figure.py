@@ -56,25 +56,31 @@ class Figure:
             raise ConfigError(f"Figure '{self.name}' must have at least one chart, got none")
 
     @cached_property
-    def files(self) -> dict[str, bytes]:
-        """The figure by format, "svg" and "png"."""
-        buffers = {kind: io.BytesIO() for kind in METADATA}
+    def svg(self) -> bytes:
+        """The figure as an SVG file."""
+        return self._saved("svg")
+
+    @cached_property
+    def _canvas(self) -> Canvas:
+        return _draw(self)
+
+    def _saved(self, kind: str) -> bytes:
+        buffer = io.BytesIO()
         # Start from matplotlib's defaults: the user's own settings must not change a figure.
         with matplotlib.style.context(["default", STYLE]):
-            canvas = _draw(self)
-            for kind, buffer in buffers.items():
-                canvas.savefig(buffer, format=kind, metadata=METADATA[kind])
-        return {kind: buffer.getvalue() for kind, buffer in buffers.items()}
+            self._canvas.savefig(buffer, format=kind, metadata=METADATA[kind])
+        return buffer.getvalue()
 
     def save(self, folder: Path) -> list[Path]:
         """Write NAME.svg and NAME.png into a folder; returns their paths. Raises FileError."""
-        for kind, data in self.files.items():
-            write_atomic(folder / f"{self.name}.{kind}", data)
-        return [folder / f"{self.name}.{kind}" for kind in self.files]
+        files = {folder / f"{self.name}.svg": self.svg, folder / f"{self.name}.png": self._saved("png")}
+        for path, data in files.items():
+            write_atomic(path, data)
+        return list(files)
 
     def inline(self, prefix: str) -> Markup:
         """The SVG as an element of an HTML page; `prefix` makes its ids differ from those of other figures."""
-        text = self.files["svg"].decode()
+        text = self.svg.decode()
         width, height = re.findall(r'viewBox="0 0 (\S+) (\S+)"', text)[0]
         # The first definitions are a style for every element of the document, here of the whole page.
         body = text.partition("</defs>")[2].replace("xlink:href", "href")
