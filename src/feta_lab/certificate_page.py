@@ -12,7 +12,6 @@ from feta_lab.page import (
     LineChart,
     Point,
     Section,
-    Series,
     Table,
     Text,
     render,
@@ -99,25 +98,25 @@ def _charts(found: Found) -> tuple[LineChart, ...]:
     forms = found["forms"]
     x_label = f"radius ({'L2' if found['norm'] == 'l2' else 'L∞'}, normalised inputs)"
     title = f"Samples certified, of {next(iter(forms.values()))['samples']}"
-    curves = tuple(_curve(name, form) for name, form in forms.items())
+    curves = {name: _curve(form) for name, form in forms.items()}
     charts = [LineChart(title, x_label, "share of samples (%)", curves, log_x=True)]
-    attacked = [name for name, form in forms.items() if form["changed_beyond"] and form["certified_any"]]
+    attacked = {
+        n: _beyond(form) for n, form in forms.items() if form["changed_beyond"] and form["certified_any"]
+    }
     if attacked:
-        series = tuple(Series(name, tuple(_beyond(forms[name]))) for name in attacked)
         title, y_label = "Samples the attack changes", "share of certified samples (%)"
-        charts.append(LineChart(title, "times the certified radius", y_label, series, log_x=True))
+        charts.append(LineChart(title, "times the certified radius", y_label, attacked, log_x=True))
     return tuple(charts)
 
 
-def _curve(name: str, form: Found) -> Series:
+def _curve(form: Found) -> list[Point]:
     """The share of samples with at least a radius, over the range of radii found."""
     radii = sorted(radius for radius in form["radius"] if radius > 0)
     if not radii:
-        return Series(name, ())
+        return []
     low, high = radii[0] / 1.5, radii[-1] * 1.05
     grid = [low * (high / low) ** (step / (CURVE - 1)) for step in range(CURVE)]
-    shares = [100 * sum(radius >= at for radius in radii) / form["samples"] for at in grid]
-    return Series(name, tuple(Point(at, share) for at, share in zip(grid, shares, strict=True)))
+    return [Point(at, 100 * sum(radius >= at for radius in radii) / form["samples"]) for at in grid]
 
 
 def _beyond(form: Found) -> list[Point]:

@@ -12,19 +12,7 @@ from typing import Any
 from feta_lab import data as datasets
 from feta_lab import networks, store
 from feta_lab.jobs import prune_network
-from feta_lab.page import (
-    Block,
-    Facts,
-    Figure,
-    LineChart,
-    Point,
-    Series,
-    Shown,
-    Table,
-    render,
-    save_figures,
-    write,
-)
+from feta_lab.page import Block, Facts, Figure, LineChart, Point, Shown, Table, publish
 from feta_lab.records import append, record
 from feta_lab.training import Training, train
 
@@ -61,34 +49,28 @@ def run_demo(
             config = {"network": preset.specification, "data": data.label}
             runs.append(record("demo", {**config, "method": method, "sparsity": sparsity}, seed, summary))
             append(folder / "records.jsonl", runs[-1])
-    write(folder / "report.html", demo_page(runs))
-    save_figures([accuracy_figure(runs)], folder)
+    write_demo(folder / "report.html", runs)
     return runs
 
 
 def accuracy_figure(runs: Sequence[Run]) -> Figure:
     """Test accuracy against sparsity, a line per method, and the dense network's."""
-    dense = runs[0]["metrics"]["accuracy"]["dense"]["test"]
-    shares = [100 * run["config"]["sparsity"] for run in runs]
     lines: dict[str, list[Point]] = {}
-    for run, share in zip(runs, shares, strict=True):
-        here = Point(share, run["metrics"]["accuracy"]["pruned"]["test"])
+    for run in runs:
+        here = Point(100 * run["config"]["sparsity"], run["metrics"]["accuracy"]["pruned"]["test"])
         lines.setdefault(run["config"]["method"], []).append(here)
-    series = [Series(name, tuple(points)) for name, points in lines.items()]
-    ends = tuple(Point(share, dense) for share in (min(shares), max(shares)))
-    series.append(Series("dense network", ends, dashed=True))
+    dense, config = runs[0]["metrics"]["accuracy"]["dense"]["test"], runs[0]["config"]
+    lines["dense network"] = [Point(point.x, dense) for point in lines[config["method"]]]
     x_label = "zero weights in the hidden layers (%)"
-    chart = LineChart("Test accuracy without retraining", x_label, "test accuracy (%)", tuple(series))
-    config = runs[0]["config"]
+    chart = LineChart("Test accuracy without retraining", x_label, "test accuracy (%)", lines)
     return Figure("accuracy", (chart,), f"{config['network']} on {config['data']}; 5,000 test digits.")
 
 
-def demo_page(runs: Sequence[Run]) -> str:
-    """The HTML page of a demo's records."""
+def write_demo(path: Path, runs: Sequence[Run]) -> None:
+    """Write the page of a demo's records, and its figure beside it."""
     at = [run for run in runs if run["config"]["sparsity"] == SHOWN]
     shown = next(run["metrics"] for run in at if run["config"]["method"] == OURS)
     files, accuracy = shown["file_bytes"], shown["accuracy"]
-    percent = f"{100 * SHOWN:g} %"
     headlines = (
         ("weights removed from the hidden layers", f"{100 * shown['sparsity']:.1f} %"),
         ("test accuracy, dense", f"{accuracy['dense']['test']:.2f} %"),
@@ -97,15 +79,15 @@ def demo_page(runs: Sequence[Run]) -> str:
     )
     methods = ("method", "test accuracy (%)", "points lost", "seconds")
     layers = ("layer", "shape", "non-zeros", "sparsity", "relative output error")
+    percent, config = f"{100 * SHOWN:g} %", runs[0]["config"]
     blocks: list[Block] = [
         Facts(headlines),
         accuracy_figure(runs),
         Table(f"Methods at {percent}", methods, tuple(map(_method_row, at))),
         Table(f"Layers at {percent}, pruned by {OURS}", layers, tuple(map(_layer_row, shown["layers"]))),
     ]
-    config = runs[0]["config"]
     subtitle = f"{config['network']} trained on {config['data']}, hidden layers pruned without retraining"
-    return render("feta demo", subtitle, blocks, runs[0]["environment"])
+    publish(path, "feta demo", subtitle, blocks, runs[0]["environment"])
 
 
 def _method_row(run: Run) -> tuple[str, float, float, float]:

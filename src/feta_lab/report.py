@@ -12,20 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from feta_lab import page
 from feta_lab.claims import Finding, judge_claims
-from feta_lab.page import (
-    Block,
-    Cell,
-    Section,
-    Table,
-    Text,
-    Verdict,
-    Verdicts,
-    blocks_of,
-    render,
-    save_figures,
-    write,
-)
+from feta_lab.page import Block, Cell, Section, Table, Text, Verdict, Verdicts
 from feta_lab.page.files import write_tables
 from feta_lab.page.sections import SECTIONS
 from feta_lab.results import PassedOver, Results, gather
@@ -63,10 +52,10 @@ def build(results: Path, out: Path | None = None) -> Report:
     found = gather(results)
     findings = judge_claims(found)
     blocks = report_blocks(found, findings)
-    write(target, render(TITLE, _subtitle(found), blocks, {}, contents=True))
-    named = [block for block in blocks_of(blocks) if isinstance(block, Table) and block.name]
+    page.write(target, page.render(TITLE, _subtitle(found), blocks, {}, contents=True))
+    named = [block for block in page.blocks_of(blocks) if isinstance(block, Table) and block.name]
     tables = write_tables([claims_table(findings), *named], target.parent / "tables")
-    figures = save_figures(blocks, target.parent / "figures")
+    figures = page.save_figures(blocks, target.parent / "figures")
     sources = Counter(source.name for source in found.sources for _ in source.records)
     return Report(target, tuple(figures), tuple(tables), findings, dict(sources), found.passed_over)
 

@@ -13,15 +13,14 @@ import numpy as np
 import pytest
 
 from feta.errors import ConfigError
-from feta_lab.page import Figure, LineChart, Point, Series, palette
+from feta_lab.page import Figure, LineChart, Point, palette
 
 SVG = "{http://www.w3.org/2000/svg}svg"
 
 
 def chart(title: str = "LeNet", names: tuple[str, ...] = ("feta", "lobs"), log_x: bool = False) -> LineChart:
     points = tuple(Point(x, y, y - 2, y + 2) for x, y in ((1, 90), (10, 80), (100, 95)))
-    series = tuple(Series(name, points) for name in names)
-    return LineChart(title, "Weights kept (%)", "Accuracy (%)", series, log_x)
+    return LineChart(title, "Weights kept (%)", "Accuracy (%)", dict.fromkeys(names, points), log_x)
 
 
 def svg(*charts: LineChart, **options: tuple[str, ...]) -> str:
@@ -59,31 +58,32 @@ def test_order_fixes_the_colours() -> None:
 
 def test_the_legend_says_what_hollow_markers_mean() -> None:
     points = (Point(1, 0.9), Point(2, 0.9, hollow=True))
-    text = svg(LineChart("LeNet", "x", "y", (Series("feta", points),)), fills=("pruned", "refined"))
+    text = svg(LineChart("LeNet", "x", "y", {"feta": points}), fills=("pruned", "refined"))
     assert "<!-- pruned -->" in text
     assert "<!-- refined -->" in text
 
 
 @pytest.mark.parametrize(
-    "series",
+    "lines",
     [
-        (),
-        (Series("later", ()),),
-        (Series("_one$x$", (Point(3, 5),)),),
-        (Series("flat", (Point(1, 0.25), Point(2, 0.25))),),
-        (Series("all gaps", (Point(1, None), Point(2, math.nan), Point(3, math.inf))),),
-        (Series("gap", (Point(1, 1.0), Point(2, math.nan), Point(3, None), Point(4, 2.0, 1.5))),),
-        (Series("half a spread", (Point(1, 2, low=1), Point(2, 3, high=math.nan, low=2))),),
-        (Series("huge", (Point(1e-12, -1e12), Point(1e12, 1e12))),),
-        tuple(Series(f"a long name of method {n} " * 3, (Point(1, n), Point(2, -n))) for n in range(12)),
+        {},
+        {"later": ()},
+        {"_one$x$": [Point(3, 5)]},
+        {"flat": [Point(1, 0.25), Point(2, 0.25)]},
+        {"all gaps": [Point(1, None), Point(2, math.nan), Point(3, math.inf)]},
+        {"gap": [Point(1, 1.0), Point(2, math.nan), Point(3, None), Point(4, 2.0, 1.5)]},
+        {"half a spread": [Point(1, 2, low=1), Point(2, 3, high=math.nan, low=2)]},
+        {"huge": [Point(1e-12, -1e12), Point(1e12, 1e12)]},
+        {f"a long name of method {n} " * 3: [Point(1, n), Point(2, -n)] for n in range(12)},
     ],
 )
 @pytest.mark.parametrize("log_x", [False, True])
-def test_awkward_series_are_drawn(series: tuple[Series, ...], log_x: bool) -> None:
+def test_awkward_lines_are_drawn(lines: dict[str, list[Point]], log_x: bool) -> None:
     title = "A rather long title that must be broken into lines to fit above its panel"
-    text = svg(LineChart(title, "x", "y", series, log_x), chart())
+    panel = LineChart(title, "x", "y", lines, log_x)
+    text = svg(panel, chart())
     assert ElementTree.fromstring(text).tag == SVG
-    assert ("<!-- no data -->" in text) == (not any(one.drawn for one in series))
+    assert ("<!-- no data -->" in text) == (not panel.drawn)
 
 
 def test_bad_charts_are_refused() -> None:
@@ -93,8 +93,8 @@ def test_bad_charts_are_refused() -> None:
         Point(math.nan, 1)
     with pytest.raises(ConfigError, match=r"Point\.low must be <= Point\.high"):
         Point(1, 1, low=2, high=0)
-    with pytest.raises(ConfigError, match=r"'LeNet', series 'feta': x must be > 0 on a log axis, got 0"):
-        LineChart("LeNet", "s", "y", (Series("feta", (Point(1, 1), Point(0, 1))),), log_x=True)
+    with pytest.raises(ConfigError, match=r"'LeNet', line 'feta': x must be > 0 on a log axis, got 0"):
+        LineChart("LeNet", "s", "y", {"feta": [Point(1, 1), Point(0, 1)]}, log_x=True)
 
 
 def linear_light(colour: str) -> np.ndarray:

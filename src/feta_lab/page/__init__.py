@@ -9,8 +9,8 @@ A page is a function of its blocks alone: the same blocks give the same bytes.
 
 from feta_lab.page.blocks import Block, Facts, Fold, Section, Text, Verdict, VerdictName, Verdicts
 from feta_lab.page.cells import Cell, Shown, Table
-from feta_lab.page.charts import LineChart, Point, Series
-from feta_lab.page.document import blocks_of, render, save_figures, write
+from feta_lab.page.charts import LineChart, Point
+from feta_lab.page.document import blocks_of, publish, render, save_figures, write
 from feta_lab.page.figure import Figure
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "LineChart",
     "Point",
     "Section",
-    "Series",
     "Shown",
     "Table",
     "Text",
@@ -30,6 +29,7 @@ __all__ = [
     "VerdictName",
     "Verdicts",
     "blocks_of",
+    "publish",
     "render",
     "save_figures",
     "write",

@@ -1,4 +1,4 @@
-"""Charts as data: points, series and line charts. They know nothing about matplotlib or HTML.
+"""Charts as data: points and line charts. They know nothing about matplotlib or HTML.
 
 A chart checks its data when it is made, so that drawing it cannot fail later.
 """
@@ -6,6 +6,7 @@ A chart checks its data when it is made, so that drawing it cannot fail later.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from feta.errors import ConfigError
@@ -43,32 +44,27 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Series:
-    """Points that a line joins in the order given; the name decides colour and marker."""
-
-    name: str
-    points: tuple[Point, ...]
-    dashed: bool = False
-
-    @property
-    def drawn(self) -> bool:
-        """Whether there is anything to draw."""
-        return any(is_number(point.y) for point in self.points)
-
-
-@dataclass(frozen=True)
 class LineChart:
-    """One panel of a figure; with `log_x` its x axis is logarithmic, and every x must be > 0."""
+    """One panel of a figure.
+
+    lines: points by name, joined in the order given; the name decides colour and marker.
+    log_x: the x axis is logarithmic, and every x must be > 0.
+    """
 
     title: str
     x_label: str
     y_label: str
-    series: tuple[Series, ...]
+    lines: Mapping[str, Sequence[Point]]
     log_x: bool = False
 
     def __post_init__(self) -> None:
-        for series in self.series:
-            least = min((point.x for point in series.points), default=1.0)
+        for name, points in self.lines.items():
+            least = min((point.x for point in points), default=1.0)
             if self.log_x and least <= 0:
-                where = f"LineChart '{self.title}', series '{series.name}'"
+                where = f"LineChart '{self.title}', line '{name}'"
                 raise ConfigError(f"{where}: x must be > 0 on a log axis, got {least}")
+
+    @property
+    def drawn(self) -> set[str]:
+        """The names of the lines that have something to draw."""
+        return {name for name, points in self.lines.items() if any(is_number(point.y) for point in points)}

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import jinja2
@@ -64,6 +64,15 @@ def render(
 def write(path: str | os.PathLike[str], html: str) -> None:
     """Write a page; readers see the old page or the new one, never half of it. Raises FileError."""
     write_atomic(Path(path), html.encode())
+
+
+def publish(
+    path: Path, title: str, subtitle: str, blocks: Sequence[Block], environment: Mapping[str, str]
+) -> Path:
+    """Write a page, and its figures beside it; returns the page's path. The arguments are those of `render`."""
+    write(path, render(title, subtitle, blocks, environment))
+    save_figures(blocks, path.parent)
+    return path
 
 
 def blocks_of(blocks: Iterable[Block]) -> Iterator[Block]:

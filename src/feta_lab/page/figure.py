@@ -24,7 +24,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from feta.errors import ConfigError
 from feta.files.atomic import write_atomic
-from feta_lab.page.charts import LineChart, Series
+from feta_lab.page.charts import LineChart, Point
 from feta_lab.page.palette import PAPER, SOFT, VARIABLES, look
 
 STYLE = Path(__file__).parent / "templates" / "figure.mplstyle"
@@ -109,11 +109,12 @@ def _draw(figure: Figure) -> Canvas:
     for number, chart in enumerate(figure.charts, start=1):
         axes = canvas.add_subplot(rows, columns, number, xlabel=chart.x_label, ylabel=chart.y_label)
         axes.set_title(textwrap.fill(chart.title, int(11 * width)))
-        for series in chart.series:
-            _draw_series(axes, series, styles[series.name])
+        for name in chart.lines:
+            if name in chart.drawn:
+                _draw_line(axes, chart.lines[name], styles[name])
         if chart.log_x:
             _log_axis(axes)
-        if not any(series.drawn for series in chart.series):
+        if not chart.drawn:
             axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", color=SOFT)
     if handles:
         even = math.ceil(len(handles) / legend_rows)
@@ -123,28 +124,23 @@ def _draw(figure: Figure) -> Canvas:
 
 def _styles(figure: Figure) -> dict[str, dict[str, Any]]:
     """For every name what `Axes.plot` and the legend need."""
-    every = [series for chart in figure.charts for series in chart.series]
-    looks = {
-        name: look(slot) for slot, name in enumerate(dict.fromkeys([*figure.order, *(s.name for s in every)]))
-    }
-    sizes = {"s": 4.1, "D": 3.8, "o": 4.6}
-    styles: dict[str, dict[str, Any]] = {}
-    for series in every:
-        colour, marker = looks[series.name]
-        style = {"color": colour, "marker": marker, "markersize": sizes.get(marker, 5.2)}
-        styles.setdefault(series.name, style | {"linestyle": "--" if series.dashed else "-"})
+    styles = {}
+    for slot, name in enumerate(
+        dict.fromkeys([*figure.order, *(n for chart in figure.charts for n in chart.lines)])
+    ):
+        colour, marker = look(slot)
+        size = {"s": 4.1, "D": 3.8, "o": 4.6}.get(marker, 5.2)
+        styles[name] = {"color": colour, "marker": marker, "markersize": size}
     return styles
 
 
-def _draw_series(axes: Axes, series: Series, style: Mapping[str, Any]) -> None:
+def _draw_line(axes: Axes, points: Sequence[Point], style: Mapping[str, Any]) -> None:
     """A line with markers; the spread is a band along it, or whiskers where there are only one or two points."""
-    if not series.drawn:
-        return
-    xs = [point.x for point in series.points]
-    lows, ys, highs = zip(*(point.heights for point in series.points), strict=True)
+    xs = [point.x for point in points]
+    lows, ys, highs = zip(*(point.heights for point in points), strict=True)
     style = {**style, "clip_on": False} | ({"marker": "none"} if len(xs) > MANY_POINTS else {})
     axes.plot(xs, ys, **style)
-    for point in series.points:
+    for point in points:
         if point.hollow:
             empty = {"markerfacecolor": PAPER, "markeredgecolor": style["color"], "markeredgewidth": 1.0}
             axes.plot(point.x, point.heights[1], **style, **empty)
@@ -166,11 +162,11 @@ def _log_axis(axes: Axes) -> None:
 
 
 def _handles(figure: Figure, styles: Mapping[str, Mapping[str, Any]]) -> Sequence[Line2D]:
-    """The legend: a line per name, then what filled and hollow markers mean."""
-    drawn = {series.name for chart in figure.charts for series in chart.series if series.drawn}
+    """The legend: an entry per name, then what filled and hollow markers mean."""
+    drawn = set().union(*(chart.drawn for chart in figure.charts))
     lines = [
-        Line2D([], [], label=name if name in drawn else f"{name} (no data)", **style)
-        for name, style in styles.items()
+        Line2D([], [], label=name if name in drawn else f"{name} (no data)", **styles[name])
+        for name in dict.fromkeys(name for chart in figure.charts for name in chart.lines)
     ]
     grey: dict[str, Any] = {"ls": "none", "marker": "o", "ms": 4.6, "markeredgecolor": SOFT}
     for words, fill in zip(figure.fills, (SOFT, PAPER), strict=False):

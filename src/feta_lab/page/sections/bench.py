@@ -8,21 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from feta_lab.bench import table
-from feta_lab.page import (
-    Block,
-    Cell,
-    Facts,
-    Figure,
-    Fold,
-    LineChart,
-    Point,
-    Section,
-    Series,
-    Table,
-    render,
-    save_figures,
-    write,
-)
+from feta_lab.page import Block, Cell, Facts, Figure, Fold, LineChart, Point, Section, Table, publish
 from feta_lab.page.sections.fig2 import colours
 from feta_lab.results import Results
 from feta_lab.summaries import by_setting, method_order
@@ -58,12 +44,9 @@ def write_bench(folder: Path, cells: Sequence[Row]) -> Path:
     """
     rows = table(cells)
     blocks: list[Block] = [Facts(tuple(verdicts(rows))), *bench_sections(rows, method_order(cells))]
-    subtitle = (
-        f"test accuracy without retraining; data: {', '.join(sorted({cell['data'] for cell in cells}))}"
-    )
-    write(folder / "report.html", render("feta benchmark", subtitle, blocks, cells[0]["environment"]))
-    save_figures(blocks, folder)
-    return folder / "report.html"
+    data = ", ".join(sorted({cell["data"] for cell in cells}))
+    subtitle = f"test accuracy without retraining; data: {data}"
+    return publish(folder / "report.html", "feta benchmark", subtitle, blocks, cells[0]["environment"])
 
 
 def bench_sections(rows: Sequence[Row], order: tuple[str, ...], prefix: str = "") -> list[Section]:
@@ -92,16 +75,12 @@ def bench_sections(rows: Sequence[Row], order: tuple[str, ...], prefix: str = ""
 def sparsity_charts(rows: Sequence[Row]) -> tuple[LineChart, ...]:
     """Accuracy against sparsity, a panel per network."""
     ran = sorted((row for row in rows if row["seeds"]), key=lambda row: float(row["sparsity"]))
-    nets = dict.fromkeys(row["net"] for row in rows if row["seeds"])
-    return tuple(
-        LineChart(
-            f"{net} (dense {next(row['dense'] for row in ran if row['net'] == net):.2f} %)",
-            "sparsity (%)",
-            "test accuracy (%)",
-            _lines([(100 * row["sparsity"], row) for row in ran if row["net"] == net]),
-        )
-        for net in nets
-    )
+    panels = []
+    for net in dict.fromkeys(row["net"] for row in rows if row["seeds"]):
+        mine = [(100 * row["sparsity"], row) for row in ran if row["net"] == net]
+        title = f"{net} (dense {mine[0][1]['dense']:.2f} %)"
+        panels.append(LineChart(title, "sparsity (%)", "test accuracy (%)", _lines(mine)))
+    return tuple(panels)
 
 
 def time_charts(rows: Sequence[Row], sparsity: float) -> tuple[LineChart, ...]:
@@ -116,12 +95,12 @@ def time_charts(rows: Sequence[Row], sparsity: float) -> tuple[LineChart, ...]:
     return tuple(panels)
 
 
-def _lines(places: Sequence[tuple[float, Row]]) -> tuple[Series, ...]:
+def _lines(places: Sequence[tuple[float, Row]]) -> dict[str, list[Point]]:
     """A line per method through its accuracies at the places given."""
     lines: dict[str, list[Point]] = {method: [] for method in method_order([row for _, row in places])}
     for x, row in places:
         lines[row["method"]].append(Point(x, row["accuracy"], row["low"], row["high"]))
-    return tuple(Series(method, tuple(points)) for method, points in lines.items())
+    return lines
 
 
 def bench_table(rows: Sequence[Row]) -> Table:

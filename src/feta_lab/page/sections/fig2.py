@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from feta_lab import paper
-from feta_lab.page import Figure, Fold, LineChart, Point, Section, Series, Table, Text
+from feta_lab.page import Figure, Fold, LineChart, Point, Section, Table, Text
 from feta_lab.page.sections.tables import FAILED, Entry, Row, full_table, groups, mean_cell, pivot, point
 from feta_lab.results import Record, Results
 from feta_lab.summaries import at_sparsity, failures, method_order, spread
@@ -82,8 +82,7 @@ def accuracy_charts(rows: Sequence[Row]) -> tuple[LineChart, ...]:
         if lines:
             title = f"{net} (dense {mine[0]['accuracy'].mean + mine[0]['lost'].mean:.2f} %)"
             device = {"cpu": " on a CPU", "cuda": " on a GPU"}.get(mine[0]["device"], "")
-            series = tuple(Series(name, tuple(points)) for name, points in lines.items())
-            panels.append(LineChart(title, f"seconds{device}", "test accuracy (%)", series, log_x=True))
+            panels.append(LineChart(title, f"seconds{device}", "test accuracy (%)", lines, log_x=True))
     return tuple(panels)
 
 

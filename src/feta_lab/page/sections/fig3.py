@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from feta_lab.claims.depth import depth_trends
 from feta_lab.claims.dimension import dimension_trends
 from feta_lab.claims.trends import Trend
-from feta_lab.page import Figure, Fold, LineChart, Point, Section, Series, Table, Text
+from feta_lab.page import Figure, Fold, LineChart, Point, Section, Table, Text
 from feta_lab.page.sections.tables import Entry, Row, groups, numbers, pivot, point
 from feta_lab.results import Record, Results
 from feta_lab.summaries import spread
@@ -93,32 +93,31 @@ def accuracy_table(name: str, words: str, heads: tuple[str, ...], rows: Sequence
     return pivot(name, f"{words}: mean test accuracy (%)", heads, entries, numbers=plain)
 
 
-def _curves(rows: Sequence[Row], words: str, field: str) -> tuple[Series, ...]:
-    return tuple(
-        Series(
-            words.format(value),
-            tuple(point(100 * row["sparsity"], row["accuracy"]) for row in rows if row[field] == value),
-        )
-        for value in dict.fromkeys(row[field] for row in rows)
-    )
+def _curves(rows: Sequence[Row], words: str, field: str) -> dict[str, list[Point]]:
+    """Accuracy against sparsity, a line per value of a field."""
+    lines: dict[str, list[Point]] = {}
+    for row in rows:
+        here = point(100 * row["sparsity"], row["accuracy"])
+        lines.setdefault(words.format(row[field]), []).append(here)
+    return lines
 
 
-def _losses(rows: Sequence[Row], x: str) -> tuple[Series, ...]:
-    return tuple(
-        Series(
-            f"{100 * share:g} % zeros",
-            tuple(point(row[x], row["lost"]) for row in rows if row["sparsity"] == share),
-        )
-        for share in sorted({row["sparsity"] for row in rows})[-3:]
-    )
+def _losses(rows: Sequence[Row], x: str) -> dict[str, list[Point]]:
+    """Points lost against a field, a line for each of the three highest sparsities."""
+    shares = sorted({row["sparsity"] for row in rows})[-3:]
+    return {
+        f"{100 * share:g} % zeros": [point(row[x], row["lost"]) for row in rows if row["sparsity"] == share]
+        for share in shares
+    }
 
 
 def _correlations(title: str, trends: Mapping[str, Sequence[Trend]]) -> list[LineChart]:
     """One panel, a line per name with the intervals around it; none without correlations."""
-    lines = {name: [(100 * one.sparsity, one.correlation) for one in mine] for name, mine in trends.items()}
-    series = tuple(
-        Series(name, tuple(Point(x, r.value, r.low, r.high) for x, r in held))
-        for name, held in lines.items()
-        if held
-    )
-    return [LineChart(title, X, "Spearman, 95 % interval", series)] if series else []
+    lines = {
+        name: [
+            Point(100 * t.sparsity, t.correlation.value, t.correlation.low, t.correlation.high) for t in mine
+        ]
+        for name, mine in trends.items()
+        if mine
+    }
+    return [LineChart(title, X, "Spearman, 95 % interval", lines)] if lines else []
