@@ -5,17 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from feta_lab.page import (
-    Block,
-    Facts,
-    Figure,
-    LineChart,
-    Point,
-    Section,
-    Table,
-    Text,
-    render,
-)
+from feta_lab.page import Block, Facts, Figure, LineChart, Point, Section, Table, Text, render
 
 Found = Mapping[str, Any]
 NORMS = {"l2": "Euclidean (L2)", "linf": "largest change of a pixel (L∞)"}
