@@ -51,13 +51,6 @@ def test_only_the_last_record_of_a_cell_counts(tmp_path: Path) -> None:
     assert [(r["seed"], r["accuracy"]) for r in source.records] == [(0, 90.0), (1, 95.0)]
 
 
-def test_an_experiment_s_own_folder_and_one_with_a_suffix(tmp_path: Path) -> None:
-    handmade.write(tmp_path / "fig2-gpu" / "records.jsonl", handmade.fig2(handmade.random.Random(0)))
-    handmade.write(tmp_path / "other" / "records.jsonl", [{"kind": "demo"}])  # not an experiment: passed by
-    assert [(s.name, s.kind) for s in gather(tmp_path).sources] == [("fig2-gpu", "fig2")]
-    assert [(s.name, s.kind) for s in gather(tmp_path / "fig2-gpu").sources] == [("fig2-gpu", "fig2")]
-
-
 def test_one_source_per_network(tmp_path: Path) -> None:
     """Figure 2 before benchmarks, then the benchmark with most of what is wanted; compensated cells never."""
     few = [bench_record(device="cpu"), bench_record(device="cpu", method="lobs", compensate=True)]
@@ -102,13 +95,6 @@ def test_a_cell_in_several_folders_counts_once(tmp_path: Path) -> None:
     assert made.passed_over == found.passed_over
 
 
-def test_other_devices_are_other_cells(tmp_path: Path) -> None:
-    handmade.write(tmp_path / "fig2" / "records.jsonl", fig2_cells(device="cpu"))
-    handmade.write(tmp_path / "fig2-gpu" / "records.jsonl", fig2_cells(device="cuda"))
-    found = gather(tmp_path)
-    assert ([len(source.records) for source in found.sources], found.passed_over) == ([3, 3], ())
-
-
 def test_cells_of_other_settings_are_not_averaged_with_the_rest(tmp_path: Path) -> None:
     few = [{**cell, "method": "lobs", "accuracy": 20.0} for cell in fig2_cells(samples=100)[:2]]
     refined = fig2_cells(refine=True, passes=3) + fig2_cells(refine=True, passes=9)[:1]
@@ -136,11 +122,14 @@ def test_of_two_settings_that_as_many_cells_have_the_last_written_counts(tmp_pat
     assert len(source.records) == len(again)
 
 
-def test_a_benchmark_of_two_devices_is_a_row_for_each(tmp_path: Path) -> None:
+def test_other_devices_are_other_cells(tmp_path: Path) -> None:
+    handmade.write(tmp_path / "fig2" / "records.jsonl", fig2_cells(device="cpu"))
+    handmade.write(tmp_path / "fig2-gpu" / "records.jsonl", fig2_cells(device="cuda"))
     cells = [bench_record(device="cpu", accuracy=90.0), bench_record(device="cuda", accuracy=80.0)]
     handmade.write(tmp_path / "mine" / "records.jsonl", cells)
-    text = report.build(tmp_path).page.read_text(encoding="utf-8")
-    section = text.partition('id="benchmark-mine"')[2]
+    made = report.build(tmp_path)
+    assert (made.sources, made.passed_over) == ({"fig2": 3, "fig2-gpu": 3, "mine": 2}, ())
+    section = made.page.read_text(encoding="utf-8").partition('id="benchmark-mine"')[2]
     assert "dense-mnist (mnist, cpu)" in section
     assert "dense-mnist (mnist, cuda)" in section
 
@@ -152,6 +141,8 @@ def test_records_tell_their_kind_in_a_folder_of_any_name(tmp_path: Path) -> None
     handmade.write(tmp_path / "layers" / "records.jsonl", handmade.layer_cells("conv-mnist", 4, dice))
     handmade.write(tmp_path / "fig3b" / "records.jsonl", handmade.layer_cells("conv-cifar", 8, dice))
     handmade.write(tmp_path / "components" / "records.jsonl", handmade.k_cells(dice))
+    handmade.write(tmp_path / "other" / "records.jsonl", [{"kind": "demo"}])  # not an experiment: passed by
+    assert [(s.name, s.kind) for s in gather(tmp_path / "fig3b").sources] == [("fig3b", "fig3b")]
     kinds = [(source.name, source.kind) for source in gather(tmp_path).sources]
     assert kinds == [
         ("b1", "table1"), ("b1", "fig2"), ("components", "fig3c"), ("fig3b", "fig3b"), ("layers", "fig3a"),
@@ -191,13 +182,9 @@ def test_a_broken_record_is_named(tmp_path: Path, line: str, message: str) -> No
         gather(tmp_path)
 
 
-def test_a_failed_cell_needs_no_results(tmp_path: Path) -> None:
-    handmade.write(tmp_path / "table1" / "records.jsonl", [TABLE1, WITHOUT | {"accuracy": None, "seed": 1}])
-    assert [len(source.records) for source in gather(tmp_path).sources] == [2]
-
-
 def test_a_file_of_somebody_else_is_passed_over_and_named(tmp_path: Path) -> None:
-    handmade.write(tmp_path / "table1" / "records.jsonl", [TABLE1])
+    failed = WITHOUT | {"accuracy": None, "seed": 1}  # needs no results
+    handmade.write(tmp_path / "table1" / "records.jsonl", [TABLE1, failed])
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "records.jsonl").write_text("once upon a time\n")
     (one,) = gather(tmp_path).passed_over
@@ -292,11 +279,9 @@ def test_sections_without_records_are_left_out(tmp_path: Path) -> None:
     assert re.findall("<h2>(.*?)</h2>", text) == headings
     names = {path.name for path in made.figures}
     assert names == {f"mine-{name}-plain.{kind}" for name in ("sparsity", "time") for kind in ("png", "svg")}
-
-
-def test_times_of_a_shared_machine_are_not_shown(tmp_path: Path) -> None:
-    handmade.write(tmp_path / "mine" / "records.jsonl", [bench_record(timed=False), bench_record(seed=1)])
-    assert {path.stem for path in report.build(tmp_path).figures} == {"mine-sparsity-plain"}
+    handmade.write(tmp_path / "mine" / "records.jsonl", [cell | {"timed": False} for cell in cells])
+    shared = report.build(tmp_path, tmp_path / "shared")  # times of a shared machine are not shown
+    assert {path.stem for path in shared.figures} == {"mine-sparsity-plain"}
 
 
 @pytest.mark.parametrize(
