@@ -114,6 +114,8 @@ def _draw(figure: Figure) -> Canvas:
                 _draw_line(axes, chart.lines[name], styles[name])
         if chart.log_x:
             _log_axis(axes)
+        else:
+            axes.locator_params(axis="x", integer=True)  # layers, percent, components: never half of one
         if not chart.drawn:
             axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", color=SOFT)
     if handles:
@@ -156,7 +158,7 @@ def _log_axis(axes: Axes) -> None:
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     few = (1.0, 2.0, 5.0) if high > 8 * low else (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 1e3 * low else few))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 200 * low else few))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
 

@@ -12,7 +12,10 @@ from feta_lab.page.sections.tables import Entry, Row, groups, numbers, pivot, po
 from feta_lab.results import Record, Results
 from feta_lab.summaries import spread
 
-LAYERS = "One layer is pruned by thresholding, the others stay as they were; mean over the seeds; layer 1 is first."
+LAYERS = (
+    "One layer is pruned by thresholding, the others stay as they were. Mean over the seeds, the band from the lowest "
+    "to the highest; around rank correlations it is their interval. Layer 1 is the first."
+)
 DIMENSIONS = (
     "Networks are trained on data projected on its first k principal components; their first layer is pruned by "
     "thresholding. Mean over the networks, the band from the lowest to the highest."
