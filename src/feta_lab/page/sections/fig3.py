@@ -13,8 +13,8 @@ from feta_lab.results import Record, Results
 from feta_lab.summaries import spread
 
 LAYERS = (
-    "One layer is pruned by thresholding, the others stay as they were. Mean over the seeds, the band from the lowest "
-    "to the highest; around rank correlations it is their interval. Layer 1 is the first."
+    "One layer is pruned by thresholding, the others stay as they were. Mean over the seeds, the band from the "
+    "lowest to the highest; around rank correlations it is their interval. Layer 1 is the first."
 )
 DIMENSIONS = (
     "Networks are trained on data projected on its first k principal components; their first layer is pruned by "
