@@ -62,10 +62,11 @@ def main() -> None:
     rows = table(cells)
     text = markdown(rows, given.compensate)
     if given.picture is not None:
-        chosen = [row for row in rows if row["net"] in PANELS and row["method"] in METHODS]
+        mine = [row for row in rows if row["compensate"] == given.compensate]
+        chosen = [row for row in mine if row["net"] in PANELS and row["method"] in METHODS]
         chosen.sort(key=lambda row: PANELS.index(row["net"]))
-        charts = sparsity_charts(chosen, given.compensate)
-        Figure(given.picture.name, charts, order=method_order(cells)).save(given.picture.parent, ("png",))
+        charts = sparsity_charts(chosen)
+        Figure(given.picture.name, charts, order=method_order(cells)).save(given.picture.parent)
     if given.check is not None and text not in given.check.read_text():
         sys.exit(f"{given.check} must hold the table of {given.records}; run this without --check")
     print(text)
