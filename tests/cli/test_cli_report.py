@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 RECORD = {
-    "kind": "bench", "net": "dense-mnist", "data": "MNIST", "data_name": "mnist", "device": "cpu", "seed": 0, "sparsity": 0.9,
+    "kind": "bench", "net": "dense-mnist", "data": "MNIST", "data_name": "mnist", "device": "cpu", "seed": 0,
+    "sparsity": 0.9,
     "compensate": False, "samples": None, "dense_accuracy": 98.0, "relative_error": [0.1], "floor_seconds": 1.0,
     "timed": True, "environment": {"torch": "2"},
 }  # fmt: skip
