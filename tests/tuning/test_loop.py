@@ -88,10 +88,7 @@ def test_looks_and_the_best_weights():
 def test_rates_as_numbers_and_as_tensors():
     model = build()
     for rate in (0.1, torch.tensor(0.1)):
-        groups = [
-            {"params": model[0].parameters(), "lr": rate},
-            {"params": model[2].parameters(), "lr": rate},
-        ]
+        groups = [{"params": model[0].parameters(), "lr": rate}, {"params": model[2].parameters(), "lr": rate}]
         optimiser = torch.optim.SGD(groups, 0.5, foreach=False)
         held = [group["lr"] for group in optimiser.param_groups]
         assert loop_of(model, [None] * 3, optimiser=optimiser).run() == "passes"

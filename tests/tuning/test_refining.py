@@ -257,11 +257,7 @@ def test_batch_norm_is_left_in_eval_mode():
         ({"seconds": math.nan}, ConfigError, "Refinement.seconds must be > 0 and finite, got nan"),
         ({"data": DATA[:1]}, ConfigError, "data must hold 2 or more samples to refine on, .* got 1"),
         ({"data": 3}, ConfigError, "data must be a tensor or an iterable"),
-        (
-            {"learning_rate": 1e30},
-            ModelError,
-            "must keep a finite loss, got (nan|inf).*; lower learning_rate",
-        ),
+        ({"learning_rate": 1e30}, ModelError, "must keep a finite loss, got (nan|inf).*; lower learning_rate"),
         ({"settings": {"passes": 1}}, ConfigError, "settings must be a feta.Refinement, got dict"),
         ({"reference": nn.Linear(12, 3)}, ModelError, r"outputs of one shape, got \(4,\) and \(3,\)"),
         ({"reference": Named(Named(build()))}, ModelError, "list or mapping that holds one, got tuple"),

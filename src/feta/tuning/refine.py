@@ -28,15 +28,7 @@ from feta.report import RefinePoint, RefineReport
 from feta.tuning.batches import Batch, Original, matched
 from feta.tuning.loop import Look, Loop
 from feta.tuning.ranks import Ranks
-from feta.tuning.stepping import (
-    NARROW,
-    check_positive,
-    learning,
-    overridden,
-    rate_on,
-    threads_for,
-    wake_up,
-)
+from feta.tuning.stepping import NARROW, check_positive, learning, overridden, rate_on, threads_for, wake_up
 
 BACK_AT = 1.2  # times the lowest loss
 

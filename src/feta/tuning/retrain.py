@@ -27,16 +27,7 @@ from feta.report import RetrainPoint, RetrainReport
 from feta.tuning.batches import Batches, Validation, labelled
 from feta.tuning.loop import Look, Loop
 from feta.tuning.ranks import Ranks, copy_of
-from feta.tuning.stepping import (
-    NARROW,
-    Loss,
-    check_positive,
-    learning,
-    overridden,
-    sgd,
-    threads_for,
-    wake_up,
-)
+from feta.tuning.stepping import NARROW, Loss, check_positive, learning, overridden, sgd, threads_for, wake_up
 
 Optimiser = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
 
@@ -158,12 +149,7 @@ def retrain(
     numbers = settings.learning_rate, settings.momentum, settings.weight_decay
     judge = None if validation is None else Validation(validation, ranks, dtype)
     frozen = _frozen(plain(work))
-    with (
-        hold_zeros(work, masks),
-        threads_for(work),
-        evaluating(work),
-        _own_random_numbers(where, seed + ranks.rank),
-    ):
+    with hold_zeros(work, masks), threads_for(work), evaluating(work), _own_random_numbers(where, seed + ranks.rank):
         loop = _RetrainLoop(
             model=work,
             optimiser=optimiser(learning(work)) if optimiser else sgd(plain(work), where, *numbers),
