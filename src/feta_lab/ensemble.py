@@ -23,8 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from feta.errors import ConfigError, ModelError
-from feta.tuning.recorder import Recorder
-from feta.tuning.stepping import check_positive, order_of
+from feta.tuning.stepping import Recorder, check, generator_of
 from feta_lab import networks
 
 WARM_STEPS = 3  # taken one by one before a graph is recorded: buffers are made, algorithms are chosen
@@ -45,12 +44,9 @@ class Sprint:
     graph: bool = True  # record steps as a CUDA graph
 
     def __post_init__(self) -> None:
-        check_positive(self, ("epochs", "batch_size", "learning_rate", "clip"), "Sprint.")
-        for name in ("rise", "momentum"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"Sprint.{name} must be in [0, 1), got {getattr(self, name)}")
-        if not 0 <= self.weight_decay < math.inf:
-            raise ConfigError(f"Sprint.weight_decay must be >= 0 and finite, got {self.weight_decay}")
+        check(self, "> 0 and finite", "epochs", "batch_size", "learning_rate", "clip")
+        check(self, ">= 0 and finite", "weight_decay")
+        check(self, "in [0, 1)", "rise", "momentum")
         if self.precision not in ("auto", "float32", "bfloat16"):
             raise ConfigError(f"Sprint.precision must be auto, float32 or bfloat16, got '{self.precision}'")
 
@@ -159,7 +155,8 @@ class _Crew:
         """One pass over the images, each member in its own order; rows that fill no batch wait for the next."""
         started = time.perf_counter()
         steps = len(self.labels) // self.batch_size
-        orders = torch.stack([order_of(len(self.labels), seed, epoch) for seed in self.seeds])
+        generators = [generator_of(seed, epoch) for seed in self.seeds]
+        orders = torch.stack([torch.randperm(len(self.labels), generator=generator) for generator in generators])
         batches = orders[:, : steps * self.batch_size].to(self.images.device).split(self.batch_size, dim=1)
         for member in self.members:
             member.total.zero_()

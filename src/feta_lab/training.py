@@ -18,12 +18,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from feta.calibration.model import clock
-from feta.errors import ConfigError, FileError
+from feta.errors import FileError
 from feta.files import sparse_file
 from feta.tuning.batches import labelled
-from feta.tuning.loop import Look, Loop
+from feta.tuning.loop import Loop
 from feta.tuning.ranks import Ranks
-from feta.tuning.stepping import check_positive, sgd, threads_for
+from feta.tuning.stepping import check, sgd, threads_for
 from feta_lab import networks
 from feta_lab.data import DataSet
 from feta_lab.judge import accuracy
@@ -43,10 +43,8 @@ class Training:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        numbers = ("learning_rate", "decay", "batch_size", "max_epochs", "patience")
-        check_positive(self, numbers, "Training.")
-        if not 0 <= self.momentum < 1:
-            raise ConfigError(f"Training.momentum must be in [0, 1), got {self.momentum}")
+        check(self, "> 0 and finite", "learning_rate", "decay", "batch_size", "max_epochs", "patience")
+        check(self, "in [0, 1)", "momentum")
 
 
 @dataclass(frozen=True)
@@ -120,10 +118,10 @@ class _TrainLoop(Loop):
     def judge(self) -> float:
         return accuracy(self.model, *self.validation)
 
-    def after(self, look: Look) -> str | None:
+    def after(self, seconds: float, passes: float, loss: float, score: float | None) -> str | None:
         if self.checkpoint is not None:
             self._store(self.checkpoint)
-        self.tell(EpochEvent(self.number + 1, self.passes, look.loss, look.score or 0.0, self.best))
+        self.tell(EpochEvent(self.number + 1, self.passes, loss, score or 0.0, self.best))
         return "saturated" if self.stale >= self.settings.patience else None
 
     def _store(self, path: Path) -> None:

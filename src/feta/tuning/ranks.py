@@ -42,7 +42,7 @@ class Ranks:
             return list(values)
         total = torch.tensor(values, dtype=torch.float64, device=self.device)
         dist.all_reduce(total, group=self.group)
-        return [float(value) for value in total.tolist()]
+        return list(total.tolist())
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is set in one of the processes."""
@@ -50,8 +50,7 @@ class Ranks:
 
     def same(self, value: float) -> bool:
         """Whether all processes have this value."""
-        first, second = self.sum([value, value * value])
-        return abs(second * self.count - first * first) < 0.5
+        return not self.any(self.sum([value]) != [value * self.count])
 
 
 def copy_of(model: nn.Module, device: torch.device) -> nn.Module:

@@ -24,10 +24,10 @@ from feta.calibration.model import clock, device_of, evaluating, float_dtype, ou
 from feta.errors import ConfigError, DataError
 from feta.masks import hold_zeros, plain
 from feta.report import RetrainPoint, RetrainReport
-from feta.tuning.batches import Batches, Validation, labelled
-from feta.tuning.loop import Look, Loop
+from feta.tuning.batches import Batches, Judge, labelled, score_of
+from feta.tuning.loop import Loop
 from feta.tuning.ranks import Ranks, copy_of
-from feta.tuning.stepping import NARROW, Loss, check_positive, learning, overridden, sgd, threads_for, wake_up
+from feta.tuning.stepping import NARROW, Loss, check, learning, overridden, sgd, threads_for, wake_up
 
 Optimiser = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
 
@@ -49,16 +49,11 @@ class Retraining:
     check_every: float = 0.25  # share of an epoch between two looks at the validation data
 
     def __post_init__(self) -> None:
-        check_positive(self, ("learning_rate", "decay", "batch_size", "max_epochs", "patience", "seconds"))
-        if self.goal is not None and not math.isfinite(self.goal):
-            raise ConfigError(f"goal must be finite, got {self.goal}")
-        if not 0 <= self.momentum < 1:
-            raise ConfigError(f"momentum must be in [0, 1), got {self.momentum}")
-        for name in ("weight_decay", "tolerance"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} must be >= 0 and finite, got {getattr(self, name)}")
-        if not 0 < self.check_every <= 1:
-            raise ConfigError(f"check_every must be a share of an epoch in (0, 1], got {self.check_every}")
+        check(self, "> 0 and finite", "learning_rate", "decay", "batch_size", "max_epochs", "patience", "seconds")
+        check(self, ">= 0 and finite", "weight_decay", "tolerance")
+        check(self, "in [0, 1)", "momentum")
+        check(self, "in (0, 1]", "check_every")
+        check(self, "finite", "goal")
 
 
 @dataclass(frozen=True)
@@ -126,28 +121,26 @@ def retrain(
             "pass for example optimiser=lambda parameters: torch.optim.AdamW(parameters, 1e-4)"
         )
     home = device_of(model)
-    where = torch.device(device) if device is not None else home
+    where = torch.device(device or home)
     wake_up()
     started = clock(where)
     ranks = Ranks.of(model, where)
     work = shown = copy_of(model, where)
-
-    def batches_in(dtype: torch.dtype) -> Batches:
-        return labelled(data, ranks, dtype, settings.batch_size, seed)
-
     dtype = float_dtype(shown)
     if dtype in NARROW and not ranks.many:
         # Trained in float32 if the model runs in it; judged and handed back in its own type.
         wide = copy.deepcopy(work).float()
-        work = wide if _runs(wide, batches_in(torch.float32)) else work
-    batches = batches_in(float_dtype(work))
-    if ranks.many and not ranks.same(batches.length or 0):
+        work = wide if _runs(wide, labelled(data, ranks, torch.float32, settings.batch_size, seed)) else work
+    batches = labelled(data, ranks, float_dtype(work), settings.batch_size, seed)
+    if not ranks.same(batches.length or 0):
         raise DataError(
             f"data must give as many batches in every process, got {batches.length} in process {ranks.rank} "
             "and another number elsewhere; use a DistributedSampler"
         )
     numbers = settings.learning_rate, settings.momentum, settings.weight_decay
-    judge = None if validation is None else Validation(validation, ranks, dtype)
+    judge = validation
+    if not callable(validation) and validation is not None:
+        judge = labelled(validation, Ranks(where), dtype, 1000, seed, name="validation")
     frozen = _frozen(plain(work))
     with hold_zeros(work, masks), threads_for(work), evaluating(work), _own_random_numbers(where, seed + ranks.rank):
         loop = _RetrainLoop(
@@ -197,7 +190,7 @@ class _RetrainLoop(Loop):
 
     settings: Retraining
     shown: nn.Module  # what is judged: the model, or a copy of it in another type
-    validation: Validation | None
+    validation: Judge | None
 
     def rate(self, first: float, over: float) -> float:
         return first * self.settings.decay**self.number
@@ -207,17 +200,17 @@ class _RetrainLoop(Loop):
             return None
         if self.shown is not self.model:
             _copy_state(self.model, self.shown)
-        score = self.validation(plain(self.shown))
+        score = score_of(plain(self.shown), self.validation, self.ranks)
         if not math.isfinite(score):
             raise ConfigError(f"validation must give a finite number, got {score}")
         return score
 
-    def after(self, look: Look) -> str | None:
-        self.tell(RetrainPoint(look.seconds, look.passes, look.score))
+    def after(self, seconds: float, passes: float, loss: float, score: float | None) -> str | None:
+        self.tell(RetrainPoint(seconds, passes, score))
         goal, patience = self.settings.goal, self.settings.patience
-        if goal is not None and look.score is not None and look.score >= goal - self.settings.tolerance:
+        if goal is not None and score is not None and score >= goal - self.settings.tolerance:
             return "recovered"
-        return "saturated" if patience is not None and look.passes - self.best_at >= patience else None
+        return "saturated" if patience is not None and passes - self.best_at >= patience else None
 
 
 @contextmanager
