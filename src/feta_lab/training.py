@@ -75,6 +75,8 @@ def train(
         (data.normalisation.apply(half.images, where), half.labels.to(where))
         for half in (data.train, data.validation, data.test)
     )
+    rows = len(data.train.labels)
+    described = {"network": specification, "data": data.label, "rows": rows, **asdict(settings)}
     loop = _TrainLoop(
         model=model,
         optimiser=sgd(model, where, settings.learning_rate, settings.momentum),
@@ -83,11 +85,12 @@ def train(
         ranks=Ranks(where),
         started=clock(where),
         passes=settings.max_epochs,
+        decay=settings.decay,
         callback=callback,
-        settings=settings,
+        patience=settings.patience,
         validation=validation,
         checkpoint=checkpoint,
-        fingerprint=_fingerprint(specification, data, settings),
+        fingerprint=hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest(),
     )
     loop.restore()
     with threads_for(model):
@@ -105,15 +108,12 @@ def train(
 class _TrainLoop(Loop):
     """Judged by the validation images after each epoch, and stored then."""
 
-    settings: Training
+    patience: int
     validation: tuple[Tensor, Tensor]
     checkpoint: Path | None
     fingerprint: str
 
     cure = "lower --learning-rate"
-
-    def rate(self, first: float, over: float) -> float:
-        return first * self.settings.decay**self.number
 
     def judge(self) -> float:
         return accuracy(self.model, *self.validation)
@@ -122,7 +122,7 @@ class _TrainLoop(Loop):
         if self.checkpoint is not None:
             self._store(self.checkpoint)
         self.tell(EpochEvent(self.number + 1, self.passes, loss, score or 0.0, self.best))
-        return "saturated" if self.stale >= self.settings.patience else None
+        return "saturated" if self.stale >= self.patience else None
 
     def _store(self, path: Path) -> None:
         state = self.optimiser.state
@@ -147,15 +147,8 @@ class _TrainLoop(Loop):
             kind, _, name = key.partition(".")
             parts[kind][name] = tensor.to(self.ranks.device)
         self.model.load_state_dict(parts["model"])
-        self.best_weights = dict(parts["best"])
+        self.best_weights = parts["best"]
         for name, buffer in parts["momentum"].items():
             self.optimiser.state[self.model.get_parameter(name)]["momentum_buffer"] = buffer
         progress = metadata["progress"]
-        self.number, self.stale = int(progress["epoch"]), int(progress["stale"])
-        self.best = float(progress["best"])
-
-
-def _fingerprint(specification: str, data: DataSet, settings: Training) -> str:
-    rows = len(data.train.labels)
-    described = {"network": specification, "data": data.label, "rows": rows, **asdict(settings)}
-    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
+        self.number, self.stale, self.best = progress["epoch"], progress["stale"], progress["best"]

@@ -42,6 +42,7 @@ class Loop(ABC):
     ranks: Ranks
     started: float
     passes: int  # at the most
+    decay: float = 1.0  # of the learning rate, per pass
     seconds: float | None = None  # a time budget beside the passes
     check_every: float = 1.0  # share of a pass between two looks; its end is looked at as well
     record: bool = True  # on a GPU, record steps as a CUDA graph; False if they run code of the user
@@ -62,9 +63,9 @@ class Loop(ABC):
         self.history: list[Any] = []
         self.judging = 0.0  # seconds
 
-    @abstractmethod
     def rate(self, first: float, over: float) -> float:
         """The learning rate, given the first one, when a share `over` of the run is over."""
+        return first * self.decay**self.number
 
     @abstractmethod
     def judge(self) -> float | None:

@@ -48,10 +48,6 @@ class Ranks:
         """Whether the flag is set in one of the processes."""
         return self.sum([float(flag)])[0] > 0
 
-    def same(self, value: float) -> bool:
-        """Whether all processes have this value."""
-        return not self.any(self.sum([value]) != [value * self.count])
-
 
 def copy_of(model: nn.Module, device: torch.device) -> nn.Module:
     """A copy of the model on the device, in a distributed wrapper of the same settings if it has one."""

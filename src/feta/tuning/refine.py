@@ -112,7 +112,7 @@ def refine(
         refined = feta.refine(pruned.model, model, images, passes=5).model
     """
     settings = overridden(Refinement, settings, passes=passes, learning_rate=learning_rate, seconds=seconds)
-    where = torch.device(device or device_of(model))
+    where = torch.device(device_of(model) if device is None else device)
     wake_up()
     started = clock(where)
     work, result = copy.deepcopy(model).to(where), copy.deepcopy(model)
@@ -122,14 +122,10 @@ def refine(
     original = Original(twin, where, float_dtype(work))
     with evaluating(work, twin), differentiable(work), hold_zeros(work, masks) as hold, threads_for(work):
         batches, held_out = matched(data, original, settings.held_out, settings.batch_size, n_samples, seed)
+        rate, on_gpu = rate_on(where, settings.learning_rate), where.type == "cuda"
         loop = _RefineLoop(
             model=work,
-            optimiser=torch.optim.Adam(
-                learning(work),
-                rate_on(where, settings.learning_rate),
-                fused=where.type in ("cpu", "cuda"),
-                capturable=where.type == "cuda",
-            ),
+            optimiser=torch.optim.Adam(learning(work), rate, fused=on_gpu or where.type == "cpu", capturable=on_gpu),
             loss=lambda output, target: LOSSES[settings.loss](outputs_of(output), target),
             batches=batches,
             ranks=Ranks(where),

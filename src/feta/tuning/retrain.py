@@ -121,7 +121,7 @@ def retrain(
             "pass for example optimiser=lambda parameters: torch.optim.AdamW(parameters, 1e-4)"
         )
     home = device_of(model)
-    where = torch.device(device or home)
+    where = torch.device(home if device is None else device)
     wake_up()
     started = clock(where)
     ranks = Ranks.of(model, where)
@@ -132,15 +132,15 @@ def retrain(
         wide = copy.deepcopy(work).float()
         work = wide if _runs(wide, labelled(data, ranks, torch.float32, settings.batch_size, seed)) else work
     batches = labelled(data, ranks, float_dtype(work), settings.batch_size, seed)
-    if not ranks.same(batches.length or 0):
+    length = float(batches.length or 0)
+    if ranks.any(ranks.sum([length]) != [length * ranks.count]):
         raise DataError(
             f"data must give as many batches in every process, got {batches.length} in process {ranks.rank} "
             "and another number elsewhere; use a DistributedSampler"
         )
     numbers = settings.learning_rate, settings.momentum, settings.weight_decay
-    judge = validation
-    if not callable(validation) and validation is not None:
-        judge = labelled(validation, Ranks(where), dtype, 1000, seed, name="validation")
+    if validation is not None and not callable(validation):
+        validation = labelled(validation, Ranks(where), dtype, 1000, seed, name="validation")
     frozen = _frozen(plain(work))
     with hold_zeros(work, masks), threads_for(work), evaluating(work), _own_random_numbers(where, seed + ranks.rank):
         loop = _RetrainLoop(
@@ -151,13 +151,14 @@ def retrain(
             ranks=ranks,
             started=started,
             passes=settings.max_epochs,
+            decay=settings.decay,
             seconds=settings.seconds,
             check_every=settings.check_every,
             record=optimiser is None and loss is None,
             callback=callback,
             settings=settings,
             shown=shown,
-            validation=judge,
+            validation=validation,
         )
         work.train()
         for module in frozen:
@@ -191,9 +192,6 @@ class _RetrainLoop(Loop):
     settings: Retraining
     shown: nn.Module  # what is judged: the model, or a copy of it in another type
     validation: Judge | None
-
-    def rate(self, first: float, over: float) -> float:
-        return first * self.settings.decay**self.number
 
     def judge(self) -> float | None:
         if self.validation is None:
