@@ -68,9 +68,14 @@ def test_it_is_sgd_with_momentum_and_decay(tiny_data):
     assert [event.loss for event in events] == pytest.approx(losses, rel=1e-4)
 
 
+@pytest.fixture
+def checkpoint(tmp_path):
+    return tmp_path / "run.partial"
+
+
 @pytest.mark.parametrize(("epoch", "momentum"), [(1, 0.9), (3, 0.9), (4, 0.9), (3, 0.0)])
-def test_a_killed_run_goes_on_to_the_same_weights(tiny_data, tmp_path, epoch, momentum):
-    settings, checkpoint = replace(SHORT, momentum=momentum), tmp_path / "run.partial"
+def test_a_killed_run_goes_on_to_the_same_weights(tiny_data, checkpoint, epoch, momentum):
+    settings = replace(SHORT, momentum=momentum)
     with pytest.raises(Killed):
         train(SPEC, tiny_data, settings, checkpoint=checkpoint, callback=kill_at(epoch))
     events = []
@@ -79,28 +84,27 @@ def test_a_killed_run_goes_on_to_the_same_weights(tiny_data, tmp_path, epoch, mo
     assert equal(resumed, train(SPEC, tiny_data, settings))
 
 
-def test_saturation_is_counted_over_a_kill(tiny_data, tmp_path):
+def test_saturation_is_counted_over_a_kill(tiny_data, checkpoint):
     settings = replace(SHORT, learning_rate=0.1, max_epochs=40, patience=3)
     whole, events = train(SPEC, tiny_data, settings), []
     with pytest.raises(Killed):
-        train(SPEC, tiny_data, settings, checkpoint=tmp_path / "c", callback=kill_at(whole.info.epochs - 1))
-    assert equal(train(SPEC, tiny_data, settings, checkpoint=tmp_path / "c", callback=events.append), whole)
+        train(SPEC, tiny_data, settings, checkpoint=checkpoint, callback=kill_at(whole.info.epochs - 1))
+    assert equal(train(SPEC, tiny_data, settings, checkpoint=checkpoint, callback=events.append), whole)
     assert len(events) == 1
 
 
 SCRIPT = """
 import os, pickle, signal, sys
+from pathlib import Path
 from feta_lab.training import Training, train
 
-moment, checkpoint, data = sys.argv[1], sys.argv[2], pickle.load(open(sys.argv[3], "rb"))
+moment, checkpoint, data = sys.argv[1], Path(sys.argv[2]), pickle.load(open(sys.argv[3], "rb"))
 epoch, fsync = 0, os.fsync
 
-
 def die_writing(handle):
-    if epoch == 2:
+    if moment == "writing" and epoch == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     fsync(handle)
-
 
 def callback(event):
     global epoch
@@ -108,52 +112,34 @@ def callback(event):
     if moment == "between" and epoch == 3:
         os.kill(os.getpid(), signal.SIGKILL)
 
-
-if moment == "writing":
-    os.fsync = die_writing
-from pathlib import Path
-train("8FC-3SM", data, Training(max_epochs=4, batch_size=16), checkpoint=Path(checkpoint), callback=callback)
+os.fsync = die_writing
+train("8FC-3SM", data, Training(max_epochs=4, batch_size=16), checkpoint=checkpoint, callback=callback)
 """
 
 
 @pytest.mark.parametrize(("moment", "left"), [("between", [4]), ("writing", [3, 4])])
-def test_a_process_that_was_killed_goes_on_to_the_same_weights(tiny_data, tmp_path, moment, left):
-    checkpoint, stored = tmp_path / "run.partial", tmp_path / "data.pickle"
+def test_a_process_that_was_killed_goes_on_to_the_same_weights(tiny_data, checkpoint, tmp_path, moment, left):
+    stored, events = tmp_path / "data.pickle", []
     stored.write_bytes(pickle.dumps(tiny_data))
-    answer = subprocess.run(
-        [sys.executable, "-c", SCRIPT, moment, str(checkpoint), str(stored)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    command = [sys.executable, "-c", SCRIPT, moment, str(checkpoint), str(stored)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    answer = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert answer.returncode == -signal.SIGKILL, answer.stderr
-    events = []
     resumed = train(SPEC, tiny_data, SHORT, checkpoint=checkpoint, callback=events.append)
     assert [event.epoch for event in events] == left
     assert equal(resumed, train(SPEC, tiny_data, SHORT))
 
 
-@pytest.mark.parametrize(
-    ("specification", "changes", "rows"),
-    [
-        ("9FC-3SM", {}, 300),
-        (SPEC, {"seed": 1}, 300),
-        (SPEC, {"learning_rate": 0.02}, 300),
-        (SPEC, {"max_epochs": 5}, 300),
-        (SPEC, {}, 299),
-    ],
-)
-def test_the_checkpoint_of_another_run_is_refused(tiny_data, tmp_path, specification, changes, rows):
-    checkpoint = tmp_path / "run.partial"
+def test_the_checkpoint_of_another_run_is_refused(tiny_data, checkpoint):
     train(SPEC, tiny_data, SHORT, checkpoint=checkpoint)
-    data = replace(tiny_data, train=tiny_data.train.take(torch.arange(rows)))
-    with pytest.raises(FileError, match=r"run.partial must be this very run's checkpoint, .*delete it to start anew"):
-        train(specification, data, replace(SHORT, **changes), checkpoint=checkpoint)
-
-
-def test_a_broken_checkpoint_is_refused(tiny_data, tmp_path):
-    checkpoint = tmp_path / "run.partial"
-    train(SPEC, tiny_data, SHORT, checkpoint=checkpoint)
+    others = [
+        ("9FC-3SM", tiny_data, SHORT),
+        (SPEC, replace(tiny_data, train=tiny_data.train.take(range(299))), SHORT),
+    ]
+    changes = ({"seed": 1}, {"learning_rate": 0.02}, {"max_epochs": 5})
+    for other in (*others, *((SPEC, tiny_data, replace(SHORT, **change)) for change in changes)):
+        with pytest.raises(FileError, match=r"run.partial must be this very run's checkpoint, .*delete it to start"):
+            train(*other, checkpoint=checkpoint)
     checkpoint.write_bytes(checkpoint.read_bytes()[:-1])
     with pytest.raises(FileError, match=r"run.partial must be a whole safetensors file"):
         train(SPEC, tiny_data, SHORT, checkpoint=checkpoint)
@@ -175,9 +161,8 @@ def test_it_stops_when_validation_saturates_and_keeps_the_best(tiny_data):
 
 @pytest.mark.parametrize("specification", [SPEC, "4C3-MP2-8FC-3SM"])
 def test_a_learning_rate_that_diverges_is_an_error(tiny_data, specification):
-    with pytest.raises(
-        ModelError, match=r"must keep a finite loss, got (nan|inf) at epoch \d.00; lower --learning-rate"
-    ):
+    message = r"must keep a finite loss, got (nan|inf) at epoch \d.00; lower --learning-rate"
+    with pytest.raises(ModelError, match=message):
         train(specification, tiny_data, replace(SHORT, learning_rate=1e15))
 
 
@@ -195,8 +180,7 @@ def test_what_comes_back(tiny_data):
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-def test_a_full_disk_stops_the_run_and_leaves_the_last_checkpoint(tiny_data, tmp_path, monkeypatch):
-    checkpoint = tmp_path / "run.partial"
+def test_a_full_disk_stops_the_run_and_leaves_the_last_checkpoint(tiny_data, checkpoint, monkeypatch):
     with pytest.raises(Killed):
         train(SPEC, tiny_data, SHORT, checkpoint=checkpoint, callback=kill_at(2))
 

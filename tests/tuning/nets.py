@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ import feta
 def build(*sizes: int) -> nn.Sequential:
     """Linear layers of these sizes with ReLU between them, in eval mode; the same weights every time."""
     torch.manual_seed(0)
-    pairs = zip(sizes, sizes[1:], strict=False)
+    pairs = pairwise(sizes)
     return nn.Sequential(*[m for pair in pairs for m in (nn.Linear(*pair), nn.ReLU())][:-1]).eval()
 
 

@@ -149,17 +149,34 @@ def test_a_last_batch_of_one_row():
     assert rows == [32, 32]
 
 
-@pytest.mark.parametrize("how", ["refine", "retrain"])
-def test_the_same_seed_gives_the_same_weights(how):
+both = pytest.mark.parametrize(
+    "tune",
+    [
+        lambda model, **options: feta.refine(model, network(), X, passes=1, **options),
+        lambda model, **options: feta.retrain(model, (X, Y), max_epochs=1, **options),
+    ],
+    ids=["refine", "retrain"],
+)
+
+
+@both
+def test_frozen_parameters_stay(tune):
+    model = pruned(network())
+    model[0].requires_grad_(False)
+    result = tune(model)
+    assert torch.equal(result.model[0].weight, model[0].weight)
+    assert not torch.equal(result.model[2].weight, model[2].weight)
+    with pytest.raises(ModelError, match="must have parameters with requires_grad, got none"):
+        tune(model.requires_grad_(False))
+
+
+@both
+def test_the_same_seed_gives_the_same_weights(tune):
     model = pruned(nn.Sequential(*network()[:4], nn.Dropout(0.5), network()[4]))
     runs = []
     for seed in (1, 1, 2):
         torch.rand(7)  # the caller's own draws do not matter, also for dropout
-        if how == "refine":
-            result = feta.refine(model, network(), X, passes=1, seed=seed)
-        else:
-            result = feta.retrain(model, (X, Y), max_epochs=1, seed=seed)
-        runs.append(result.model[0].weight)
+        runs.append(tune(model, seed=seed).model[0].weight)
     assert torch.equal(runs[0], runs[1])
     assert not torch.equal(runs[0], runs[2])
     assert all(weight.grad is None for weight in runs)
