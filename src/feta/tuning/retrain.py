@@ -10,6 +10,7 @@ process calls `retrain`; they judge by all processes' validation data together a
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -127,10 +128,8 @@ def retrain(
     ranks = Ranks.of(model, where)
     work = shown = copy_of(model, where)
     dtype = float_dtype(shown)
-    if dtype in NARROW and not ranks.many:
-        # Trained in float32 if the model runs in it; judged and handed back in its own type.
-        wide = copy.deepcopy(work).float()
-        work = wide if _runs(wide, labelled(data, ranks, torch.float32, settings.batch_size, seed)) else work
+    if dtype in NARROW and not ranks.many:  # judged and handed back in its own type
+        work = _widened(work, labelled(data, ranks, torch.float32, settings.batch_size, seed))
     batches = labelled(data, ranks, float_dtype(work), settings.batch_size, seed)
     length = float(batches.length or 0)
     if ranks.any(ranks.sum([length]) != [length * ranks.count]):
@@ -231,14 +230,16 @@ def _frozen(model: nn.Module) -> list[nn.Module]:
 
 
 @torch.no_grad()
-def _runs(model: nn.Module, batches: Batches) -> bool:
-    """Whether a model runs in another type than it was made for; one that casts its inputs itself does not."""
-    batch = next(batches.over(0), None)
+def _widened(model: nn.Module, batches: Batches) -> nn.Module:
+    """A copy in float32, or the model itself if it does not run in it because it casts its inputs."""
+    wide = copy.deepcopy(model).float()
     try:
-        with evaluating(model):
-            return batch is None or run_on(model, batch.x) is not None
+        with evaluating(wide):
+            for batch in itertools.islice(batches.over(0), 1):
+                run_on(wide, batch.x)
     except RuntimeError:
-        return False
+        return model
+    return wide
 
 
 def _copy_state(source: nn.Module, target: nn.Module) -> None:
