@@ -65,9 +65,8 @@ def test_it_is_sgd_on_the_surviving_weights(pruned):
 def test_what_comes_back(pruned):
     before, points = copy.deepcopy(pruned.model), []
     state, threads = torch.random.get_rng_state(), torch.get_num_threads()
-    result = feta.retrain(
-        pruned.model, TRAIN, validation=HELD_OUT, max_epochs=3, learning_rate=0.05, callback=points.append
-    )
+    settings = feta.Retraining(max_epochs=3, learning_rate=0.05)
+    result = feta.retrain(pruned.model, TRAIN, settings, validation=HELD_OUT, callback=points.append)
     report = result.report
     assert same(pruned.model, before)
     assert torch.equal(torch.random.get_rng_state(), state)
@@ -76,9 +75,8 @@ def test_what_comes_back(pruned):
     assert not any(module.training for module in result.model.modules())
     assert (report.recovered, report.goal, report.stopped, report.epochs) == (None, None, "epochs", 3.0)
     assert tuple(points) == report.history
-    assert [round(epoch, 6) for _, epoch, _ in report.history] == [
-        k / 10 for k in (0, 3, 5, 8, 10, 13, 15, 18, 20, 23, 25, 28, 30)
-    ]
+    looks = (0, 3, 5, 8, 10, 13, 15, 18, 20, 23, 25, 28, 30)
+    assert [epoch for _, epoch, _ in report.history] == pytest.approx([tenths / 10 for tenths in looks])
     assert 0 < report.evaluation_seconds <= report.history[-1].seconds <= report.seconds
     scores = [accuracy for *_, accuracy in report.history]
     assert (report.start, report.accuracy) == (percent(pruned.model), max(scores))
@@ -90,11 +88,10 @@ def test_what_comes_back(pruned):
 def test_it_stops_at_the_first_look_that_is_good_enough(pruned):
     options = {"validation": HELD_OUT, "learning_rate": 0.05, "max_epochs": 4}
     whole = feta.retrain(pruned.model, TRAIN, **options).report
-    goal = whole.accuracy
-    tolerance = (goal - whole.start) / 2
-    first = next(i for i, point in enumerate(whole.history) if point.accuracy >= goal - tolerance)
+    settings = feta.Retraining(goal=whole.accuracy, tolerance=(whole.accuracy - whole.start) / 2)
+    enough = settings.goal - settings.tolerance
+    first = next(i for i, point in enumerate(whole.history) if point.accuracy >= enough)
     assert 0 < first < len(whole.history) - 1
-    settings = feta.Retraining(goal=goal, tolerance=tolerance)
     result = feta.retrain(pruned.model, TRAIN, settings, **options)
     report = result.report
     assert (report.stopped, report.recovered, len(report.history)) == ("recovered", True, first + 1)
@@ -110,20 +107,16 @@ def test_a_network_that_lost_nothing_needs_no_epoch(pruned):
 
 def test_it_stops_when_it_gets_no_better(pruned):
     scores = iter([50.0, 60.0, 60.0, 59.0, 61.0, 60.0, 61.0, 60.0, 60.5] + [0.0] * 99)
-    result = feta.retrain(
-        pruned.model, TRAIN, feta.Retraining(patience=1), validation=lambda model: next(scores), goal=90
-    )
-    assert result.report.stopped == "saturated"
-    assert result.report.recovered is False
-    assert result.report.epochs == 2.0  # the best look was at one epoch
-    assert result.report.accuracy == 61.0
+    settings = feta.Retraining(patience=1, goal=90)
+    report = feta.retrain(pruned.model, TRAIN, settings, validation=lambda model: next(scores)).report
+    assert (report.stopped, report.recovered, report.accuracy) == ("saturated", False, 61.0)
+    assert report.epochs == 2.0  # the best look was at one epoch
 
 
 def test_time_is_up(pruned):
-    result = feta.retrain(pruned.model, TRAIN, validation=HELD_OUT, seconds=1e-9, max_epochs=3)
-    assert (result.report.stopped, result.report.epochs) == ("seconds", 0.0)
-    loader = DataLoader(TensorDataset(*TRAIN), batch_size=64)
-    assert feta.retrain(pruned.model, loader, seconds=1e-9).report.stopped == "seconds"
+    for data in (TRAIN, DataLoader(TensorDataset(*TRAIN), batch_size=64)):
+        report = feta.retrain(pruned.model, data, validation=HELD_OUT, seconds=1e-9).report
+        assert (report.stopped, report.epochs) == ("seconds", 0.0)
 
 
 def batches(size: int = 32) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -200,23 +193,18 @@ def test_batch_norm_and_dropout_train_and_come_back_in_their_modes(pruned):
     assert [module.training for module in result.model] == [module.training for module in model]
 
 
-class Branching(nn.Module):
-    """Its second layer has a gradient from the second batch on."""
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner, self.late, self.calls = inner, nn.Linear(12, 3), 0
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        return self.inner(x) + (self.late(x) if self.calls > 1 else 0)
-
-
 def test_a_model_whose_parameters_wake_up_late(pruned):
-    model = Branching(pruned.model)
+    """Its second part has a gradient from the second batch on."""
+    calls = []
+
+    def call(parts: nn.Sequential, x: torch.Tensor) -> torch.Tensor:
+        calls.append(len(x))
+        return parts[0](x) + (parts[1](x) if len(calls) > 1 else 0)
+
+    model = Around(nn.Sequential(pruned.model, nn.Linear(12, 3)), call)
     result = feta.retrain(model, TRAIN, max_epochs=1)
-    assert result.model.calls == 10
-    assert not torch.equal(result.model.late.weight, model.late.weight)
+    assert calls == [32] * 10
+    assert not torch.equal(result.model.inner[1].weight, model.inner[1].weight)
 
 
 @pytest.mark.parametrize(
