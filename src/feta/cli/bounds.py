@@ -38,13 +38,13 @@ def bounds(
 
     Args:
         dense: A file made by `feta train`.
-        pruned: What `feta prune` made of it.
+        pruned: The file that `feta prune` made of it.
         samples: How many training samples to measure on; the m of the bounds.
         dimension: Dimension k of the data; by default it is estimated.
         regularity: Regularity constant C_M of the data; goes with --dimension.
         delta: The bounds hold with probability 1 - delta.
         starts: Starts of the three-step procedure; 0 leaves it out.
-        seed: For the choice of samples.
+        seed: Seed for the choice of samples.
     """
     import torch
 

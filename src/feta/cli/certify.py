@@ -41,14 +41,14 @@ def certify(
 
     Args:
         dense: A file made by `feta train`.
-        pruned: What `feta prune` made of it.
+        pruned: The file that `feta prune` made of it.
         confidence: Confidence of the statistical bounds, in (0, 1).
         samples: How many held-out samples get a radius; all of them count for the agreement.
         radii: Radii to report, in normalised inputs, separated by commas.
         norm: How distance is measured: l2, the Euclidean norm, or linf, the largest change of a pixel.
         refined: Hidden units per layer and sample that the local form tightens.
         attack: Test the certificates by random and gradient search.
-        seed: Seed of the attack.
+        seed: Seed for the attack.
         output: Folder for certificate.json and certificate.html.
     """
     from feta.certificates.attack import Attack

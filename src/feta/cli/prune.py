@@ -60,7 +60,7 @@ def prune(
         compensate: Refit every unpruned layer that follows a pruned one to its original outputs.
         refine: Fit all surviving weights to the original network's outputs at the end; needs no labels.
         refine_passes: Passes of --refine over the samples; by default 3.
-        seed: For the choice of samples and for methods that draw at random.
+        seed: Seed for the choice of samples and for methods that draw at random.
     """
     from feta.cli.subject import open_subject
     from feta.cli.work import prune_subject

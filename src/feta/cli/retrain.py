@@ -38,13 +38,13 @@ def retrain(
         network: A file made by `feta prune`.
         goal: Validation accuracy to come back to, in percent; by default the one before pruning.
         tolerance: Points below the goal that count as recovered.
-        epochs: The most epochs over the training set.
-        patience: Stop after so many epochs without a better validation accuracy.
-        seconds: Time budget beside --epochs.
-        learning_rate: Of SGD with momentum 0.9; decays by 5 % per epoch.
+        epochs: At most this many epochs over the training set.
+        patience: Stop after this many epochs without a better validation accuracy.
+        seconds: At most this many seconds, validation included.
+        learning_rate: Learning rate of SGD with momentum 0.9; decays by 5 % per epoch.
         batch_size: Samples per step.
-        weight_decay: Of SGD.
-        seed: For the order of the samples.
+        weight_decay: Weight decay of SGD.
+        seed: Seed for the order of the samples.
     """
     from feta.cli.subject import open_subject
     from feta.cli.work import retrain_subject
@@ -85,9 +85,9 @@ def _show(summary: Mapping[str, Any], output: Path | None) -> None:
         "epochs": "not recovered, all epochs used",
         "seconds": "not recovered, time is up",
     }
-    ended = "trained without a goal"
-    if summary["goal"] is not None:
-        ended = f"{ends.get(summary['stopped'], 'recovered')} (goal {summary['goal']:.2f} % less {summary['tolerance']:g})"
+    ended, goal = "trained without a goal", summary["goal"]
+    if goal is not None:
+        ended = f"{ends.get(summary['stopped'], 'recovered')} (goal {goal:.2f} % less {summary['tolerance']:g})"
     before, after = summary["accuracy"]["pruned"], summary["accuracy"]["retrained"]
     reached = f"validation {summary['start']:.2f} % → {after['validation']:.2f} %"
     out().print(f"{ended}: {reached}, {summary['epochs']:.2f} epochs, {summary['seconds']:.2f} s")
