@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import pickle
 import tempfile
 from dataclasses import fields
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 import feta
 from feta.cli.prune import MethodOptions, parse_sparsity
@@ -51,8 +53,8 @@ def test_json_file_and_record_agree(run, trained, mini, tmp_path):
     (entry,) = read(output.with_name("feta-records.jsonl"))
     assert (entry["kind"], entry["metrics"]) == ("prune", found)
     assert (entry["config"]["network"], entry["config"]["compensate"]) == (trained.name, True)
-    assert not {str(tmp_path), str(trained.parent)} & set(json.dumps(entry).split('"'))
-    assert str(trained.parent) not in json.dumps(entry)
+    assert entry["environment"]["commit"]
+    assert not any(str(folder) in json.dumps(entry) for folder in (tmp_path, trained.parent))
 
 
 def test_without_an_output_nothing_but_the_record_is_written(run, trained):
@@ -64,9 +66,10 @@ def test_without_an_output_nothing_but_the_record_is_written(run, trained):
 
 
 def test_the_table_shows_layers_accuracy_and_size(run, trained):
-    answer = run(f"prune {trained} --output deep/out.safetensors")
-    answer.says("fc1", "60×784", "4704", "90.00 %", "test accuracy", "smaller", "written to deep/out.safetensors")
-    assert os.path.exists("deep/out.safetensors")
+    output = "runs[/bold]/[red]/out.safetensors"  # brackets are no markup
+    answer = run(f"prune {trained} --output {output}")
+    answer.says("fc1", "60×784", "4704", "90.00 %", "test accuracy", "smaller", f"written to {output}\n")
+    assert os.path.exists(output)
     run(f"prune {trained} --allocation erk").says("budget shared by erk in ")
 
 
@@ -150,70 +153,47 @@ def test_nan_weights_are_refused_with_the_layers_name(run, trained):
     assert "out.safetensors" not in os.listdir()
 
 
-SPOILT = {
-    "cut": ("must be a whole safetensors file", lambda path, whole: path.write_bytes(whole[: len(whole) // 2])),
-    "text": ("must be a whole safetensors file", lambda path, whole: path.write_text("I am a network, honestly")),
-    "pickle": (
-        "a pickle or a zip archive, which feta never loads",
-        lambda path, _: path.write_bytes(pickle.dumps([1])),
-    ),
-    "torch": (
-        "a pickle or a zip archive, which feta never loads",
-        lambda path, _: torch.save({"w": torch.ones(2)}, path),
-    ),
-    "foreign": ("must describe its network", lambda path, _: save_file({"fc1.weight": torch.ones(2)}, path)),
-}
-
-
-@pytest.mark.parametrize("how", SPOILT)
-@pytest.mark.parametrize("command", ["prune", "eval"])
-def test_files_that_are_refused(run, trained, tmp_path, how, command):
-    words, spoil = SPOILT[how]
-    spoil(tmp_path / "spoilt.safetensors", trained.read_bytes())
-    run(f"{command} {tmp_path}/spoilt.safetensors").refused(f"{tmp_path}/spoilt.safetensors", words)
-    run(f"{command} none.safetensors").refused("cannot read none.safetensors: No such file or directory")
+TORCH = io.BytesIO()
+torch.save({"fc1.weight": torch.ones(2)}, TORCH)
 
 
 @pytest.mark.parametrize(
-    ("given", "output"),
+    ("content", "words"),
     [
-        ("a.safetensors", "a.safetensors"),
-        ("a.safetensors", "sub/../a.safetensors"),
-        ("a.safetensors", "link.safetensors"),
-        ("link.safetensors", "a.safetensors"),
+        (None, "must be a whole safetensors file"),  # half of a network
+        (b"I am a network, honestly", "must be a whole safetensors file"),
+        (pickle.dumps({"fc1.weight": [1.0]}), "got a pickle or a zip archive, which feta never loads"),
+        (TORCH.getvalue(), "got a pickle or a zip archive, which feta never loads"),
+        (save({"fc1.weight": torch.ones(2)}), "must describe its network"),
     ],
 )
+@pytest.mark.parametrize("command", ["prune", "eval"])
+def test_files_that_are_refused(run, trained, tmp_path, content, words, command):
+    path, whole = tmp_path / "spoilt.safetensors", trained.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2] if content is None else content)
+    run(f"{command} {path}").refused(str(path), words)
+    run(f"{command} none.safetensors").refused("cannot read none.safetensors: No such file or directory")
+
+
+@pytest.mark.parametrize(("given", "output"), [("a", "a"), ("a", "sub/../a"), ("a", "link"), ("link", "a")])
 @pytest.mark.parametrize("command", ["prune", "retrain"])
 def test_the_output_must_not_be_the_input(run, trained, command, given, output):
-    Path("a.safetensors").write_bytes(trained.read_bytes())
-    Path("link.safetensors").symlink_to("a.safetensors")
+    Path("a").write_bytes(trained.read_bytes())
+    Path("link").symlink_to("a")
     Path("sub").mkdir()
     run(f"{command} {given} -o {output}").refused("--output must differ from the input")
-    assert Path("a.safetensors").read_bytes() == trained.read_bytes()
-
-
-def fail(code: int):
-    def raising(*args, **kwargs):
-        raise OSError(code, os.strerror(code))
-
-    return raising
+    assert Path("a").read_bytes() == trained.read_bytes()
 
 
 def test_no_permission_is_said_before_the_work(run, trained, monkeypatch):
-    monkeypatch.setattr(tempfile, "TemporaryFile", fail(errno.EACCES))
+    monkeypatch.setattr(tempfile, "TemporaryFile", Mock(side_effect=OSError(errno.EACCES, "Permission denied")))
     monkeypatch.setattr("feta.cli.work.prune", lambda *a, **k: pytest.fail("it must not get so far"))
     run(f"prune {trained} -o out.safetensors").refused("cannot write out.safetensors: Permission denied")
     run(f"prune {trained}").refused("cannot write feta-records.jsonl: Permission denied")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_without_permission(run, trained, tmp_path):
-    (tmp_path / "closed").mkdir(mode=0o555)
-    run(f"prune {trained} -o {tmp_path}/closed/out.safetensors").refused("Permission denied")
-
-
 def test_a_full_disk_is_one_line_and_leaves_no_file(run, trained, monkeypatch):
-    monkeypatch.setattr(os, "fsync", fail(errno.ENOSPC))
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     run(f"prune {trained} -o out.safetensors").refused("cannot write out.safetensors: No space left on device")
     assert os.listdir() == []
 
@@ -230,12 +210,7 @@ def test_threshold_needs_no_data_and_says_so(run, trained, tmp_path):
     assert table.code == 0
     assert "test accuracy" not in table.out
     for needs in ("--method wanda", "--refine"):
-        run(f"{line} {needs}").refused("cifar-10")
-
-
-def test_brackets_in_a_path_are_no_markup(run, trained, tmp_path):
-    output = tmp_path / "runs[/bold]" / "[red]" / "out.safetensors"
-    run(f"prune {trained} -o {output}").says(f"written to {output}\n")
+        assert run(f"{line} {needs}").err.startswith("feta: data set 'cifar-10' was not found")
 
 
 def test_the_default_method_is_that_of_the_library(run, trained, monkeypatch):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from feta_lab.bench import table
+from feta_lab.experiments.bench import table
 from feta_lab.page import Block, Cell, Facts, Figure, Fold, LineChart, Point, Section, Table, publish
 from feta_lab.page.sections.fig2 import colours
 from feta_lab.results import Results
