@@ -11,12 +11,7 @@ from torch import Tensor
 
 
 def projected_cg(
-    product: Callable[[Tensor], Tensor],
-    diagonal: Tensor,
-    C: Tensor,
-    V: Tensor,
-    mask: Tensor,
-    iterations: int,
+    product: Callable[[Tensor], Tensor], diagonal: Tensor, C: Tensor, V: Tensor, mask: Tensor, iterations: int
 ) -> Tensor:
     """Steps from V, preconditioned by H's diagonal (d,); V, C and mask are (d, d_out)."""
     weights = diagonal[:, None].where(diagonal[:, None] > 0, 1)

@@ -90,13 +90,32 @@ def support_admm(
         shapes = f"H {tuple(H.shape)}, C {tuple(C.shape)}, W0 {tuple(W0.shape)}"
         raise ConfigError(f"support_admm must have H (d, d) and C, W0 (d, d_out), got {shapes}")
     check_range("support_admm", ">= 0", k=k)
-    problem = _Reduced.of(H, C, W0[:prunable], ridge, dtype)
+    W0 = W0[:prunable]
+    H, C, p = H.double(), C.double(), len(W0)
+    coupling, free = H[p:, :p], C[p:]
+    reduced, right = H[:p, :p].clone(), C[:p]  # the one copy: all that follows is done in place
+    diagonal = reduced.diagonal().clone()
+    if p < d:
+        block = factor(H[p:, p:])
+        coupling, free = block.solve(coupling), block.solve(free)
+        reduced.addmm_(H[:p, p:], coupling, alpha=-1)
+        right = right - coupling.t() @ C[p:]
+    # The data says nothing about inputs that are dead, or constant beside a bias: they come last, and
+    # what float32 products leave of a constant one must not be scaled up.
+    alive = (reduced.diagonal() > (1e-6 if p < d else 0) * diagonal)[:, None]
+    reduced.masked_fill_(~alive, 0).masked_fill_(~alive.t(), 0)
+    added = ridge * float(diagonal.mean())
+    reduced.diagonal().add_(added)
+    scale = reduced.diagonal()[:, None].where(alive, 1).sqrt()  # scaled weights are scale * W
+    reduced = reduced.div_(scale.t()).div_(scale).to(dtype)
+    right = ((right + added * W0) / scale).where(alive, 0).to(dtype)
+    start = (W0.double() * scale).where(alive, 0).to(dtype)
     weights = (C.new_ones(C.shape[1]) if column_weights is None else column_weights).to(dtype)
-    step = _gram_step(problem.H, problem.C.mul_(weights), explicit=admm.every * C.shape[1] >= d)
-    found = search(step, problem.scaled(W0).to(dtype).mul_(weights), k, admm, watch)
-    D = problem.unscaled(found.D / weights)
-    bias = found.mask.new_ones(d - len(found.mask), C.shape[1])
-    return replace(found, mask=torch.cat([found.mask, bias]), D=D)
+    step = _gram_step(reduced, right.mul_(weights), explicit=admm.every * C.shape[1] >= d)
+    found = search(step, start.mul_(weights), k, admm, watch)
+    D = (found.D / weights).double() / scale
+    others = found.mask.new_ones(d - p, C.shape[1])
+    return replace(found, mask=torch.cat([found.mask, others]), D=torch.cat([D, free - coupling @ D]))
 
 
 def search(dense: Step, start: Tensor, k: int, admm: Admm, watch: Watch | None = None) -> SupportResult:
@@ -154,46 +173,3 @@ def _gram_step(H: Tensor, C: Tensor, explicit: bool) -> Step:
         return (lambda near: inverse @ torch.add(C, near, alpha=rho)), damping
 
     return at
-
-
-@dataclass(frozen=True)
-class _Reduced:
-    """The problem in the prunable rows alone, scaled to a unit diagonal; the other rows are f in number."""
-
-    H: Tensor  # (p, p)
-    C: Tensor  # (p, d_out)
-    scale: Tensor  # (p, 1): scaled weights are scale * W
-    alive: Tensor  # (p, 1) bool
-    coupling: Tensor  # (f, p) H_FF^-1 H_FP
-    free: Tensor  # (f, d_out) H_FF^-1 C_F
-
-    @classmethod
-    def of(cls, H: Tensor, C: Tensor, W0: Tensor, ridge: float, dtype: torch.dtype) -> _Reduced:
-        H, C, p = H.double(), C.double(), len(W0)
-        cross, coupling, free = H[p:, :p], H[p:, :p], C[p:]
-        reduced, right = H[:p, :p].clone(), C[:p]  # the one copy: all that follows is done in place
-        diagonal = reduced.diagonal().clone()
-        if len(cross):
-            block = factor(H[p:, p:])
-            coupling, free = block.solve(cross), block.solve(free)
-            reduced.addmm_(cross.t(), coupling, alpha=-1)
-            right = right - coupling.t() @ C[p:]
-        # The data says nothing about inputs that are dead, or constant beside a bias: they come last, and
-        # what float32 products leave of a constant one must not be scaled up.
-        alive = (reduced.diagonal() > (1e-6 if len(cross) else 0) * diagonal)[:, None]
-        reduced.masked_fill_(~alive, 0).masked_fill_(~alive.t(), 0)
-        added = ridge * float(diagonal.mean())
-        reduced.diagonal().add_(added)
-        right = right + added * W0
-        scale = reduced.diagonal()[:, None].where(alive, 1).sqrt()
-        reduced.div_(scale.t()).div_(scale)
-        right = (right / scale).where(alive, 0)
-        return cls(reduced.to(dtype), right.to(dtype), scale, alive, coupling, free)
-
-    def scaled(self, W: Tensor) -> Tensor:
-        return (W[: len(self.scale)].double() * self.scale).where(self.alive, 0)
-
-    def unscaled(self, W: Tensor) -> Tensor:
-        """All rows of the layer for scaled prunable ones: the others are the optimal ones."""
-        W = W.double() / self.scale
-        return torch.cat([W, self.free - self.coupling @ W])
