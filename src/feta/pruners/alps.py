@@ -2,9 +2,9 @@
 
     minimise  ||A U - A W||_F^2 + r ||U - W||_F^2    subject to    ||U||_0 <= k over the layer
 
-The support comes from solvers/support_admm on H = A' A + r I. The weights on it come from a few steps of conjugate
-gradients for all outputs at once, preconditioned by the diagonal of H. The paper's layers have no bias. Here it is
-one more input that is always 1, neither pruned nor under the ridge, for the sake of a strong rival.
+The support comes from solvers/support_admm on H = A' A + r I, the weights on it from a few steps of conjugate gradients
+for all outputs at once. The paper's layers have no bias. Here it is one more input that is always 1, neither pruned
+nor under the ridge, for the sake of a strong rival.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from feta.calibration.statistics import gram
 from feta.errors import ConfigError, check_range
 from feta.problem import LayerProblem, LayerSolution, Needs, Status
 from feta.solvers.conjugate import projected_cg
-from feta.solvers.masked_refit import masked_refit
+from feta.solvers.refit import masked_refit
 from feta.solvers.support_admm import Admm, support_admm
 from feta.sparsity import Sparsity
 
@@ -71,8 +71,7 @@ class Alps:
             ridge=self.ridge,
             watch=lambda i, rho, changed: problem.report("admm", iteration=i, rho=rho, changed=changed),
         )
-        stats = {"iterations": found.iterations, "rho": found.rho, "damping": found.damping}
-        status = found.status
+        status, stats = found.status, {"iterations": found.iterations, "rho": found.rho, "damping": found.damping}
         if self.refit == "pcg":
             H.diagonal()[:d_in] += self.ridge * H.diagonal()[:d_in].mean()
             V = projected_cg(lambda D: H @ D, H.diagonal(), H @ W, found.D, found.mask, self.refit_iterations)
@@ -82,6 +81,5 @@ class Alps:
             refit = masked_refit(H, H @ W, found.mask[:d_in], ridge=self.ridge, toward=W)
             V, stats["refit_damping"] = refit.V, refit.damping
             status = Status.DAMPED if refit.status is Status.DAMPED else status
-        still = f"support still changing after {found.iterations} iterations"
-        message = still if status is Status.NOT_CONVERGED else ""
-        return problem.solved(V, status, message, stats)
+        message = f"support still changing after {found.iterations} iterations"
+        return problem.solved(V, status, message if status is Status.NOT_CONVERGED else "", stats)

@@ -19,7 +19,7 @@ from feta.objective.activation import Activation, Softplus
 from feta.objective.penalty import Penalty, Regularised, penalty_of
 from feta.problem import LayerProblem, LayerSolution, Needs, Status
 from feta.solvers.dca import Dca, solve_path, support_of
-from feta.solvers.gram import GramSettings, GramSystem, refit_on_support
+from feta.solvers.gram import GramSettings, GramSolve, GramSystem
 from feta.solvers.majorise import StreamedTargets
 from feta.solvers.power import largest_eigenvalue
 from feta.sparsity import Sparsity
@@ -102,9 +102,9 @@ class FetaSvrg:
         stats |= {"objectives": result.values, "nonzeros_before_selection": result.nonzeros}
         stats["searched"] = [list(trial) for trial in searched]
         if self.debias:
-            system, reader = GramSystem(sums.H, len(W)), StreamedTargets(problem)
             rounds = GramSettings(retargets=self.refits, ridge=self.ridge, tolerance=1e-4)
-            refit = refit_on_support(system, reader, V, mask, rounds)
+            refit = GramSolve(GramSystem(sums.H, len(W)), StreamedTargets(problem), rounds, V.double(), mask)
+            refit.retarget()
             V, status, stats["debiased_objectives"] = refit.V, refit.status, refit.objectives
         message = "" if status is Status.OK else f"the solver ended as {status.value}"
         return problem.solved(V, status, message, stats)

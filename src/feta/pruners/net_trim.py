@@ -6,9 +6,8 @@ Omega = {B > 1e-6}, everything for a linear layer. V = 0 in the parallel form; i
 pruned so far and V = A W + bias. The bias b is free. The solver is solvers/net_trim_admm.
 
 The program has an epsilon and no sparsity, so the k largest weights of a solution are kept, and epsilon is chosen by
-what these can do. Half of the iterations, or more, go into this search, and the rest run at the epsilon found. In
-the cascade W is feasible from sqrt(1.1) ||(A W + bias - B)_Omega|| on, the authors' epsilon there: the search for
-the constraint and a given epsilon keep above it.
+what these can do. In the cascade the trained weights are feasible from sqrt(1.1) ||(A W + bias - B)_Omega|| on, the
+authors' epsilon there: the search for the constraint and a given epsilon keep above it.
 """
 
 from __future__ import annotations
@@ -63,8 +62,8 @@ class NetTrim:
         if self.search not in ("error", "constraint"):
             raise ConfigError(f"NetTrim.search must be 'error' or 'constraint', got {self.search!r}")
         check_range("NetTrim", ">= 1", iterations=self.iterations, search_steps=self.search_steps)
-        check_range("NetTrim", "> 0", rho=self.rho, tolerance=self.tolerance, residual=self.residual)
-        check_range("NetTrim", "> 0", epsilon=self.epsilon)
+        positive = {"rho": self.rho, "tolerance": self.tolerance, "residual": self.residual, "epsilon": self.epsilon}
+        check_range("NetTrim", "> 0", **positive)
 
     @property
     def needs(self) -> Needs:
@@ -77,7 +76,6 @@ class NetTrim:
             return LayerSolution(problem.W.clone(), problem.bias, stats={"iterations": 0})
         admm = NetTrimAdmm(problem, problem.trained, self.rho)
         trained = admm.gap(problem.trained)
-        # From here on the trained weights are feasible, with the authors' slack.
         floor = CASCADE_SLACK * trained.misfit if problem.cascaded else 0.0
         if self.epsilon is not None:
             epsilon = max(self.epsilon * trained.size, floor) or 1.0

@@ -39,7 +39,7 @@ class FullPass:
 
 @dataclass(frozen=True)
 class Dca:
-    """The two algorithms on the rows of a layer; the defaults are the appendix's S, rows in a minibatch, eta, beta."""
+    """The two algorithms on the rows of a layer; S, the minibatch, eta and beta are the appendix's by default."""
 
     rows: ActivationStream
     objective: Regularised

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from feta.solvers.conjugate import projected_cg
-from feta.solvers.masked_refit import Refit
+from feta.solvers.refit import Refit
 from feta.solvers.support_admm import Admm, Dense, Step, SupportResult, search, shifted_factor
 
 CG_STEPS = 30
