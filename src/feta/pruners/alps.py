@@ -2,14 +2,14 @@
 
     minimise  ||A U - A W||_F^2 + r ||U - W||_F^2    subject to    ||U||_0 <= k over the layer
 
-The support comes from solvers/support_admm on H = A' A + r I, the weights on it from a few steps of conjugate gradients
-for all outputs at once. The paper's layers have no bias. Here it is one more input that is always 1, neither pruned
-nor under the ridge, for the sake of a strong rival.
+The support comes from solvers/support_admm on H = A' A + r I. The paper's layers have no bias. Here it is one more
+input that is always 1, neither pruned nor under the ridge, for the sake of a strong rival.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
 from feta.calibration.statistics import gram
@@ -61,16 +61,8 @@ class Alps:
         d_in = len(problem.W)
         W = (problem.trained if self.fit_bias else problem.W).double()
         H = gram(problem.rows, with_bias=len(W) > d_in).H
-        found = support_admm(
-            H,
-            H @ W,
-            W,
-            k,
-            Admm(rho=self.rho, max_iterations=self.max_iterations),
-            prunable=d_in,
-            ridge=self.ridge,
-            watch=lambda i, rho, changed: problem.report("admm", iteration=i, rho=rho, changed=changed),
-        )
+        admm, watch = Admm(self.rho, max_iterations=self.max_iterations), partial(problem.report, "admm")
+        found = support_admm(H, H @ W, W, k, admm, prunable=d_in, ridge=self.ridge, watch=watch)
         status, stats = found.status, {"iterations": found.iterations, "rho": found.rho, "damping": found.damping}
         if self.refit == "pcg":
             H.diagonal()[:d_in] += self.ridge * H.diagonal()[:d_in].mean()

@@ -5,9 +5,9 @@
 for each output and each sign of its weights, a part. The sensitivities s (calibration/sensitivity) are measured on a
 small sample S of the inputs.
 
-The paper's number of draws for a part, N = c sum s, is a bound far too large to be of use. Here c is such that as many
-distinct draws are expected as weights are to be kept. What the draw leaves over or short is settled by sensitivity: the
-least sensitive draws are dropped, or the most sensitive other weights join as trained, and after them the largest.
+The paper's number of draws for a part, N = c sum s, is a bound far too large to be of use. Here c is such that as
+many distinct draws are expected as weights are to be kept. What the draw leaves over or short is settled by
+sensitivity: the least sensitive draws are dropped, or the most sensitive other weights join as they were trained.
 """
 
 from __future__ import annotations

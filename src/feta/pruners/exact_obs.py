@@ -2,9 +2,9 @@
 
     minimise  1/2 (u - w)' H (u - w)  for each output,      H = A' A + damping I
 
-Each output loses its weights one by one, the one with the least w_q^2 / (2 [H^-1]_qq) first; the others move by
--(w_q / [H^-1]_qq) H^-1[:, q], and the row and column of q are eliminated from H^-1. The layer's removals are taken
-from the outputs whose next step costs least. U is the least-squares optimum on the support that is left.
+Each output loses its weights one by one, the one with the least w_q^2 / (2 [H^-1]_qq) first, and q is eliminated from
+H^-1. The layer's removals are taken from the outputs whose next step costs least. U is the least-squares optimum on
+the support that is left.
 
 H^-1 is never copied per output: after t removals it is H^-1 - G' G with G (t, d_in) the eliminated rows, which takes
 a sixth of the reading and writing of an update in place. A fitted bias is an input that is always 1 and never

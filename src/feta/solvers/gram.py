@@ -126,7 +126,6 @@ def solve_gram(
     problem = reader.problem
     solve = GramSolve(system, reader, settings, problem.trained, torch.ones_like(problem.W, dtype=torch.bool))
     C = reader.start()
-    reader.release()  # the support search needs the memory
     solve.mask = solve.support(C, keep)
     solve.V = solve.refit(C, solve.mask)
     del C

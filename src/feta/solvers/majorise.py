@@ -37,11 +37,8 @@ class StreamedTargets:
         return C
 
     def start(self) -> Tensor:
-        """C at the trained weights."""
+        """C at the trained weights; no rows are held on to."""
         return self.at(self.problem.trained)[1]
-
-    def release(self) -> None:
-        """Let go of what is held; it is read again when it is needed."""
 
     def at(self, V: Tensor, *, revive: bool = True) -> tuple[float, Tensor]:
         """F(V), and C (d_in [+ 1], d_out) of the next least-squares problem: sums over rows in float64, like H."""
@@ -91,8 +88,7 @@ class SampledTargets(StreamedTargets):
         return C.mul_(self.statistics.rows / rows).add_(self.base)
 
     def start(self) -> Tensor:
-        # T is A~ W~ itself there, and the sample has nothing to say.
-        return self.base if self.problem.own_outputs else super().start()
-
-    def release(self) -> None:
-        self.__dict__.pop("held", None)
+        # T is A~ W~ itself for a layer's own outputs, and the sample has nothing to say.
+        C = self.base if self.problem.own_outputs else super().start()
+        self.__dict__.pop("held", None)  # the support search needs the memory; the rows are read again after it
+        return C

@@ -3,10 +3,9 @@
     V_j = argmin  v' H v - 2 C_j' v + r ||v - T_j||^2    over v with supp(v) in S_j
         : (H + r I)_SS v_S = (C_j + r T_j)_S
 
-H (d, d) is a Gram matrix, C (d, d_out) its cross terms with any targets, T (d, d_out) where the ridge pulls to: mostly
-the trained weights, so that inputs the data says nothing about keep what training gave them.
-The mask (d_in, d_out) holds the supports S_j. Rows of H beyond it, the bias, are in every support and
-outside the ridge; r is the ridge times the mean of H's diagonal over the other rows.
+H (d, d) is a Gram matrix, C (d, d_out) its cross terms with any targets, T (d, d_out) where the ridge pulls to: the
+trained weights, so that inputs the data says nothing about keep what training gave them. The mask (d_in, d_out) holds
+the supports S_j. Rows of H beyond it, the bias, are in every support and outside the ridge.
 
 Columns of about the same support size are gathered, scaled to a unit diagonal (so that one tolerance for pivots
 fits every input), padded with the identity and factored together, in batches that a CPU's cache can hold.
@@ -35,7 +34,6 @@ class Refit:
     V: Tensor  # (d, d_out) float64, zero outside the supports
     status: Status = Status.OK
     damping: float = 0.0  # the most that the ladder added, relative to the diagonal
-    damped_columns: int = 0  # how many needed the ladder
 
 
 def masked_refit(H: Tensor, C: Tensor, mask: Tensor, *, ridge: float = 0.0, toward: Tensor | None = None) -> Refit:
@@ -63,7 +61,7 @@ def masked_refit(H: Tensor, C: Tensor, mask: Tensor, *, ridge: float = 0.0, towa
     support = torch.cat([mask, mask.new_ones(len(H) - d_in, d_out)]).t().contiguous()
     V = H.new_zeros(len(H) + 1, d_out)
     left = support.any(1).nonzero()[:, 0]  # an empty support needs no factor: its V is zero
-    worst, damped = 0.0, 0
+    worst = 0.0
     for damping in (0.0, *LADDER):
         failed = [left[:0]]
         for batch, index in _batches(support, left, H):
@@ -80,11 +78,11 @@ def masked_refit(H: Tensor, C: Tensor, mask: Tensor, *, ridge: float = 0.0, towa
                 b += damping * torch.where(here > 0, pull / here, 0)
             x = torch.cholesky_solve(b[:, :, None], L if bool(good.all()) else L[good])[:, :, 0]
             V[rows, columns] = x * here
-            if damping and len(columns):
-                worst, damped = damping, damped + len(columns)
+            if len(columns):
+                worst = damping
         left = torch.cat(failed)
         if len(left) == 0:
-            return Refit(V[:-1], Status.DAMPED if damped else Status.OK, worst, damped)
+            return Refit(V[:-1], Status.DAMPED if worst else Status.OK, worst)
     raise ModelError(
         f"masked_refit must find a Cholesky factor for every column, got {len(left)} without one "
         f"even with {LADDER[-1]:g} of the diagonal added"
@@ -128,7 +126,7 @@ def _factors(H: Tensor, scale: Tensor, index: Tensor, damping: float) -> tuple[T
 def refit_dense(problem: LayerProblem, ridge: float = 1e-4) -> LayerSolution:
     """The dense layer that best gives the original outputs from the inputs it now receives.
 
-    ridge: r, as a share of the mean of H's diagonal.
+    ridge: relative to the mean of H's diagonal; pulls to the trained weights.
     """
     with_bias = problem.bias is not None
     solved = factor(gram(problem.rows, with_bias=with_bias).H, ridge)
