@@ -7,10 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import correlated
 import feta
+from correlated import problem
 from feta.calibration.stream import TensorStream
 from feta.errors import ConfigError, DataError, ModelError
-from feta.problem import Activation, LayerProblem, Needs, Pruner
+from feta.problem import Activation, LayerProblem, Needs, Pruner, Status
 from feta.pruners import METHODS, make, options_of
 from feta.sparsity import Sparsity
 
@@ -36,27 +38,14 @@ def pruner(case):
 
 
 def layer(seed=0, m=120, d_in=14, d_out=9, dtype=torch.float64, bias=True):
-    generator = torch.Generator().manual_seed(seed)
-    A = torch.randn(m, d_in, generator=generator, dtype=torch.float64)
-    A = A @ torch.randn(d_in, d_in, generator=generator, dtype=torch.float64) * 0.3  # correlated inputs
-    W = torch.randn(d_in, d_out, generator=generator, dtype=torch.float64)
-    b = torch.randn(d_out, generator=generator, dtype=torch.float64) * 0.3 if bias else None
-    return A.to(dtype), W.to(dtype), None if b is None else b.to(dtype)
+    A, W, b = correlated.layer(seed, m, d_in, d_out, mean=0.0)
+    return (0.3 * A).to(dtype), W.to(dtype), (0.3 * b).to(dtype) if bias else None
 
 
-def problem(A, W, b, activation=Activation.RELU, chunk_rows=50, **more):
-    Z = A @ W if b is None else A @ W + b
-    return LayerProblem(W, b, TensorStream(A, activation(Z), chunk_rows), activation, **more)
-
-
-def response_error(p, U, bias):
-    A, B = p.stream.A, p.stream.B
-    return float((p.activation(A @ U if bias is None else A @ U + bias) - B).square().sum())
-
-
-def check_solution(case, p, share, solution, exact=True):
+def check_solution(case, p, target, solution, exact=True):
     """Shape, dtype, device, finite numbers, the count, and something left."""
-    keep, kept = Sparsity(share).count(p.W.numel()), int(torch.count_nonzero(solution.U))
+    target = target if isinstance(target, Sparsity) else Sparsity(target)
+    keep, kept = target.count(p.W.numel()), int(torch.count_nonzero(solution.U))
     assert (solution.U.shape, solution.U.dtype, solution.U.device) == (p.W.shape, p.W.dtype, p.W.device)
     assert torch.isfinite(solution.U).all()
     assert (solution.bias is None) == (p.bias is None)
@@ -116,10 +105,11 @@ def test_any_shape(d_in, d_out, m, share):
         check_solution(case, p, share, pruner(case).prune(p, Sparsity(share)), exact=False)
 
 
-def test_ties_do_not_break_the_count(case):
+@pytest.mark.parametrize("k", [0, 1, 7, 63, 125, 126])
+def test_ties_do_not_break_the_count(case, k):
     A, W, b = layer()
     p = problem(A, torch.ones_like(W), b)
-    check_solution(case, p, 0.7, pruner(case).prune(p, Sparsity(0.7)))
+    check_solution(case, p, Sparsity(nonzeros=k), pruner(case).prune(p, Sparsity(nonzeros=k)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -151,13 +141,32 @@ def test_does_not_depend_on_chunking(case):
 
 
 def test_no_sparsity_leaves_the_response_no_worse(case):
-    p = problem(*layer())
+    A, W, b = layer()
+    A[:, 5] = 0
+    p = problem(A, W, b)
     solution = pruner(case).prune(p, Sparsity(0.0))
-    share = 1e-8
-    if case in ("net-trim", "corenet"):
-        # These two replace the weights even then: Net-Trim by others in its ball, Corenet by a random estimate.
-        share = 1.0
-    assert response_error(p, solution.U, solution.bias) <= share * float(p.stream.B.square().sum())
+    error = torch.relu(A @ solution.U + solution.bias) - p.stream.B
+    # Groups may leave, where they do not matter, and FeTa fits the bias.
+    assert error.square().sum() <= 1e-8 * p.stream.B.square().sum()
+
+
+@pytest.mark.parametrize(("name", "constant"), [("alps", 2), ("exact-obs", 2), ("sparsegpt", 0), ("lobs", 0)])
+def test_inputs_that_never_vary_stay_only_where_there_is_room(name, constant):
+    """A constant input has no say beside a bias that is fitted with every removal."""
+    A, W, b = layer()
+    A[:, 3], A[:, 8] = 0, constant
+    assert not make(name).prune(problem(A, W, b), Sparsity(0.3)).U[[3, 8]].any()
+    torch.testing.assert_close(make(name).prune(problem(A, W, b), Sparsity(0.0)).U, W)
+
+
+@pytest.mark.parametrize("name", ["exact-obs", "sparsegpt", "lobs"])
+def test_a_singular_matrix_without_damping_is_reported(name):
+    A, W, b = layer()
+    A[:, 8:12] = A[:, :4]
+    solution = make(name, {"damping": 0.0}).prune(problem(A, W, b), Sparsity(0.5))
+    assert solution.status is Status.DAMPED
+    assert solution.stats["damping"] > 0
+    assert torch.isfinite(solution.U).all()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from feta.errors import ConfigError, ModelError
 from feta.problem import Status
-from feta.solvers.masked_refit import masked_refit
+from feta.solvers.refit import masked_refit
 
 F64 = torch.float64
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from feta.errors import ConfigError
 from feta.problem import Status
-from feta.solvers.masked_refit import masked_refit
+from feta.solvers.refit import masked_refit
 from feta.solvers.support_admm import Admm, support_admm
 from feta.sparsity import top_k_mask
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from feta.solvers.lambda_path import solve_path, support_of
 
 from feta.calibration.stream import TensorStream
 from feta.objective.activation import Softplus
@@ -11,7 +12,6 @@ from feta.objective.l1 import L1
 from feta.objective.penalty import Regularised
 from feta.problem import Activation, LayerProblem
 from feta.solvers.dca import Svrg, acc_prox_svrg, dca, full_pass
-from feta.solvers.lambda_path import solve_path, support_of
 from feta.solvers.power import largest_eigenvalue
 
 

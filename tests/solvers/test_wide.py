@@ -11,7 +11,7 @@ from feta.errors import ConfigError
 from feta.problem import Activation, LayerProblem, Status
 from feta.pruners import make
 from feta.solvers.gram import SLOW, GramSystem
-from feta.solvers.masked_refit import masked_refit
+from feta.solvers.refit import masked_refit
 from feta.solvers.wide import RowsSystem
 from feta.sparsity import Sparsity
 
