@@ -146,7 +146,6 @@ def test_no_sparsity_leaves_the_response_no_worse(case):
     p = problem(A, W, b)
     solution = pruner(case).prune(p, Sparsity(0.0))
     error = torch.relu(A @ solution.U + solution.bias) - p.stream.B
-    # Groups may leave, where they do not matter, and FeTa fits the bias.
     assert error.square().sum() <= 1e-8 * p.stream.B.square().sum()
 
 
