@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from correlated import problem, relu_layer
+from feta.errors import ConfigError
 from feta.objective.group_lasso import GroupLasso
 from feta.pruners import options_of
 from feta.pruners.feta import Feta
@@ -73,3 +74,8 @@ def test_more_retargets_lower_the_objective():
     few, many = (Feta(outer=n).prune(layer(), Sparsity(0.7)).stats["objectives"] for n in (1, 8))
     assert len(few) <= 2 < len(many)
     assert many[-1] <= few[-1]
+
+
+def test_an_unknown_quality():
+    with pytest.raises(ConfigError, match=r"unknown Feta.quality 'bset'; did you mean 'best'"):
+        Feta(quality="bset")

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from feta.solvers.lambda_path import solve_path, support_of
 
 from feta.calibration.stream import TensorStream
 from feta.objective.activation import Softplus
@@ -11,7 +10,7 @@ from feta.objective.group_lasso import GroupLasso
 from feta.objective.l1 import L1
 from feta.objective.penalty import Regularised
 from feta.problem import Activation, LayerProblem
-from feta.solvers.dca import Svrg, acc_prox_svrg, dca, full_pass
+from feta.solvers.dca import Dca, solve_path, support_of
 from feta.solvers.power import largest_eigenvalue
 
 
@@ -26,6 +25,10 @@ def layer():
 
 
 RELU = DataFit(Activation.RELU, with_bias=True)
+
+
+def solver(stream, objective, seed=0, **settings):
+    return Dca(stream, objective, torch.Generator().manual_seed(seed), **settings)
 
 
 def reference(V, A, objective, slope, steps=20000):
@@ -43,11 +46,10 @@ def reference(V, A, objective, slope, steps=20000):
 def test_svrg_reaches_the_optimum_of_proximal_gradient(layer, penalty, strength):
     V, stream, A, _ = layer
     objective = Regularised(DataFit(Softplus(5.0), with_bias=True), penalty, strength)
-    start = full_pass(V, stream, objective.fit)
+    svrg = solver(stream, objective, 1, stages=60, batch=50, step=0.05, momentum=0.5)
+    start = svrg.full_pass(V)
     expected = reference(V, A, objective, start.h_gradient)
-    generator = torch.Generator().manual_seed(1)
-    settings = Svrg(stages=60, batch=50, step=0.05, momentum=0.5)
-    found = acc_prox_svrg(V, stream, objective, settings, start, generator)
+    found = svrg.acc_prox_svrg(V, start)
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
 
 
@@ -55,32 +57,30 @@ def test_svrg_reaches_the_optimum_of_proximal_gradient(layer, penalty, strength)
 def test_full_pass_is_the_mean_over_rows(layer, rho):
     V, stream, A, B = layer
     fit = DataFit(rho, with_bias=True)
-    here = full_pass(V, stream, fit)
+    here = solver(stream, Regularised(fit, L1(), 0.0)).full_pass(V)
     assert here.fit == pytest.approx(float(fit.value(V, A, B)) / len(A))
     torch.testing.assert_close(here.g_gradient - here.h_gradient, fit.gradient(V, A, B) / len(A))
 
 
 def test_dca_lowers_its_objective_and_shortens_a_step_that_is_too_long(layer):
     V, stream, _, _ = layer
-    objective = Regularised(RELU, L1(), 0.1)
     for step in (0.02, 3.0):
-        result = dca(V, stream, objective, Svrg(step=step), torch.Generator().manual_seed(0), outer=12)
-        assert list(result.values) == sorted(result.values, reverse=True)
+        result = solver(stream, Regularised(RELU, L1(), 0.1), step=step).run(V, 12)
+        assert result.values == sorted(result.values, reverse=True)
         assert torch.isfinite(result.V).all()
-    assert result.settings.step < 3.0
+    assert result.solver.step < 3.0
 
 
 def test_zero_strength_stays_at_the_trained_weights(layer):
     V, stream, _, _ = layer
-    result = dca(V, stream, Regularised(RELU, L1(), 0.0), Svrg(), torch.Generator().manual_seed(0), outer=2)
-    torch.testing.assert_close(result.V, V)
+    torch.testing.assert_close(solver(stream, Regularised(RELU, L1(), 0.0)).run(V, 2).V, V)
 
 
 def test_search_finds_the_count(layer):
     V, stream, _, _ = layer
     problem = LayerProblem(V[:-1].clone(), V[-1].clone(), stream)
-    objective, generator = Regularised(RELU, L1(), 0.0), torch.Generator().manual_seed(0)
-    result, searched = solve_path(problem, objective, Svrg(step=0.02), generator, keep=12, outer=3, search_steps=14)
+    svrg = solver(stream, Regularised(RELU, L1(), 0.0), step=0.02)
+    result, searched = solve_path(problem, svrg, keep=12, outer=3, search_steps=14)
     U = result.V[:-1]
     assert 12 <= result.nonzeros <= 14
     assert len(searched) == 14
