@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from feta.calibration.stream import TensorStream
+from correlated import problem
 from feta.objective.activation import Softplus
 from feta.objective.datafit import DataFit
 from feta.objective.group_lasso import GroupLasso
 from feta.objective.l1 import L1
 from feta.objective.penalty import Regularised
-from feta.problem import Activation, LayerProblem
+from feta.problem import Activation
 from feta.solvers.dca import Dca, solve_path, support_of
 from feta.solvers.power import largest_eigenvalue
 
@@ -19,12 +19,7 @@ def layer():
     generator = torch.Generator().manual_seed(0)
     A = torch.randn(600, 8, generator=generator, dtype=torch.float64)
     W = torch.randn(8, 5, generator=generator, dtype=torch.float64)
-    B = (A @ W + 0.3).clamp_min(0)
-    V = torch.cat([W, torch.full((1, 5), 0.3, dtype=torch.float64)])
-    return V, TensorStream(A, B, chunk_rows=250), A, B
-
-
-RELU = DataFit(Activation.RELU, with_bias=True)
+    return problem(A, W, torch.full((5,), 0.3, dtype=torch.float64), chunk_rows=250)
 
 
 def solver(stream, objective, seed=0, **settings):
@@ -44,7 +39,7 @@ def reference(V, A, objective, slope, steps=20000):
 
 @pytest.mark.parametrize(("penalty", "strength"), [(L1(), 0.2), (GroupLasso(1), 0.4), (GroupLasso(0), 0.4)], ids=str)
 def test_svrg_reaches_the_optimum_of_proximal_gradient(layer, penalty, strength):
-    V, stream, A, _ = layer
+    V, stream, A = layer.trained, layer.stream, layer.stream.A
     objective = Regularised(DataFit(Softplus(5.0), with_bias=True), penalty, strength)
     svrg = solver(stream, objective, 1, stages=60, batch=50, step=0.05, momentum=0.5)
     start = svrg.full_pass(V)
@@ -55,7 +50,7 @@ def test_svrg_reaches_the_optimum_of_proximal_gradient(layer, penalty, strength)
 
 @pytest.mark.parametrize("rho", [*Activation, Softplus(20.0)], ids=str)
 def test_full_pass_is_the_mean_over_rows(layer, rho):
-    V, stream, A, B = layer
+    V, stream, A, B = layer.trained, layer.stream, layer.stream.A, layer.stream.B
     fit = DataFit(rho, with_bias=True)
     here = solver(stream, Regularised(fit, L1(), 0.0)).full_pass(V)
     assert here.fit == pytest.approx(float(fit.value(V, A, B)) / len(A))
@@ -63,28 +58,25 @@ def test_full_pass_is_the_mean_over_rows(layer, rho):
 
 
 def test_dca_lowers_its_objective_and_shortens_a_step_that_is_too_long(layer):
-    V, stream, _, _ = layer
     for step in (0.02, 3.0):
-        result = solver(stream, Regularised(RELU, L1(), 0.1), step=step).run(V, 12)
+        result = solver(layer.stream, Regularised(layer.fit, L1(), 0.1), step=step).run(layer.trained, 12)
         assert result.values == sorted(result.values, reverse=True)
         assert torch.isfinite(result.V).all()
     assert result.solver.step < 3.0
 
 
 def test_zero_strength_stays_at_the_trained_weights(layer):
-    V, stream, _, _ = layer
-    torch.testing.assert_close(solver(stream, Regularised(RELU, L1(), 0.0)).run(V, 2).V, V)
+    found = solver(layer.stream, Regularised(layer.fit, L1(), 0.0)).run(layer.trained, 2)
+    torch.testing.assert_close(found.V, layer.trained)
 
 
 def test_search_finds_the_count(layer):
-    V, stream, _, _ = layer
-    problem = LayerProblem(V[:-1].clone(), V[-1].clone(), stream)
-    svrg = solver(stream, Regularised(RELU, L1(), 0.0), step=0.02)
-    result, searched = solve_path(problem, svrg, keep=12, outer=3, search_steps=14)
+    svrg = solver(layer.stream, Regularised(layer.fit, L1(), 0.0), step=0.02)
+    result, searched = solve_path(layer, svrg, keep=12, outer=3, search_steps=14)
     U = result.V[:-1]
     assert 12 <= result.nonzeros <= 14
     assert len(searched) == 14
-    mask = support_of(U, L1(), problem.W, 12)
+    mask = support_of(U, L1(), layer.W, 12)
     assert int(mask.sum()) == 12
     assert U.abs()[~mask].max() <= U.abs()[mask].min()
 

@@ -19,18 +19,17 @@ from feta.solvers.refit import masked_refit, refit_dense
 F64 = torch.float64
 
 
-def rows(seed: int = 0, m: int = 80, d: int = 12, d_out: int = 7) -> tuple[torch.Tensor, torch.Tensor]:
+def rows(seed=0, m=80, d=12, d_out=7):
     """Correlated inputs A (m, d) and targets T (m, d_out)."""
-    g = torch.Generator().manual_seed(seed)
-    A = torch.randn(m, d, generator=g, dtype=F64) @ torch.randn(d, d, generator=g, dtype=F64)
-    return A, torch.randn(m, d_out, generator=g, dtype=F64)
+    T = torch.randn(m, d_out, generator=torch.Generator().manual_seed(seed + 1), dtype=F64)
+    return layer(seed, m, d, mean=0.0)[0], T
 
 
-def random_mask(shape: tuple[int, int], density: float, seed: int = 1) -> torch.Tensor:
+def random_mask(shape, density, seed=1):
     return torch.rand(shape, generator=torch.Generator().manual_seed(seed)) < density
 
 
-def slow(A: torch.Tensor, T: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def slow(A, T, mask):
     V = np.zeros((A.shape[1], T.shape[1]))
     for j in range(T.shape[1]):
         S = np.flatnonzero(mask[:, j].numpy())
@@ -109,19 +108,20 @@ def test_supports_of_very_different_sizes():
     torch.testing.assert_close(A @ V, A @ slow(A, T, mask), rtol=1e-6, atol=1e-6)
 
 
-def test_errors_say_what_was_wrong():
-    H, C, mask = torch.eye(3), torch.ones(3, 2), torch.ones(3, 2, dtype=torch.bool)
-    with pytest.raises(ConfigError, match=r"mask \(<= d, d_out\) bool, got H \(3, 3\), mask \(4, 2\)"):
-        masked_refit(H, C, torch.ones(4, 2, dtype=torch.bool))
-    with pytest.raises(ConfigError, match=r"masked_refit.C must have shape \(3, 2\), got \(3, 5\)"):
-        masked_refit(H, torch.ones(3, 5), mask)
-    with pytest.raises(ConfigError, match=r"masked_refit.toward must have shape"):
-        masked_refit(H, C, mask, toward=torch.ones(2, 2))
-    with pytest.raises(ConfigError, match=r"masked_refit.ridge must be >= 0, got -1"):
-        masked_refit(H, C, mask, ridge=-1)
-    indefinite = torch.tensor([[1.0, 3.0, 0.0], [3.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
-    with pytest.raises(ModelError, match=r"Cholesky factor for every column, got 2 without one"):
-        masked_refit(indefinite, C, mask)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"mask": torch.ones(4, 2, dtype=torch.bool)}, r"bool, got H \(3, 3\), mask \(4, 2\)"),
+        ({"C": torch.ones(3, 5)}, r"masked_refit.C must have shape \(3, 2\), got \(3, 5\)"),
+        ({"toward": torch.ones(2, 2)}, "masked_refit.toward must have shape"),
+        ({"ridge": -1}, "masked_refit.ridge must be >= 0, got -1"),
+        ({"H": 3 - 2 * torch.eye(3)}, "for every column, got 2 without one"),
+    ],
+)
+def test_errors_say_what_was_wrong(change, message):
+    sound = {"H": torch.eye(3), "C": torch.ones(3, 2), "mask": torch.ones(3, 2, dtype=torch.bool)}
+    with pytest.raises((ConfigError, ModelError), match=message):
+        masked_refit(**(sound | change))
 
 
 def dense(bias=True, dtype=F64):
