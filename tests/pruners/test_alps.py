@@ -1,7 +1,5 @@
 """ALPS: optimal on its support, better than thresholding, honest about how it ended."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

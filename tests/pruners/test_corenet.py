@@ -1,7 +1,5 @@
 """Corenet: sensitivities against a slow loop, the unbiased draw, then the method."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -84,10 +82,8 @@ def test_variance_is_that_of_multinomial_draws():
     w, q = torch.tensor([[1.0, 2.0, 4.0], [0.2, 0.3, 0.5]], dtype=torch.float64)
     N = torch.full((20000,), 5)
     draws = sample_part(w.expand(20000, 3), q.expand(20000, 3), N, np.random.default_rng(0))
-    expected = w**2 * (1 - q) / (5 * q)
-    torch.testing.assert_close(draws.var(0), expected, rtol=0.05, atol=0)
-    counts = draws * 5 * q / w
-    torch.testing.assert_close(counts.sum(1), torch.full((20000,), 5.0, dtype=torch.float64))
+    torch.testing.assert_close(draws.var(0), w**2 * (1 - q) / (5 * q), rtol=0.05, atol=0)
+    torch.testing.assert_close((draws * 5 * q / w).sum(1), N.double())
 
 
 def test_parts_without_a_distribution_draw_nothing():
@@ -104,8 +100,7 @@ def test_expected_number_of_distinct_draws(keep):
     N = draws_per_part(q, totals, keep)
     expected = float((1 - (1 - q) ** N[:, None]).sum())
     assert expected == pytest.approx(keep, rel=0.1)
-    ratio = N / totals
-    assert (N - ratio.mean() * totals).abs().max() <= 1  # in proportion to the sum of s, but for rounding
+    assert (N - (N / totals).mean() * totals).abs().max() <= 1  # in proportion to the sum of s, but for rounding
     rng = np.random.default_rng(0)
     seen = [int(sample_part(torch.ones_like(q), q, N, rng).count_nonzero()) for _ in range(300)]
     assert np.mean(seen) == pytest.approx(expected, rel=0.03)
@@ -113,13 +108,12 @@ def test_expected_number_of_distinct_draws(keep):
 
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.3, 0.5, 0.9, 0.95, 0.99, 0.9999])
 @pytest.mark.parametrize("signed", [False, True])
-@pytest.mark.parametrize("removal", [False, True])
-def test_exact_counts(share, signed, removal):
+def test_no_weight_changes_its_sign(share, signed):
     given = layer(d_in=40, d_out=10, signed=signed)
-    solution = Corenet(neuron_removal=removal).prune(given, Sparsity(share))
+    solution = Corenet().prune(given, Sparsity(share))
     assert int(solution.U.count_nonzero()) == Sparsity(share).count(400)
     assert solution.status is Status.OK
-    assert (solution.U * given.W >= 0).all()  # no weight changes its sign
+    assert (solution.U * given.W >= 0).all()
 
 
 def test_seeds_matter():
@@ -180,16 +174,6 @@ def test_ranking():
     removed = torch.tensor([False, False, False, False, False, True])
     order = ranking(W, s, drawn, removed).argsort(descending=True)[0]
     assert order.tolist() == [0, 4, 1, 2, 5, 3]
-
-
-@pytest.mark.parametrize("share", [0.5, 0.9])
-@pytest.mark.parametrize(("columns", "value", "rows"), [(3, 0, 40), (12, 0, 40), (2, 1.5, 40), (0, 0, 3)])
-def test_degenerate_inputs_keep_the_exact_count(columns, value, rows, share):
-    given = layer(m=rows, d_out=4)
-    given.stream.A[:, :columns] = value
-    U = Corenet(neuron_removal=False).prune(problem(given.stream.A, given.W, given.bias), Sparsity(share)).U
-    assert int(U.count_nonzero()) == Sparsity(share).count(48)
-    assert columns != 3 or not U[:3].any()
 
 
 def test_weights_that_are_zero_already_are_not_counted():

@@ -1,7 +1,5 @@
 """ExactOBS against brute force: every weight tried, every inverse explicit."""
 
-from __future__ import annotations
-
 import heapq
 
 import pytest

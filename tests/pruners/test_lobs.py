@@ -1,7 +1,5 @@
 """LOBS against the double loop of its paper, weight by weight."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

@@ -1,8 +1,5 @@
 """The table of methods, and options as they come from Python and from a command line."""
 
-from __future__ import annotations
-
-import dataclasses
 import re
 import warnings
 from dataclasses import dataclass
@@ -11,8 +8,8 @@ from typing import Any, ClassVar, Literal
 import pytest
 
 from feta.errors import ConfigError
-from feta.problem import Needs, Pruner
-from feta.pruners import METHODS, make, options_of
+from feta.problem import Needs
+from feta.pruners import METHODS, make
 from feta.pruners.threshold import Threshold
 
 
@@ -35,20 +32,6 @@ class Sample:
 @pytest.fixture(autouse=True)
 def with_sample(monkeypatch):
     monkeypatch.setitem(METHODS, "sample", Sample)
-
-
-@pytest.mark.parametrize("name", sorted(METHODS))
-def test_every_method_in_the_table(name):
-    method = METHODS[name]
-    assert method.name == name
-    assert re.fullmatch(r"[a-z][a-z0-9-]*", name)
-    pruner = make(name)
-    assert isinstance(pruner, Pruner)
-    assert pruner.needs.passes in ("none", "few", "many")
-    assert options_of(pruner) == {f.name: getattr(pruner, f.name) for f in dataclasses.fields(pruner)}
-    assert method.__doc__
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        pruner.anything = 1
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """SparseGPT against its derivation: the exact inverse of what is left of H, one input after another."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

@@ -1,7 +1,5 @@
 """Wanda against a loop over outputs."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

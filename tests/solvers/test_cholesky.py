@@ -1,7 +1,5 @@
 """Factors, the damping ladder, and what is said when it ends."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Refits against numpy's least squares and the normal equations, and the ways a system can go wrong."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """support_admm against the iteration as it is written, with explicit inverses."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings
