@@ -9,8 +9,7 @@ import correlated
 from correlated import extended, problem, stacked
 from feta.problem import Status
 from feta.pruners.alps import Alps
-from feta.solvers.conjugate import projected_cg
-from feta.solvers.refit import masked_refit
+from feta.solvers.refit import masked_refit, projected_cg
 from feta.sparsity import Sparsity, top_k_mask
 
 layer = partial(correlated.layer, m=300, d_in=30, d_out=12)

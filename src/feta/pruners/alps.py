@@ -15,8 +15,7 @@ from typing import ClassVar, Literal
 from feta.calibration.statistics import gram
 from feta.errors import ConfigError, check_range
 from feta.problem import LayerProblem, LayerSolution, Needs, Status
-from feta.solvers.conjugate import projected_cg
-from feta.solvers.refit import masked_refit
+from feta.solvers.refit import masked_refit, projected_cg
 from feta.solvers.support_admm import Admm, support_admm
 from feta.sparsity import Sparsity
 

@@ -24,7 +24,7 @@ from feta.errors import ConfigError, check_range
 from feta.problem import LayerProblem, LayerSolution, Needs, Status
 from feta.solvers.cholesky import factor
 from feta.solvers.refit import masked_refit
-from feta.sparsity import Sparsity
+from feta.sparsity import Sparsity, top_k_mask
 
 
 @dataclass(frozen=True)
@@ -124,8 +124,6 @@ def choose(order: Tensor, losses: Tensor, k: int) -> Tensor:
 
     Taking the least of the outputs' next losses again and again is sorting by each path's running maximum.
     """
-    price = losses.cummax(1).values.reshape(-1)
-    taken = torch.zeros_like(price, dtype=torch.bool)
-    taken[price.argsort(stable=True)[: price.numel() - k]] = True
-    removed = torch.zeros_like(order, dtype=torch.bool).scatter_(1, order, taken.reshape(order.shape))
-    return ~removed.t()
+    price = losses.cummax(1).values
+    stays = top_k_mask(price.flip(0, 1), k).flip(0, 1)  # of equal ones the first go
+    return torch.zeros_like(stays).scatter_(1, order, stays).t()

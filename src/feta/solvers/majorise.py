@@ -5,8 +5,8 @@
 H = A~' A~ is fixed: a step needs only C = A~' T.
 
     StreamedTargets   C over all rows, one pass for each V
-    SampledTargets    C = H W~ + (m / m_s) A_s~' (T_s - A_s~ W~) from m_s rows that are held: the part that is
-                      linear in the trained weights W~ is exact, only what the ReLU changes is estimated
+    SampledTargets    C = H W~ + (m / m_s) A_s~' (T_s - A_s~ W~) from m_s held rows: what is linear in the trained
+                      weights W~ is exact, only what the ReLU changes is estimated
 """
 
 from __future__ import annotations

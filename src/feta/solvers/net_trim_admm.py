@@ -94,8 +94,8 @@ class NetTrimAdmm:
             over = R.sub_(inside).clamp_(min=0)
             squares += torch.stack([_squares(part) for part in (inside, over, error, B * omega)])
             worst = torch.maximum(worst, over.max())
-        misfit, excess, error_norm, size = squares.sqrt().tolist()
-        return Gap(misfit, excess, error_norm, size, float(worst))
+        misfit, excess, missed, size = squares.sqrt().tolist()
+        return Gap(misfit, excess, missed, size, float(worst))
 
     def run(self, iterations: int, epsilon: float) -> None:
         for _ in range(iterations):

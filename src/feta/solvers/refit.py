@@ -1,4 +1,4 @@
-"""Exact least-squares refits on a Gram matrix: a dense layer, or many columns, each on a support of its own.
+"""Least-squares refits on a Gram matrix: a dense layer, or many columns, each on a support of its own.
 
     V_j = argmin  v' H v - 2 C_j' v + r ||v - T_j||^2    over v with supp(v) in S_j
         : (H + r I)_SS v_S = (C_j + r T_j)_S
@@ -13,7 +13,7 @@ fits every input), padded with the identity and factored together, in batches th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -132,3 +132,26 @@ def refit_dense(problem: LayerProblem, ridge: float = 1e-4) -> LayerSolution:
     solved = factor(gram(problem.rows, with_bias=with_bias).H, ridge)
     C = cross(problem.rows, lambda A, B: B, with_bias=with_bias)
     return problem.solved(solved.solve(C + solved.damping * problem.trained.double()), solved.status)
+
+
+def projected_cg(
+    product: Callable[[Tensor], Tensor], diagonal: Tensor, C: Tensor, V: Tensor, mask: Tensor, iterations: int
+) -> Tensor:
+    """Steps of conjugate gradients from V for H V = C on the mask, where a factor would cost too much.
+
+    H is known by its products and its diagonal (d,), which preconditions them; V, C and mask are (d, d_out).
+    """
+    weights = diagonal[:, None].where(diagonal[:, None] > 0, 1)
+    residual = (C - product(V)).where(mask, 0)
+    direction = residual / weights
+    energy = (residual * direction).sum(0)
+    for _ in range(iterations):
+        image = product(direction).where(mask, 0)
+        curvature = (direction * image).sum(0)
+        step = (energy / curvature).where(curvature > 0, 0)  # a column that has arrived stays
+        V = V + step * direction
+        residual = residual - step * image
+        scaled = residual / weights
+        before, energy = energy, (residual * scaled).sum(0)
+        direction = scaled + (energy / before).where(before > 0, 0) * direction
+    return V

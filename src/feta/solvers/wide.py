@@ -16,8 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from feta.solvers.conjugate import projected_cg
-from feta.solvers.refit import Refit
+from feta.solvers.refit import Refit, projected_cg
 from feta.solvers.support_admm import Admm, Dense, Step, SupportResult, search, shifted_factor
 
 CG_STEPS = 30
