@@ -19,7 +19,7 @@ from torch import Tensor
 from feta.calibration.statistics import gram
 from feta.layers import LayerView
 from feta.problem import ActivationStream
-from feta.solvers.conjugate import projected_cg
+from feta.solvers.refit import projected_cg
 from feta.sparsity import top_k_mask
 
 RIDGE = 0.01  # of the mean of the Gram matrix's diagonal
