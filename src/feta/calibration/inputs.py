@@ -67,10 +67,7 @@ class _Thinned:
             size = size_of(batch)
             rows = slice(max(-seen, -seen % self.stride), None, self.stride)  # every stride-th over all batches
             seen += size
-            if isinstance(batch, Tensor):
-                part: Batch = batch[rows]
-            else:
-                part = {k: v[rows] if per_sample(v, size) else v for k, v in batch.items()}
+            part = rows_of(batch, rows)
             if size_of(part):
                 yield part
 
@@ -134,7 +131,7 @@ def _limited(batches: Iterable[Batch], n_samples: int | None) -> Iterator[Batch]
         if left is None or size <= left:
             yield batch
         else:
-            yield _head(batch, left, size)
+            yield rows_of(batch, slice(left))
         if left is not None:
             left -= min(size, left)
             if left == 0:
@@ -148,12 +145,9 @@ def size_of(batch: Tensor | Mapping[str, Any]) -> int:
     return next((len(v) for v in batch.values() if isinstance(v, Tensor) and v.ndim), 1)
 
 
-def _head(batch: Batch, n: int, size: int) -> Batch:
+def rows_of(batch: Batch, rows: slice | Tensor) -> Batch:
+    """Some of the samples of a batch; an entry that is not per sample stays as it is."""
     if isinstance(batch, Tensor):
-        return batch[:n]
-    return {k: v[:n] if per_sample(v, size) else v for k, v in batch.items()}
-
-
-def per_sample(value: Any, size: int) -> bool:
-    """Whether an entry of a batch has a row for each of its samples."""
-    return isinstance(value, Tensor) and value.ndim > 0 and len(value) == size
+        return batch[rows]
+    size = size_of(batch)
+    return {k: v[rows] if isinstance(v, Tensor) and v.ndim and len(v) == size else v for k, v in batch.items()}
