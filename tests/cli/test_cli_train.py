@@ -11,6 +11,7 @@ import torch
 
 import feta
 from feta.tuning.loop import Loop
+from feta_lab.data import Normalisation
 from feta_lab.judge import judge
 from feta_lab.records import read
 
@@ -99,8 +100,7 @@ def test_eval_gives_both_halves(run, trained, mini):
 
 def test_eval_uses_the_normalisation_the_network_was_trained_with(run, trained):
     network = feta.load(trained)
-    shifted = network.info.normalisation.__class__((0.9,), (0.01,))
-    feta.save(network.with_model(network.model, normalisation=shifted), "shifted.safetensors")
+    feta.save(network.with_model(network.model, normalisation=Normalisation((0.9,), (0.01,))), "shifted.safetensors")
     found = [run(f"eval {path} --json").json()["accuracy"] for path in (trained, "shifted.safetensors")]
     assert found[0] != found[1]
 
