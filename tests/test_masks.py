@@ -244,16 +244,8 @@ def test_masks_of_a_choice_of_layers():
 @pytest.mark.parametrize(
     ("masks", "kind", "message"),
     [
-        (
-            {"7": torch.ones(3, 3, dtype=torch.bool)},
-            ConfigError,
-            "masks must name layers of the model, got '7'",
-        ),
-        (
-            {"3": torch.ones(9, 48)},
-            ConfigError,
-            r"masks\['3'\] must be bool of shape \(9, 48\), got torch.float32",
-        ),
+        ({"7": torch.ones(3, 3, dtype=torch.bool)}, ConfigError, "masks must name layers of the model, got '7'"),
+        ({"3": torch.ones(9, 48)}, ConfigError, r"masks\['3'\] must be bool of shape \(9, 48\), got torch.float32"),
         ({"3": torch.ones(9, dtype=torch.bool)}, ConfigError, r"of shape \(9, 48\), got torch.bool \(9,\)"),
         ({"1": torch.ones(9, dtype=torch.bool)}, ModelError, "layer '1' must hold its weight"),
     ],

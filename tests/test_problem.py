@@ -24,12 +24,7 @@ W, BIAS = torch.ones(3, 2), torch.ones(2)
             ModelError,
             "fc: weights must be finite, got 2 NaN or infinite of 6",
         ),
-        (
-            W,
-            torch.tensor([1.0, -float("inf")]),
-            ModelError,
-            "fc: bias must be finite, got 1 NaN or infinite of 2",
-        ),
+        (W, torch.tensor([1.0, -float("inf")]), ModelError, "fc: bias must be finite, got 1 NaN or infinite of 2"),
     ],
 )
 def test_bad_layers(weights, bias, error, message):

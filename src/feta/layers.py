@@ -110,10 +110,7 @@ class LayerView:
             x, z = x[None], z[None]
         step = self._samples_per_chunk(x, max_values)
         for part, out in zip(x.split(step), z.split(step), strict=True):
-            yield (
-                self._unfold(part, group),
-                out.chunk(self.groups, dim=1)[group].permute(0, 2, 3, 1).flatten(0, 2),
-            )
+            yield (self._unfold(part, group), out.chunk(self.groups, dim=1)[group].permute(0, 2, 3, 1).flatten(0, 2))
 
     def input_chunks(self, x: Tensor, group: int, max_values: int) -> Iterator[Tensor]:
         """The rows A of `row_chunks` alone."""

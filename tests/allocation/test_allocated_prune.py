@@ -22,11 +22,7 @@ IMAGES = torch.randn(80, 2, 6, 6, generator=torch.Generator().manual_seed(2))
 def mlp(narrow: int = 6) -> nn.Sequential:
     torch.manual_seed(0)
     layers: OrderedDict[str, nn.Module] = OrderedDict(
-        fc1=nn.Linear(20, 30),
-        relu1=nn.ReLU(),
-        fc2=nn.Linear(30, narrow),
-        relu2=nn.ReLU(),
-        out=nn.Linear(narrow, 3),
+        fc1=nn.Linear(20, 30), relu1=nn.ReLU(), fc2=nn.Linear(30, narrow), relu2=nn.ReLU(), out=nn.Linear(narrow, 3)
     )
     return nn.Sequential(layers)
 

@@ -57,10 +57,7 @@ FOLLOWED = {
     "two relus": (lambda m, x: m.b(torch.relu(y := m.a(x)) + torch.relu(y)), "relu"),
     "in place, then read twice": (lambda m, x: m.b(F.relu_(y := m.a(x)) + y), "relu"),
     "reshaped before": (lambda m, x: m.b(torch.relu(m.a(x).view(-1, 2, 2).flatten(1))), "relu"),
-    "shape is no reading": (
-        lambda m, x: m.b(torch.relu((y := m.a(x)).reshape(y.shape[0], y.size(1)))),
-        "relu",
-    ),
+    "shape is no reading": (lambda m, x: m.b(torch.relu((y := m.a(x)).reshape(y.shape[0], y.size(1)))), "relu"),
     "tanh": (lambda m, x: m.b(torch.tanh(m.a(x))), "linear"),
     "gelu": (lambda m, x: m.b(F.gelu(m.a(x))), "linear"),
     "relu6": (lambda m, x: m.b(F.relu6(m.a(x))), "linear"),

@@ -21,17 +21,7 @@ from torch.nn.utils import parametrizations
 from torch.nn.utils import prune as torch_prune
 
 import feta
-from feta import (
-    ConfigError,
-    DataError,
-    LayerProblem,
-    LayerSolution,
-    ModelError,
-    Needs,
-    Settings,
-    Sparsity,
-    Status,
-)
+from feta import ConfigError, DataError, LayerProblem, LayerSolution, ModelError, Needs, Settings, Sparsity, Status
 from feta.engine.prune import DEFAULT_METHOD
 from feta.pruners import METHODS
 from feta.sparsity import top_k_mask
@@ -548,15 +538,9 @@ def zeros(problem, target):
 BROKEN = {
     "not a solution": (lambda p, t: p.W, "must give a LayerSolution, got Tensor"),
     "not a tensor": (lambda p, t: LayerSolution(None, p.bias), "must give a U for this layer, got NoneType"),
-    "shape": (
-        lambda p, t: LayerSolution(p.W[:, :2], p.bias),
-        r"must give U \(6, 8\) torch.float32 .* got \(6, 2\)",
-    ),
+    "shape": (lambda p, t: LayerSolution(p.W[:, :2], p.bias), r"must give U \(6, 8\) torch.float32 .* got \(6, 2\)"),
     "dtype": (lambda p, t: LayerSolution(p.W.double(), p.bias), "must give U .* got .* torch.float64"),
-    "NaN": (
-        lambda p, t: LayerSolution(p.W / 0 * 0, p.bias),
-        "must give finite U, got 48 NaN or infinite entries",
-    ),
+    "NaN": (lambda p, t: LayerSolution(p.W / 0 * 0, p.bias), "must give finite U, got 48 NaN or infinite entries"),
     "no bias": (lambda p, t: LayerSolution(p.W, None), "must give a bias for this layer, got NoneType"),
     "bias": (lambda p, t: LayerSolution(p.W, p.bias * math.inf), "must give finite bias, got 8 NaN"),
     "too many": (lambda p, t: LayerSolution(p.W, p.bias), "must keep at most 24 weights, got 48"),

@@ -114,14 +114,7 @@ def test_a_tensor_is_compressed_only_where_that_is_smaller(tmp_path):
     }
     sparse_file.write(tmp_path / "x", tensors, {})
     stored = load_file(tmp_path / "x")  # any program that reads safetensors sees the parts
-    assert set(stored) == {
-        "dense",
-        "sparse.compressed",
-        "sparse.bitmask",
-        "sparse.shape",
-        "small",
-        "vector",
-    }
+    assert set(stored) == {"dense", "sparse.compressed", "sparse.bitmask", "sparse.shape", "small", "vector"}
     assert (tmp_path / "x").stat().st_size > sum(sparse_file.stored_bytes(tmp_path / "x").values())
 
 

@@ -188,11 +188,7 @@ def _with_seed(pruner: Pruner, method: str | Pruner, options: Mapping[str, Any] 
 
 
 def _allocate(
-    run: Run,
-    traces: Sequence[LayerTrace],
-    chosen: Sequence[str],
-    sparsity: SparsityRequest,
-    spread: Allocation,
+    run: Run, traces: Sequence[LayerTrace], chosen: Sequence[str], sparsity: SparsityRequest, spread: Allocation
 ) -> tuple[dict[str, Sparsity], AllocationReport]:
     """A target for each layer to prune, and how it was found."""
 

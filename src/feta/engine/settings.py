@@ -37,10 +37,7 @@ class Settings:
     cache: Cache = "auto"
 
     def __post_init__(self) -> None:
-        for name, known in (
-            ("mode", ("cascade", "parallel")),
-            ("cache", ("auto", "replay", "disk", "memory")),
-        ):
+        for name, known in (("mode", ("cascade", "parallel")), ("cache", ("auto", "replay", "disk", "memory"))):
             if getattr(self, name) not in known:
                 raise unknown_name(f"Settings.{name}", str(getattr(self, name)), known)
         for name in ("n_samples", "batch_size"):

@@ -116,11 +116,7 @@ def _compress(tensor: Tensor) -> Tensor | dict[str, Tensor]:
     if kept * tensor.element_size() + packed_bytes + 8 * tensor.ndim >= tensor.numel() * tensor.element_size():
         return tensor
     bits = torch.from_numpy(np.packbits(mask.reshape(-1).numpy()))
-    return {
-        "compressed": tensor[mask],
-        "bitmask": bits,
-        "shape": torch.tensor(tensor.shape, dtype=torch.int64),
-    }
+    return {"compressed": tensor[mask], "bitmask": bits, "shape": torch.tensor(tensor.shape, dtype=torch.int64)}
 
 
 def _restore(values: Tensor, bits: Tensor, shape: Tensor, where: str) -> Tensor:
