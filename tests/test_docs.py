@@ -16,8 +16,8 @@ import pytest
 import feta
 from feta.cli import app
 from feta.pruners import METHODS, make
-from feta_lab.experiments.bench import Bench
 from feta_lab.data import NAMES
+from feta_lab.experiments.bench import Bench
 from feta_lab.networks import PRESETS
 
 ROOT = Path(__file__).parents[1]

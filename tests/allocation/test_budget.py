@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import pairwise, product
-
 import math
+from itertools import pairwise, product
 
 import pytest
 from hypothesis import given

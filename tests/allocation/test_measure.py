@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections import OrderedDict
 
 import pytest
@@ -19,9 +18,8 @@ from feta.calibration.capture import trace_layers
 from feta.calibration.inputs import Inputs, size_of
 from feta.calibration.model import evaluating
 from feta.calibration.stream import TensorStream
-from feta.layers import prunable_names
 from feta.errors import ModelError
-from feta.layers import LayerView
+from feta.layers import LayerView, prunable_names
 
 CPU, F64 = torch.device("cpu"), torch.float64
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
-import math
 import json
+import math
 import tempfile
 from collections import OrderedDict
 from dataclasses import dataclass, replace

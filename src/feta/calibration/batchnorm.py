@@ -11,7 +11,7 @@ from feta.calibration.model import call
 
 
 @torch.no_grad()
-def reestimate(model: nn.Module, inputs: Inputs, device: torch.device, dtype: torch.dtype) -> int:
+def reestimate(model: nn.Module, inputs: Inputs) -> int:
     """Replace running means and variances by those over `inputs`; the number of layers changed.
 
     Means and variances of the batches are averaged. A left-over batch of one sample has no variance, and
@@ -28,7 +28,7 @@ def reestimate(model: nn.Module, inputs: Inputs, device: torch.device, dtype: to
             least = 2 if any(size_of(batch) > 1 for batch in inputs) else 1
             for batch in inputs:
                 if size_of(batch) >= least:
-                    call(model, batch, device, dtype)
+                    call(model, batch)
     finally:
         for norm, (momentum, training) in zip(norms, settings, strict=True):
             norm.momentum, norm.training = momentum, training

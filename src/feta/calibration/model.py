@@ -63,9 +63,9 @@ def run_on(model: nn.Module, batch: Any) -> Any:
     return model(**batch) if isinstance(batch, Mapping) else model(batch)
 
 
-def call(model: nn.Module, batch: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """Run the model on a copy of a batch, on its device and in its dtype."""
-    return run_on(model, place(batch, device, dtype))
+def call(model: nn.Module, batch: Any, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Any:
+    """Run the model on a copy of a batch, by default on the model's own device and in its dtype."""
+    return run_on(model, place(batch, device or device_of(model), dtype or float_dtype(model)))
 
 
 def outputs_of(result: Any) -> Tensor:
@@ -75,9 +75,8 @@ def outputs_of(result: Any) -> Tensor:
     logits = result.get("logits") if isinstance(result, Mapping) else getattr(result, "logits", None)
     if isinstance(logits, Tensor):
         return logits
-    values = result.values() if isinstance(result, Mapping) else result
     if isinstance(result, Mapping | tuple | list):
-        for value in values:
+        for value in result.values() if isinstance(result, Mapping) else result:
             if isinstance(value, Tensor) and value.is_floating_point():
                 return value
     raise ModelError(

@@ -55,7 +55,9 @@ def gram(stream: ActivationStream, *, with_bias: bool = True) -> Gram:
         sums += A.sum(0, dtype=torch.float64)
         rows += len(A)
     whole = complete(H)
-    _mirror(whole)
+    for start in range(0, len(whole), BLOCK):  # the other half, below the diagonal of blocks
+        stop = start + BLOCK
+        whole[stop:, start:stop] = whole[start:stop, stop:].t()
     centred = whole[:d_in, :d_in]
     back = shift.double()
     # sum (a + s)(a + s)' from sum a a' and sum a, in place: H is the largest thing a method holds.
@@ -83,12 +85,6 @@ def add_cross(C: Tensor, A: Tensor, T: Tensor) -> None:
         C[start:stop] += A[:, start:stop].t() @ T
     if len(C) > A.shape[1]:
         C[-1] += T.sum(0, dtype=torch.float64)
-
-
-def _mirror(H: Tensor) -> None:
-    for start in range(0, len(H), BLOCK):
-        stop = start + BLOCK
-        H[stop:, start:stop] = H[start:stop, stop:].t()
 
 
 def cross(stream: ActivationStream, targets: Targets, *, with_bias: bool = True) -> Tensor:

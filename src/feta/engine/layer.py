@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from feta.calibration.capture import LayerTrace
-from feta.calibration.stream import HeldSource, LayerStream, ReplaySource, Source, SpilledSource
+from feta.calibration.spill import Spill
+from feta.calibration.stream import KeptSource, LayerStream, ReplaySource, Source
 from feta.engine.run import Run
 from feta.engine.settings import Cache
 from feta.errors import DataError, FetaError, ModelError
@@ -40,8 +41,8 @@ class LayerJob:
     def source(self) -> Source | None:
         if self.run.inputs is None:
             return None
-        pruned = self.run.tap(self.run.pruned, self.trace) if self.cascaded else None
-        return ReplaySource(self.run.inputs, self.run.tap(self.run.original, self.trace), pruned)
+        pruned = self.trace.tap(self.run.pruned) if self.cascaded else None
+        return ReplaySource(self.run.inputs, self.trace.tap(self.run.original), pruned)
 
     def problem(self, source: Source | None, group: int, trace: Any = None) -> LayerProblem:
         view = self.view
@@ -102,9 +103,9 @@ class LayerJob:
         if source is None or pruner.needs.passes == "none":
             return source
         if cache == "memory":
-            return HeldSource.of(source)
+            return KeptSource([(x.clone(), z.clone()) for x, z in source.pairs()], self.run.device)
         if cache == "disk" or (cache == "auto" and pruner.needs.passes == "many"):
-            return SpilledSource.of(source, self.run.device)
+            return KeptSource(Spill(source.pairs()), self.run.device)
         return source
 
     def _relative_error(self, source: Source, solutions: Sequence[LayerSolution]) -> float:

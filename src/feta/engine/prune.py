@@ -107,7 +107,7 @@ def prune(
         walk = Walk(run, goals, pruner, how, callback, seed)
         reports, compensated, seconds = walk.over(traces, compensate)
         if how.batchnorm and inputs is not None:
-            reestimate(run.pruned, inputs, run.device, run.dtype)
+            reestimate(run.pruned, inputs)
     views = [LayerView(run.pruned.get_submodule(name), name) for name in goals]
     pruned, refinement = run.pruned, None
     if refine:
@@ -191,13 +191,9 @@ def _allocate(
     run: Run, traces: Sequence[LayerTrace], chosen: Sequence[str], sparsity: SparsityRequest, spread: Allocation
 ) -> tuple[dict[str, Sparsity], AllocationReport]:
     """A target for each layer to prune, and how it was found."""
-
-    def probe() -> Probe | None:
-        if run.inputs is None:
-            return None
-        return Probe.of(run.original, run.pruned, traces, run.inputs, run.device, run.dtype)
-
-    started = run.clock()
+    started, probe = run.clock(), None
+    if spread.needs_data and run.inputs is not None:
+        probe = Probe.of(run.original, run.pruned, traces, run.inputs)
     goals = targets(run.original, chosen, sparsity, spread, probe)
     sizes = {name: LayerView(run.original.get_submodule(name), name).weight.numel() for name in goals}
     kept = {name: goal.count(sizes[name]) / sizes[name] for name, goal in goals.items()}
