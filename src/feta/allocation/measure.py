@@ -67,8 +67,7 @@ class Probe:
         Raises DataError where an error is not finite.
         """
         trace = self.traces[name]
-        view = LayerView(self.copy.get_submodule(trace.name), trace.name)
-        kept = LayerView(self.original.get_submodule(trace.name), trace.name)
+        view, kept = (LayerView(model.get_submodule(name), name) for model in (self.copy, self.original))
         hasty = HastyLayer.of(kept, self._streams(trace, kept))
         size = kept.weight.numel()
         counts = sorted({0, *(round(share * size) for share in GRID)} - {size})
@@ -79,7 +78,7 @@ class Probe:
                 errors.append(judge(trace))
                 if not math.isfinite(errors[-1]):
                     raise DataError(
-                        f"layer '{trace.name}': outputs must be finite while its error is measured, got "
+                        f"layer '{name}': outputs must be finite while its error is measured, got "
                         f"{errors[-1]}; look at the data and the weights"
                     )
         finally:
@@ -100,9 +99,8 @@ class Probe:
         before = list(self._outputs(self.original))
 
         def moved(trace: LayerTrace) -> float:
-            after = self._outputs(self.copy)
-            total = sum(_squared(now - then) for now, then in zip(after, before, strict=True))
-            return total / self._samples
+            pairs = zip(self._outputs(self.copy), before, strict=True)
+            return sum(_squared(now - then) for now, then in pairs) / self._samples
 
         return moved
 
@@ -113,12 +111,9 @@ class Probe:
 
     def response_moved(self, trace: LayerTrace) -> float:
         """A judge: the mean squared change of the layer's own response to the inputs it has in the original."""
-        layer, total = self.original.get_submodule(trace.name), 0.0
-        rho = trace.activation
-        for batch in self.held:
-            for x, z in trace.tap(self.copy).run(batch):
-                total += _squared(rho(z) - rho(layer(x)))
-        return total / self._samples
+        layer, rho = self.original.get_submodule(trace.name), trace.activation
+        seen = (pair for batch in self.held for pair in trace.tap(self.copy).run(batch))
+        return sum(_squared(rho(z) - rho(layer(x))) for x, z in seen) / self._samples
 
     @property
     def _samples(self) -> int:
