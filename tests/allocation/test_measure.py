@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from feta.allocation import measure
-from feta.allocation.bound import _rooted
+from feta.allocation.budget import Curve
 from feta.allocation.haste import HastyLayer
 from feta.allocation.measure import GRID, Probe
 from feta.calibration.capture import trace_layers
@@ -21,7 +21,7 @@ from feta.calibration.stream import TensorStream
 from feta.errors import ModelError
 from feta.layers import LayerView, prunable_names
 
-CPU, F64 = torch.device("cpu"), torch.float64
+F64 = torch.float64
 
 
 def mlp() -> nn.Sequential:
@@ -54,8 +54,8 @@ IMAGES = torch.randn(60, 2, 7, 7, generator=torch.Generator().manual_seed(2), dt
 
 def probe_of(model, data):
     inputs = Inputs(data)
-    traces = trace_layers(model, prunable_names(model), next(iter(inputs)), CPU, F64)
-    return Probe.of(model, copy.deepcopy(model), traces, inputs, CPU, F64)
+    traces = trace_layers(model, prunable_names(model), next(iter(inputs)))
+    return Probe.of(model, copy.deepcopy(model), traces, inputs)
 
 
 def errors_of(model, data, allocation, names):
@@ -67,7 +67,11 @@ def errors_of(model, data, allocation, names):
             found = {name: probe.curve(name, moved) for name in names}
         else:
             gains = probe.gains()
-            found = {name: _rooted(probe.curve(name, probe.response_moved), gains[name]) for name in names}
+            squares = {name: probe.curve(name, probe.response_moved) for name in names}
+            found = {
+                name: Curve(curve.counts, tuple(gains[name] * error**0.5 for error in curve.errors))
+                for name, curve in squares.items()
+            }
     for mine, theirs in zip(probe.copy.parameters(), model.parameters(), strict=True):
         assert torch.equal(mine, theirs)
     return found, probe
@@ -120,7 +124,7 @@ def test_the_bound_bounds_what_sensitivity_measures(model, data):
 
 def test_what_is_read_is_little_and_held_out():
     data = torch.arange(30_000.0)[:, None].repeat(1, 2)
-    probe = Probe.of(nn.Linear(2, 2), nn.Linear(2, 2), [], Inputs(data), CPU, torch.float32)
+    probe = Probe.of(nn.Linear(2, 2), nn.Linear(2, 2), [], Inputs(data))
     fit, held = (torch.cat(list(part))[:, 0] for part in (probe.fit, probe.held))
     assert 0.5 * measure.FIT_SAMPLES < len(fit) == probe.fit_samples <= measure.FIT_SAMPLES
     assert 0.5 * measure.HELD_SAMPLES < len(held) <= measure.HELD_SAMPLES

@@ -10,8 +10,6 @@ from feta.calibration.batchnorm import reestimate
 from feta.calibration.inputs import Inputs
 from feta.calibration.model import evaluating
 
-CPU = torch.device("cpu")
-
 
 @pytest.fixture
 def model():
@@ -24,7 +22,7 @@ X = 3 + 2 * torch.randn(41, 3, generator=torch.Generator().manual_seed(1))
 
 def run(model: nn.Module, x: torch.Tensor, batch_size: int) -> int:
     with evaluating(model):
-        return reestimate(model, Inputs(x, batch_size=batch_size), CPU, torch.float32)
+        return reestimate(model, Inputs(x, batch_size=batch_size))
 
 
 def test_one_batch_gives_its_own_mean_and_variance(model):
