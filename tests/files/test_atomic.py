@@ -14,18 +14,15 @@ import pytest
 from feta.errors import FileError
 from feta.files.atomic import check_writable, write_atomic
 
-TARGET = pytest.mark.parametrize("old", [None, b"old content"], ids=["new file", "overwrite"])
 
-
-@pytest.fixture
+@pytest.fixture(params=[None, b"old content"], ids=["new file", "overwrite"])
 def path(tmp_path, request):
-    """A file to write, which exists when the test has an `old` content for it; nothing else may be left beside it."""
-    old = request.node.callspec.params.get("old") if hasattr(request.node, "callspec") else None
+    """A file that cannot be written: what was there before stays, and nothing is left beside it."""
     path = tmp_path / "file.bin"
-    if old is not None:
-        path.write_bytes(old)
+    if request.param is not None:
+        path.write_bytes(request.param)
     yield path
-    assert [p.read_bytes() for p in tmp_path.iterdir()] == ([] if old is None else [old])
+    assert [p.read_bytes() for p in tmp_path.iterdir()] == ([] if request.param is None else [request.param])
 
 
 def test_writes_into_a_new_folder(tmp_path):
@@ -45,24 +42,21 @@ def test_permissions_are_those_of_any_new_file(tmp_path, umask):
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o666 & ~umask
 
 
-@TARGET
 @pytest.mark.parametrize("step", ["fsync", "replace", "mkdir"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES])
-def test_a_failure_leaves_what_was_there(monkeypatch, path, old, step, code):
+def test_a_failure_leaves_what_was_there(monkeypatch, path, step, code):
     monkeypatch.setattr(os, step, Mock(side_effect=OSError(code, os.strerror(code))))
     with pytest.raises(FileError, match=f"cannot write {path}: {os.strerror(code)}"):
         write_atomic(path, b"new content")
 
 
-@TARGET
 @pytest.mark.parametrize("size", [2000, 10**6])
-def test_a_disk_that_fills_up_half_way(path, old, size, files_limited_to):
+def test_a_disk_that_fills_up_half_way(path, size, files_limited_to):
     with files_limited_to(1000), pytest.raises(FileError, match=f"cannot write {path}: File too large"):
         write_atomic(path, bytes(size))
 
 
-@TARGET
-def test_an_interruption_leaves_what_was_there(monkeypatch, path, old):
+def test_an_interruption_leaves_what_was_there(monkeypatch, path):
     monkeypatch.setattr(os, "fsync", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         write_atomic(path, b"new")
