@@ -62,16 +62,14 @@ def test_thinned_streams_hold_the_rows_of_some_samples(model, stride):
     kept = X[::stride]
     for other in sources(source):
         thin = LayerStream(other, view, Activation.RELU).thinned(stride)
+        assert thin.n_rows == 16 * len(kept)  # counted before the first pass
         A, B = rows(thin)
-        assert thin.n_rows == len(A) == 16 * len(kept)
         torch.testing.assert_close(A, torch.cat(list(view.input_chunks(kept, 0, 2**23))))
         torch.testing.assert_close(B, torch.relu(model[0](kept)).movedim(1, -1).reshape(-1, 2))
 
 
 def test_thinned_tensors():
-    A, B = rows(numbered(10, 3).thinned(4))
-    assert A.flatten().tolist() == [0.0, 4.0, 8.0]
-    assert torch.equal(B, A * 10)
+    assert [A.flatten().tolist() for A, _ in numbered(10, 3).thinned(4).chunks()] == [[0.0, 4.0, 8.0]]
 
 
 def test_inputs_alone_do_not_run_the_layer(model):
@@ -112,10 +110,6 @@ def test_every_call_of_a_shared_layer_gives_rows():
     order = torch.arange(11).split(4)
     torch.testing.assert_close(A, torch.cat([t[i] for i in order for t in (x, between)]))
     torch.testing.assert_close(B, shared(A))
-
-
-def test_n_rows_counts_positions_and_is_found_before_the_first_pass(model):
-    assert LayerStream(replay(model, "0"), LayerView(model[0]), Activation.RELU).n_rows == 11 * 16
 
 
 def test_half_precision_rows_come_in_float32():
