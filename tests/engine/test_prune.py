@@ -462,11 +462,11 @@ def test_bad_settings(settings, message):
 
 BROKEN = {
     "not a solution": (lambda p: p.W, "must give a LayerSolution, got Tensor"),
-    "not a tensor": (lambda p: LayerSolution(None, p.bias), "must give a U for this layer, got NoneType"),
+    "not a tensor": (lambda p: LayerSolution(None, p.bias), r"must give U \(6, 8\) .* got NoneType"),
     "shape": (lambda p: LayerSolution(p.W[:, :2], p.bias), r"must give U \(6, 8\) torch.float32 .* got \(6, 2\)"),
     "dtype": (lambda p: LayerSolution(p.W.double(), p.bias), "must give U .* got .* torch.float64"),
     "NaN": (lambda p: LayerSolution(p.W / 0 * 0, p.bias), "must give finite U, got 48 NaN or infinite entries"),
-    "no bias": (lambda p: LayerSolution(p.W, None), "must give a bias for this layer, got NoneType"),
+    "no bias": (lambda p: LayerSolution(p.W, None), r"must give bias \(8,\) .* got NoneType"),
     "bias": (lambda p: LayerSolution(p.W, p.bias * math.inf), "must give finite bias, got 8 NaN"),
     "too many": (lambda p: LayerSolution(p.W, p.bias), "must keep at most 24 weights, got 48"),
     "nothing": (lambda p: LayerSolution(p.W * 0, p.bias), "must not give zeros alone where 24 weights may stay"),

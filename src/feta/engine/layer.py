@@ -93,7 +93,7 @@ class LayerJob:
         started = self.run.clock()
         source, worst = self.source(), Status.OK
         for group in range(self.view.groups):
-            with _naming(self.view.name):
+            with _naming(self.trace.name):
                 solution = refit_dense(self.problem(source, group))
             self.view.write(solution.U, solution.bias, group)
             worst = worst if solution.status is Status.OK else solution.status
@@ -143,18 +143,14 @@ def checked(solution: LayerSolution, problem: LayerProblem, pruner: Pruner, coun
 
 
 def _check_tensor(method: str, label: str, got: Any, like: Tensor | None) -> None:
-    if like is None or got is None:
-        if got is not like:
-            wanted = "no" if like is None else "a"
-            raise ModelError(f"method '{method}' must give {wanted} {label} for this layer, got {type(got).__name__}")
-        return
-    wanted = f"{tuple(like.shape)} {like.dtype} on {like.device}"
-    if not isinstance(got, Tensor):
-        raise ModelError(f"method '{method}' must give {label} {wanted}, got {type(got).__name__}")
-    if got.shape != like.shape or got.dtype != like.dtype or got.device != like.device:
-        found = f"{tuple(got.shape)} {got.dtype} on {got.device}"
-        raise ModelError(f"method '{method}' must give {label} {wanted}, got {found}")
-    bad = int((~torch.isfinite(got)).sum())
+    def form(value: Any) -> str:
+        if not isinstance(value, Tensor):
+            return type(value).__name__
+        return f"{tuple(value.shape)} {value.dtype} on {value.device}"
+
+    if form(got) != form(like):
+        raise ModelError(f"method '{method}' must give {label} {form(like)}, got {form(got)}")
+    bad = 0 if got is None else int((~torch.isfinite(got)).sum())
     if bad:
         raise ModelError(f"method '{method}' must give finite {label}, got {bad} NaN or infinite entries")
 

@@ -73,7 +73,6 @@ class Walk:
     def _activation(self, trace: LayerTrace) -> Activation:
         """What the user says of the layer, or else what tracing found."""
         given = self.settings.activation
-        if isinstance(given, Mapping):
-            pattern = first_match(trace.name, given)
-            return trace.activation if pattern is None else parse_activation(given[pattern])
-        return trace.activation if given is None else parse_activation(given)
+        by_pattern = {"*": given} if isinstance(given, str) else given or {}
+        pattern = first_match(trace.name, by_pattern)
+        return trace.activation if pattern is None else parse_activation(by_pattern[pattern])
