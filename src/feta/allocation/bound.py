@@ -10,7 +10,6 @@ errors are independent, so norms are added, not squares.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
 from feta.allocation.base import Budget
@@ -18,7 +17,6 @@ from feta.allocation.budget import Curve, least_error
 from feta.allocation.shares import floors_of
 
 
-@dataclass(frozen=True)
 class Bound:
     """The least sum over layers of the layer's measured error times the gain of the layers after it."""
 

@@ -67,7 +67,7 @@ def least_error(curves: Mapping[str, Curve], total: int, floors: Mapping[str, in
 
     floors: what each layer has at least; 0 by default.
     """
-    kept = dict.fromkeys(curves, 0) if floors is None else dict(floors)
+    kept = dict(floors or dict.fromkeys(curves, 0))
     least, most = sum(kept.values()), sum(curve.size for curve in curves.values())
     if not least <= total <= most:
         raise ConfigError(f"a budget must be between {least} and {most} weights, got {total}")

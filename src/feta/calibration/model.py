@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -85,16 +85,23 @@ def outputs_of(result: Any) -> Tensor:
 
 
 @contextmanager
+def restoring(modules: Iterable[nn.Module], *names: str) -> Iterator[None]:
+    """Attributes of modules as they were, whatever happens inside."""
+    before = [(module, name, getattr(module, name)) for module in modules for name in names]
+    try:
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
+
+
+@contextmanager
 def evaluating(*models: nn.Module) -> Iterator[None]:
     """Models in eval mode inside, each module's own mode restored after."""
-    modes = [(module, module.training) for model in models for module in model.modules()]
-    try:
+    with restoring([module for model in models for module in model.modules()], "training"):
         for model in models:
             model.eval()
         yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 @contextmanager
@@ -103,11 +110,8 @@ def differentiable(model: nn.Module) -> Iterator[None]:
 
     They are put into training mode without their dropout, which leaves the function the same.
     """
-    recurrent = [(m, m.training, m.dropout) for m in model.modules() if isinstance(m, nn.RNNBase)]
-    try:
-        for module, _, _ in recurrent:
+    recurrent = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
+    with restoring(recurrent, "training", "dropout"):
+        for module in recurrent:
             module.training, module.dropout = True, 0.0
         yield
-    finally:
-        for module, training, dropout in recurrent:
-            module.training, module.dropout = training, dropout

@@ -48,16 +48,9 @@ class LayerJob:
         view = self.view
         stream = None if source is None else LayerStream(source, view, self.activation, group)
         weights = None if self.importance is None else self.importance.chunk(view.groups)[group]
+        W, bias = view.matrix(group), view.bias(group)
         return LayerProblem(
-            view.matrix(group),
-            view.bias(group),
-            stream,
-            self.activation,
-            self.cascaded,
-            view.name,
-            trace,
-            weights,
-            own_outputs=not self.cascaded,
+            W, bias, stream, self.activation, self.cascaded, view.name, trace, weights, own_outputs=not self.cascaded
         )
 
     def prune(self, pruner: Pruner, target: Sparsity, cache: Cache, tell: Callable[..., None]) -> LayerReport:

@@ -76,7 +76,8 @@ def targets(
         for pattern, share in sparsity.items():
             check_share(share, f"sparsity['{pattern}']")
         names = matching(chosen, list(sparsity), "sparsity")
-        return {name: Sparsity(sparsity[first_match(name, sparsity) or ""]) for name in names}
+        matched = ((name, first_match(name, sparsity)) for name in names)
+        return {name: Sparsity(sparsity[pattern]) for name, pattern in matched if pattern is not None}
     share = check_share(sparsity)
     weights = {name: LayerView(model.get_submodule(name), name).weight for name in chosen}
     kept = allocation.allocate(Budget(weights, share, probe))

@@ -45,7 +45,7 @@ class Settings:
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ConfigError(f"Settings.{name} must be a whole number >= 1, got {value!r}")
         given = self.activation
-        for name in given.values() if isinstance(given, Mapping) else [given or Activation.RELU]:
+        for name in given.values() if isinstance(given, Mapping) else [] if given is None else [given]:
             parse_activation(name)
 
 
