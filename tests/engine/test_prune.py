@@ -10,6 +10,7 @@ import tempfile
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -103,12 +104,8 @@ def test_counts_are_exact_and_masks_match(percent):
         assert layer.shape == tuple(weight.shape)
     kept = sum(layer.nonzeros for layer in result.report.layers)
     assert result.report.sparsity == pytest.approx(1 - kept / (48 + 56))
-
-
-def test_only_the_chosen_weights_change():
-    model, result = mlp(), thresholded(mlp(), X, 0.5)
-    for name, tensor in result.model.state_dict().items():
-        assert torch.equal(tensor, model.state_dict()[name]) == (name not in ("fc1.weight", "fc2.weight"))
+    others = {name: tensor for name, tensor in result.model.state_dict().items() if name[:-7] not in result.masks}
+    assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in others.items())
 
 
 @pytest.mark.parametrize("method", ["threshold", spy(), spy("many")], ids=["threshold", "few", "many"])
@@ -125,16 +122,8 @@ def test_the_callers_model_is_untouched(method):
     assert [p.requires_grad for p in result.model.parameters()] == [p.requires_grad for p in model.parameters()]
     assert all(p.is_leaf and p.grad is None for p in result.model.parameters())
     assert seen
-
-
-def test_the_callers_model_is_untouched_when_the_method_fails():
-    def fail(problem, target):
-        raise RuntimeError("out of luck")
-
-    model = mlp()
-    before = state(model)
     with pytest.raises(RuntimeError, match="out of luck"):
-        feta.prune(model, X, 0.5, spy(act=fail))
+        feta.prune(model, X, 0.5, spy(act=Mock(side_effect=RuntimeError("out of luck"))))
     assert state(model) == before
 
 
@@ -271,9 +260,8 @@ def test_callback_order():
 
 def test_status_message_and_stats_reach_the_report():
     def damped(problem, target):
-        return LayerSolution(
-            largest(problem.W, target.nonzeros), problem.bias, Status.DAMPED, "was singular", {"n": 3}
-        )
+        U = largest(problem.W, target.nonzeros)
+        return LayerSolution(U, problem.bias, Status.DAMPED, "was singular", {"n": 3})
 
     (first, _) = feta.prune(mlp(), X, 0.5, spy(act=damped)).report.layers
     assert (first.status, first.message, first.stats) == ("damped", "was singular", {"n": 3})
@@ -507,19 +495,11 @@ def test_nan_weights_are_named_once():
 @pytest.mark.parametrize("name", ["fc1", "a", "step"])
 @pytest.mark.parametrize("kind", [ConfigError, DataError, ModelError, feta.FileError])
 def test_errors_of_a_method_get_the_layers_name_once(name, kind):
-    def fail(problem, target):
-        raise kind("a step must be > 0, got -1")
-
     model = nn.Sequential(OrderedDict([(name, nn.Linear(6, 5)), ("relu", nn.ReLU()), ("out", nn.Linear(5, 2))]))
-    with pytest.raises(kind) as caught:
-        feta.prune(model, X, 0.5, spy(act=fail))
-    assert str(caught.value) == f"layer '{name}': a step must be > 0, got -1"
-
-    def named(problem, target):
-        raise kind(f"{name}: H must be whole")
-
-    with pytest.raises(kind, match=f"^{name}: H must be whole$"):
-        feta.prune(model, X, 0.5, spy(act=named))
+    for said, heard in (("step must be > 0", f"layer '{name}': step must be > 0"), (f"{name}: no", f"{name}: no")):
+        with pytest.raises(kind) as caught:
+            feta.prune(model, X, 0.5, spy(act=Mock(side_effect=kind(said))))
+        assert str(caught.value) == heard
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
