@@ -11,10 +11,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from feta_lab.bench_report import method_order, sparsity_charts
 from feta_lab.experiments.bench import table
-from feta_lab.plots import save_figure
+from feta_lab.page import Figure
+from feta_lab.page.sections.bench import sparsity_charts
 from feta_lab.records import latest, read
+from feta_lab.summaries import method_order
 
 SHARES = (0.9, 0.95, 0.98)
 METHODS = ("threshold", "lobs", "sparsegpt", "alps", "feta")
@@ -60,9 +61,11 @@ def main() -> None:
     rows = table(cells)
     text = markdown(rows, given.compensate)
     if given.picture is not None:
-        chosen = [row for row in rows if row["net"] in PANELS and row["method"] in METHODS]
+        mine = [row for row in rows if row["compensate"] == given.compensate]
+        chosen = [row for row in mine if row["net"] in PANELS and row["method"] in METHODS]
         chosen.sort(key=lambda row: PANELS.index(row["net"]))
-        save_figure(sparsity_charts(chosen, given.compensate), given.picture, ("png",), 3, method_order(cells))
+        charts = sparsity_charts(chosen)
+        Figure(given.picture.name, charts, order=method_order(cells)).save(given.picture.parent)
     if given.check is not None and text not in given.check.read_text():
         sys.exit(f"{given.check} must hold the table of {given.records}; run this without --check")
     print(text)

@@ -5,50 +5,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from feta_lab import page
+from feta.cli.certify import at_least, at_most, share, verdict
+from feta_lab.page import Block, Facts, Figure, LineChart, Point, Section, Table, Text, render
 
+Found = Mapping[str, Any]
 NORMS = {"l2": "Euclidean (L2)", "linf": "largest change of a pixel (L∞)"}
 CURVE = 60  # points of a curve
 
 
-def certificate_page(found: Mapping[str, Any]) -> str:
+def certificate_page(found: Found) -> str:
+    """The HTML page of a certificate; `found` is the object of `feta.cli.certify.certify_subjects`."""
     pruning = found["pruning"] or {}
     how = "compared"  # a network of other origin does not say what was done to it
     if {"method", "sparsity"} <= pruning.keys():
         how = f"pruned by {pruning['method']} to {100 * pruning['sparsity']:.4g} % zeros"
-    blocks: list[page.Block] = [
-        page.Facts(tuple(_headlines(found))),
-        page.Section("Inputs nobody has tried", (_agreement_table(found), _agreement_text(found))),
-        page.Section("Around each sample", (_radius_text(found), page.Panels(_charts(found)), _radius_table(found))),
-        page.Text("What is covered, and what is not", _coverage(found)),
+    caption = "At 1, inside the certified ball, the attack must change no sample."
+    figure = Figure("certificate", _charts(found), caption, order=("local", "global"))
+    blocks: list[Block] = [
+        Facts(tuple(_headlines(found))),
+        Section("Inputs nobody has tried", (Text(*_agreement(found)),)),
+        Section("Around each sample", (Text(*_radii(found)), figure, _radius_table(found))),
+        Section("What is covered, and what is not", (Text(*_coverage(found)),)),
     ]
     subtitle = f"{found['network']} on {found['data']}, {how}, against the original"
-    return page.render("feta certificate", subtitle, blocks, found["environment"], ("local", "global"))
+    return render("feta certificate", subtitle, blocks, found["environment"])
 
 
-def verdict(form: Mapping[str, Any]) -> str:
-    """One line on a form."""
-    if form["vacuous"]:
-        return "vacuous: no sample is certified at any of the radii asked for"
-    grey = form["one_grey_level"] / form["samples"]
-    return f"median radius {form['median_radius']:.3g}; {100 * grey:.0f} % of the samples have a grey level or more"
-
-
-def _headlines(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _headlines(found: Found) -> list[tuple[str, str]]:
     sure = f"with {100 * found['confidence']:g} % confidence"
-    items = [
-        (
-            f"of all inputs, at least, get the same class from both, {sure}",
-            f"{at_least(100 * found['agreement_lower_bound'])} %",
-        )
-    ]
+    agreed = f"{at_least(100 * found['agreement_lower_bound'])} %"
+    items = [(f"of all inputs, at least, get the same class from both, {sure}", agreed)]
     if found["accuracy_lost_upper_bound"] is not None:
-        items.append(
-            (
-                f"points of accuracy lost at most, {sure}",
-                f"{at_most(100 * found['accuracy_lost_upper_bound'])}",
-            )
-        )
+        lost = at_most(100 * found["accuracy_lost_upper_bound"])
+        items.append((f"points of accuracy lost at most, {sure}", lost))
     best = found["forms"].get("local") or next(iter(found["forms"].values()))
     items.append(("median certified radius, in grey levels of 255", f"{best['median_grey_levels']:.3g}"))
     attacked = [form["certified_but_changed"] for form in found["forms"].values()]
@@ -57,124 +46,80 @@ def _headlines(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     return items
 
 
-def _agreement_table(found: Mapping[str, Any]) -> page.Table:
+def _agreement(found: Found) -> list[str]:
     n = found["samples"]
-    rows: list[tuple[page.Cell, ...]] = [
-        (
-            "same class from both networks",
-            f"{100 * found['agree'] / n:.2f} %",
-            f"at least {at_least(100 * found['agreement_lower_bound'])} %",
-        )
-    ]
-    if found["accuracy_lost"] is not None:
-        rows.append(
-            (
-                "accuracy lost (points)",
-                f"{100 * found['accuracy_lost']:.2f}",
-                f"at most {at_most(100 * found['accuracy_lost_upper_bound'])}",
-            )
-        )
-    title = f"{n:,} held-out samples"
-    return page.Table(
-        title, ("", "on the samples", f"on all inputs, {100 * found['confidence']:g} % sure"), tuple(rows)
-    )
-
-
-def _agreement_text(found: Mapping[str, Any]) -> page.Text:
     said = [
-        "The samples are the test half of the data set: feta used no row of it to train, to calibrate, or to choose "
-        "an epoch. Who chose among pruned networks by their accuracy on it must certify on other data. The limits "
-        "are exact binomial ones (Clopper–Pearson), one-sided; each line holds with the "
-        "confidence given, by itself. They speak of inputs that come as the samples came."
+        f"Both networks give the same class on {100 * found['agree'] / n:.2f} % of {n:,} held-out samples. These "
+        "are the test half of the data set: feta used no row of it to train, to calibrate, or to choose an epoch. "
+        "Whoever chose among pruned networks by their accuracy on it must certify on other data. The limits are "
+        "exact binomial ones (Clopper–Pearson), one-sided; each holds with the confidence given, by itself. They "
+        "speak of inputs that come as the samples came."
     ]
     if found["accuracy_lost"] is not None:
         said.append(
-            f"Only the original was right on {found['only_dense_right']:,} samples, only the pruned network on "
-            f"{found['only_pruned_right']:,}. The accuracy lost is the difference of these two shares; it is "
-            "bounded by the upper limit of the first minus the lower limit of the second, each at half the risk."
+            f"The accuracy lost on the samples is {100 * found['accuracy_lost']:.2f} points: only the original was "
+            f"right on {found['only_dense_right']:,} samples, only the pruned network on "
+            f"{found['only_pruned_right']:,}. The loss is the difference of these two shares; it is bounded by the "
+            "upper limit of the first minus the lower limit of the second, each at half the risk."
         )
-    return page.Text(None, tuple(said))
+    return said
 
 
-def _radius_text(found: Mapping[str, Any]) -> page.Text:
+def _radii(found: Found) -> list[str]:
     per_unit = found["grey_levels_per_unit"]
-    lines = [
+    return [
         "Within its radius, a sample's class is the same for every input, from both networks: proven, not sampled. "
         f"Distances are {NORMS[found['norm']]}, in the networks' normalised inputs; 1 there is {per_unit:.1f} grey "
         "levels of 255. A sample on which the networks disagree has radius 0 and is counted.",
         "global: margins divided by Lipschitz constants, which hold everywhere. local: bounds propagated layer by "
         "layer that hold in the ball alone (linear relaxation).",
+        *(f"{name}: {verdict(form)}." for name, form in found["forms"].items()),
     ]
-    lines += [f"{name}: {verdict(form)}." for name, form in found["forms"].items()]
-    return page.Text(None, tuple(lines))
 
 
-def _charts(found: Mapping[str, Any]) -> tuple[page.LineChart, ...]:
-    norm = "L2" if found["norm"] == "l2" else "L∞"
-    charts = [
-        page.LineChart(
-            "Samples certified",
-            f"radius ({norm}, normalised inputs)",
-            "share of samples",
-            tuple(_curve(name, form) for name, form in found["forms"].items()),
-            log_x=True,
-            y_percent=True,
-            caption=f"{next(iter(found['forms'].values()))['samples']} samples",
-        )
-    ]
-    attacked = [(n, f) for n, f in found["forms"].items() if f["changed_beyond"] and f["certified_any"]]
+def _charts(found: Found) -> tuple[LineChart, ...]:
+    forms = found["forms"]
+    x_label = f"radius ({'L2' if found['norm'] == 'l2' else 'L∞'}, normalised inputs)"
+    title = f"Samples certified, of {next(iter(forms.values()))['samples']}"
+    curves = {name: _curve(form) for name, form in forms.items()}
+    charts = [LineChart(title, x_label, "share of samples (%)", curves, log_x=True)]
+    attacked = {n: _beyond(form) for n, form in forms.items() if form["changed_beyond"] and form["certified_any"]}
     if attacked:
-        charts.append(
-            page.LineChart(
-                "Samples the attack changes",
-                "times the certified radius",
-                "share of certified samples",
-                tuple(page.Series(name, tuple(_beyond(form))) for name, form in attacked),
-                log_x=True,
-                y_percent=True,
-                caption="at 1, inside the certified ball, it must find none",
-            )
-        )
+        title, y_label = "Samples the attack changes", "share of certified samples (%)"
+        charts.append(LineChart(title, "times the certified radius", y_label, attacked, log_x=True))
     return tuple(charts)
 
 
-def _curve(name: str, form: Mapping[str, Any]) -> page.Series:
+def _curve(form: Found) -> list[Point]:
     """The share of samples with at least a radius, over the range of radii found."""
     radii = sorted(radius for radius in form["radius"] if radius > 0)
     if not radii:
-        return page.Series(name, ())
+        return []
     low, high = radii[0] / 1.5, radii[-1] * 1.05
     grid = [low * (high / low) ** (step / (CURVE - 1)) for step in range(CURVE)]
-    shares = [sum(radius >= at for radius in radii) / form["samples"] for at in grid]
-    return page.Series(name, tuple(page.Point(at, share) for at, share in zip(grid, shares, strict=True)))
+    return [Point(at, 100 * sum(radius >= at for radius in radii) / form["samples"]) for at in grid]
 
 
-def _beyond(form: Mapping[str, Any]) -> list[page.Point]:
+def _beyond(form: Found) -> list[Point]:
     tried = [(1.0, form["certified_but_changed"])]
     tried += [(row["times"], row["samples"]) for row in form["changed_beyond"]]
-    return [page.Point(times, count / form["certified_any"]) for times, count in tried]
+    return [Point(times, 100 * count / form["certified_any"]) for times, count in tried]
 
 
-def _radius_table(found: Mapping[str, Any]) -> page.Table:
+def _radius_table(found: Found) -> Table:
     forms = found["forms"]
-    rows: list[tuple[page.Cell, ...]] = [
+    rows = [
         (f"{cells[0]['radius']:g}", f"{cells[0]['grey_levels']:.3g}", *map(share, cells))
         for cells in zip(*(form["certified"] for form in forms.values()), strict=True)
     ]
     changed = [form["certified_but_changed"] for form in forms.values()]
-    tried = ["not attacked" if count is None else str(count) for count in changed]
-    rows.append(("changed by the attack", "", *tried))
+    tried = ("not attacked" if count is None else str(count) for count in changed)
     title = "Share of samples certified, and certified samples whose class the attack changed"
     columns = ("radius", "in grey levels", *forms)
-    return page.Table(title, columns, tuple(rows), tuple("right" for _ in columns))
+    return Table(title, columns, (*rows, ("changed by the attack", "", *tried)))
 
 
-def share(row: Mapping[str, Any]) -> str:
-    """The share certified at a radius, or plainly that there is none."""
-    return f"{100 * row['share']:.1f} %" if row["samples"] else "vacuous"
-
-
-def _coverage(found: Mapping[str, Any]) -> tuple[str, ...]:
+def _coverage(found: Found) -> list[str]:
     lines = [
         "Rounding is covered: the bounds hold for the networks as run in float32 by sums of products in any order, "
         "and for the float64 arithmetic of the certificate itself. TF32 and Winograd or FFT convolutions are not.",
@@ -195,14 +140,4 @@ def _coverage(found: Mapping[str, Any]) -> tuple[str, ...]:
             f"{attack['steps']} gradient steps on each network, every point on the way looked at. It tests the "
             "certificate; the proof does not rest on it."
         )
-    return tuple(lines)
-
-
-def at_least(percent: float) -> str:
-    """Two decimals, never more than the value: a lower bound must not be rounded up."""
-    return f"{int(percent * 100) / 100:.2f}"
-
-
-def at_most(percent: float) -> str:
-    """Two decimals, never less than the value."""
-    return f"{-(-percent * 100 // 1) / 100:.2f}"
+    return lines

@@ -26,7 +26,6 @@ from typing import Any, TypeVar
 
 import torch
 
-from feta import __version__
 from feta.errors import FileError
 
 try:
@@ -124,17 +123,24 @@ def environment() -> dict[str, str]:
     """Versions and machine, without its name or paths."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     return {
-        "feta": __version__,
+        "feta": _version("feta-prune"),
         "commit": _commit(),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "numpy": metadata.version("numpy"),
+        "numpy": _version("numpy"),
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
         "cores": str(os.cpu_count()),
         "threads": str(torch.get_num_threads()),
         "gpu": device,
     }
+
+
+def _version(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "source"
 
 
 def _commit() -> str:

@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 NETS = {
-    "dense-mnist": 98.2,
-    "dense-fashion": 88.3,
-    "dense-cifar": 50.2,
-    "conv-mnist": 99.4,
-    "conv-fashion": 92.6,
-    "conv-cifar": 77.8,
-}
+    "dense-mnist": 98.2, "dense-fashion": 88.3, "dense-cifar": 50.2,
+    "conv-mnist": 99.4, "conv-fashion": 92.6, "conv-cifar": 77.8,
+}  # fmt: skip
 # Share of the dense accuracy kept in a dense network, seconds to prune.
 METHODS = {
-    "threshold": (0.75, 0.002),
-    "net-trim": (0.82, 160.0),
-    "lobs": (0.70, 1.1),
-    "corenet": (0.45, 0.6),
-    "feta": (0.96, 2.1),
-    "alps": (0.95, 1.0),
-    "exact-obs": (0.93, 40.0),
-    "sparsegpt": (0.78, 0.7),
+    "threshold": (0.75, 0.002), "net-trim": (0.82, 160.0), "lobs": (0.70, 1.1), "corenet": (0.45, 0.6),
+    "feta": (0.96, 2.1), "alps": (0.95, 1.0), "exact-obs": (0.93, 40.0), "sparsegpt": (0.78, 0.7),
     "wanda": (0.77, 0.3),
-}
+}  # fmt: skip
 MACHINE = {
     "feta": "0.1.0",
     "commit": "unknown",
@@ -67,48 +58,36 @@ def pruned(kind: str, net: str, method: str, seed: int, dice: random.Random) -> 
     )
 
 
-def table1(dice: random.Random) -> list[dict[str, Any]]:
-    records: list[dict[str, Any]] = []
+def cells(kind: str, dice: random.Random) -> Iterator[dict[str, Any]]:
+    """Every network, seed and method."""
     for net in NETS:
         for seed in range(3):
             for method in METHODS:
-                if (net, method) == ("conv-cifar", "exact-obs"):
-                    failed = {
-                        "accuracy": None,
-                        "prune_seconds": None,
-                        "reason": "stopped after 600 s",
-                        "failure": "budget",
-                    }
-                    records.append(pruned("table1", net, method, seed, dice) | failed)
-                    continue
-                cell = pruned("table1", net, method, seed, dice)
-                lost = cell["dense_accuracy"] - cell["accuracy"]
-                epochs = round(lost / 3, 2)
-                records.append(
-                    cell
-                    | {
-                        "retrain_seconds": 4 * epochs + 0.1,
-                        "retrained_accuracy": cell["dense_accuracy"] - dice.uniform(0, 0.3),
-                        "recovered": (net, method) != ("dense-cifar", "corenet"),
-                        "epochs": epochs,
-                    }
-                )
+                yield pruned(kind, net, method, seed, dice)
+
+
+def table1(dice: random.Random) -> list[dict[str, Any]]:
+    records = []
+    for cell in cells("table1", dice):
+        if (cell["net"], cell["method"]) == ("conv-cifar", "exact-obs"):
+            why = {"reason": "stopped after 600 s", "failure": "budget"}
+            records.append(cell | {"accuracy": None, "prune_seconds": None} | why)
+            continue
+        epochs = round((cell["dense_accuracy"] - cell["accuracy"]) / 3, 2)
+        retrained = {"retrain_seconds": 4 * epochs + 0.1, "epochs": epochs}
+        retrained["retrained_accuracy"] = cell["dense_accuracy"] - dice.uniform(0, 0.3)
+        back = (cell["net"], cell["method"]) != ("dense-cifar", "corenet")
+        records.append(cell | retrained | {"recovered": back})
     return records
 
 
 def fig2(dice: random.Random) -> list[dict[str, Any]]:
     records = []
-    for net in NETS:
-        for seed in range(3):
-            for method in METHODS:
-                if (net, method) == ("conv-cifar", "exact-obs"):
-                    continue
-                cell = pruned("fig2", net, method, seed, dice) | {"refine": False, "refine_seconds": 0.0}
-                better = cell["dense_accuracy"] - 0.4 * (cell["dense_accuracy"] - cell["accuracy"])
-                records += [
-                    cell,
-                    cell | {"refine": True, "refine_seconds": 6.0, "accuracy": better, "relative_error": None},
-                ]
+    for cell in cells("fig2", dice):
+        if (cell["net"], cell["method"]) != ("conv-cifar", "exact-obs"):
+            better = cell["dense_accuracy"] - 0.4 * (cell["dense_accuracy"] - cell["accuracy"])
+            refined = {"refine": True, "refine_seconds": 6.0, "accuracy": better, "relative_error": None}
+            records += [cell | {"refine": False, "refine_seconds": 0.0}, cell | refined]
     return records
 
 

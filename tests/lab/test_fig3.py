@@ -17,9 +17,9 @@ from feta_lab.experiments import EXPERIMENTS, fig3c, subject
 from feta_lab.experiments import run as run_experiment
 from feta_lab.experiments.dimensions import dimension_of, layer_inputs
 from feta_lab.experiments.fig3c import Fig3c
+from feta_lab.experiments.projection import fit_basis
 from feta_lab.experiments.zoo import network_path, trained
 from feta_lab.judge import accuracy
-from feta_lab.projection import fit_basis
 from feta_lab.records import read
 
 TINY = networks.Preset("tiny", "2C3-MP4-3C3-MP2-6FC-10SM", "mnist-mini")

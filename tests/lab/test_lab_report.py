@@ -5,18 +5,15 @@ from __future__ import annotations
 import csv
 import json
 import re
-import sys
 from pathlib import Path
 
 import handmade
 import pytest
 
-from feta.errors import ConfigError, FileError
+from feta.errors import FileError
 from feta_lab import report
 from feta_lab.durations import duration
-from feta_lab.page import Fold, Shown, Table, Text, Verdict, Verdicts, render
-from feta_lab.report.environments import machines
-from feta_lab.report.files import comma_separated, latex, markdown
+from feta_lab.page.sections.table1 import machines
 from feta_lab.results import gather, unretrained
 
 
@@ -27,13 +24,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def made(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> report.Report:
-    pytest.importorskip("matplotlib")
     return report.build(folder, tmp_path_factory.mktemp("site"))
 
 
 def bench_record(**fields: object) -> dict[str, object]:
     cell = {
-        "kind": "bench",
         "method": "feta",
         "seed": 0,
         "sparsity": 0.9,
@@ -56,13 +51,6 @@ def test_only_the_last_record_of_a_cell_counts(tmp_path: Path) -> None:
     assert [(r["seed"], r["accuracy"]) for r in source.records] == [(0, 90.0), (1, 95.0)]
 
 
-def test_an_experiment_s_own_folder_and_one_with_a_suffix(tmp_path: Path) -> None:
-    handmade.write(tmp_path / "fig2-gpu" / "records.jsonl", handmade.fig2(handmade.random.Random(0)))
-    handmade.write(tmp_path / "other" / "records.jsonl", [{"kind": "demo"}])  # not an experiment: passed by
-    assert [(s.name, s.kind) for s in gather(tmp_path).sources] == [("fig2-gpu", "fig2")]
-    assert [(s.name, s.kind) for s in gather(tmp_path / "fig2-gpu").sources] == [("fig2-gpu", "fig2")]
-
-
 def test_one_source_per_network(tmp_path: Path) -> None:
     """Figure 2 before benchmarks, then the benchmark with most of what is wanted; compensated cells never."""
     few = [bench_record(device="cpu"), bench_record(device="cpu", method="lobs", compensate=True)]
@@ -73,14 +61,14 @@ def test_one_source_per_network(tmp_path: Path) -> None:
     assert (names, sorted(r["method"] for r in records)) == ("many", ["alps", "feta"])
     records, names = unretrained(gather(tmp_path), ("feta", "lobs"), timed=True)
     assert (names, [(r["method"], r["prune_seconds"]) for r in records]) == ("few", [("feta", 2.0)])
-    figure = [bench_record(kind="fig2", refine=on, prune_seconds=1.0) for on in (False, True)]
+    figure = [bench_record(refine=False, prune_seconds=1.0), bench_record(refine=True, prune_seconds=1.0)]
     handmade.write(tmp_path / "fig2" / "records.jsonl", figure)
     records, names = unretrained(gather(tmp_path))
     assert (names, [r["refine"] for r in records]) == ("fig2", [False])
 
 
 def fig2_cells(**fields: object) -> list[dict[str, object]]:
-    cell = {"kind": "fig2", "prune_seconds": 1.0, "refine": False, "passes": None, "samples": None}
+    cell = {"prune_seconds": 1.0, "refine": False, "passes": None, "samples": None}
     return [bench_record(seed=seed, **{**cell, **fields}) for seed in range(3)]
 
 
@@ -105,13 +93,6 @@ def test_a_cell_in_several_folders_counts_once(tmp_path: Path) -> None:
     assert ">Passed over</h2>" in text
     assert "the same cells are in fig2-b" in text
     assert made.passed_over == found.passed_over
-
-
-def test_other_devices_are_other_cells(tmp_path: Path) -> None:
-    handmade.write(tmp_path / "fig2" / "records.jsonl", fig2_cells(device="cpu"))
-    handmade.write(tmp_path / "fig2-gpu" / "records.jsonl", fig2_cells(device="cuda"))
-    found = gather(tmp_path)
-    assert ([len(source.records) for source in found.sources], found.passed_over) == ([3, 3], ())
 
 
 def test_cells_of_other_settings_are_not_averaged_with_the_rest(tmp_path: Path) -> None:
@@ -139,11 +120,14 @@ def test_of_two_settings_that_as_many_cells_have_the_last_written_counts(tmp_pat
     assert len(source.records) == len(again)
 
 
-def test_a_benchmark_of_two_devices_is_a_row_for_each(tmp_path: Path) -> None:
+def test_other_devices_are_other_cells(tmp_path: Path) -> None:
+    handmade.write(tmp_path / "fig2" / "records.jsonl", fig2_cells(device="cpu"))
+    handmade.write(tmp_path / "fig2-gpu" / "records.jsonl", fig2_cells(device="cuda"))
     cells = [bench_record(device="cpu", accuracy=90.0), bench_record(device="cuda", accuracy=80.0)]
     handmade.write(tmp_path / "mine" / "records.jsonl", cells)
-    text = report.build(tmp_path).page.read_text(encoding="utf-8")
-    section = text.partition('id="benchmark-mine"')[2]
+    made = report.build(tmp_path)
+    assert (made.sources, made.passed_over) == ({"fig2": 3, "fig2-gpu": 3, "mine": 2}, ())
+    section = made.page.read_text(encoding="utf-8").partition('id="benchmark-mine"')[2]
     assert "dense-mnist (mnist, cpu)" in section
     assert "dense-mnist (mnist, cuda)" in section
 
@@ -153,21 +137,18 @@ def test_records_tell_their_kind_in_a_folder_of_any_name(tmp_path: Path) -> None
     table1 = [{**cell, "max_epochs": 30, "tolerance": 0.1} for cell in handmade.table1(dice)]
     handmade.write(tmp_path / "b1" / "records.jsonl", [*table1, *handmade.fig2(dice)])  # one --out for both
     handmade.write(tmp_path / "layers" / "records.jsonl", handmade.layer_cells("conv-mnist", 4, dice))
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "records.jsonl").write_text('{"net": "dense-mnist", "refine": true}\n')
     handmade.write(tmp_path / "fig3b" / "records.jsonl", handmade.layer_cells("conv-cifar", 8, dice))
     handmade.write(tmp_path / "components" / "records.jsonl", handmade.k_cells(dice))
-    found = gather(tmp_path)
-    kinds = [(source.name, source.kind) for source in found.sources]
+    handmade.write(tmp_path / "other" / "records.jsonl", [{"kind": "demo"}])  # not an experiment: passed by
+    assert [(s.name, s.kind) for s in gather(tmp_path / "fig3b").sources] == [("fig3b", "fig3b")]
+    kinds = [(source.name, source.kind) for source in gather(tmp_path).sources]
     assert kinds == [
         ("b1", "table1"), ("b1", "fig2"), ("components", "fig3c"), ("fig3b", "fig3b"), ("layers", "fig3a"),
     ]  # fmt: skip
-    assert report.build(tmp_path).sources["b1"] == 162 + 318
-    (old,) = found.passed_over  # a record without a kind is not guessed at
-    assert (old.folder, old.records) == ("old", 1)
+    assert [len(source.records) for source in gather(tmp_path).sources][:2] == [162, 318]
 
 
-TABLE1 = {**handmade.table1(handmade.random.Random(0))[0], "key": {"net": "dense-mnist"}}
+TABLE1 = handmade.table1(handmade.random.Random(0))[0]
 WITHOUT = {name: value for name, value in TABLE1.items() if name != "retrained_accuracy"}
 
 
@@ -182,7 +163,7 @@ WITHOUT = {name: value for name, value in TABLE1.items() if name != "retrained_a
         (json.dumps(TABLE1 | {"sparsity": None}), "sparsity must be a finite number, got None"),
         (json.dumps(TABLE1 | {"seed": 0.5}), "seed must be a whole number, got 0.5"),
         (json.dumps(TABLE1 | {"net": 7}), "net must be a text, got 7"),
-        (json.dumps(TABLE1 | {"key": 7}), "key must be an object, got 7"),
+        (json.dumps(TABLE1 | {"samples": {}}), "samples must be a single value, got {}"),
         (json.dumps(TABLE1 | {"relative_error": ["x"]}), "relative_error must be finite numbers"),
         (json.dumps(TABLE1 | {"environment": "here"}), "environment must be an object"),
         (json.dumps(TABLE1 | {"refine": 1}), "refine must be true or false, got 1"),
@@ -196,19 +177,15 @@ def test_a_broken_record_is_named(tmp_path: Path, line: str, message: str) -> No
     with path.open("a") as file:
         file.write(line + "\n")
     with pytest.raises(FileError, match=f"{path}, line 2: {message}"):
-        report.build(tmp_path)
-
-
-def test_a_failed_cell_needs_no_results(tmp_path: Path) -> None:
-    handmade.write(tmp_path / "table1" / "records.jsonl", [TABLE1, WITHOUT | {"accuracy": None, "key": {}}])
-    assert report.build(tmp_path).sources == {"table1": 2}
+        gather(tmp_path)
 
 
 def test_a_file_of_somebody_else_is_passed_over_and_named(tmp_path: Path) -> None:
-    handmade.write(tmp_path / "table1" / "records.jsonl", [TABLE1])
+    failed = WITHOUT | {"accuracy": None, "seed": 1}  # needs no results
+    handmade.write(tmp_path / "table1" / "records.jsonl", [TABLE1, failed])
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "records.jsonl").write_text("once upon a time\n")
-    (one,) = report.build(tmp_path).passed_over
+    (one,) = gather(tmp_path).passed_over
     assert (one.folder, one.records) == ("notes", 0)
     assert f"{tmp_path / 'notes' / 'records.jsonl'}, line 1: must be a JSON object" in str(one)
     with pytest.raises(FileError, match="line 1: must be a JSON object"):
@@ -217,15 +194,15 @@ def test_a_file_of_somebody_else_is_passed_over_and_named(tmp_path: Path) -> Non
 
 def test_folders_without_records_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"must be a folder, got .*nowhere; make one with 'feta reproduce'"):
-        report.build(tmp_path / "nowhere")
+        gather(tmp_path / "nowhere")
     with pytest.raises(FileError, match="must hold records"):
-        report.build(tmp_path)
+        gather(tmp_path)
     handmade.write(tmp_path / "fig2" / "records.jsonl", [{"net": "a", "accuracy": 1.0}])
     with pytest.raises(
         FileError,
         match="line 1: must have method, seed, sparsity, refine, dense_accuracy, prune_seconds to be a record",
     ):
-        report.build(tmp_path)
+        gather(tmp_path)
 
 
 # Writing
@@ -233,140 +210,74 @@ def test_folders_without_records_are_refused(tmp_path: Path) -> None:
 
 def test_what_is_written(made: report.Report) -> None:
     names = {path.name for path in (*made.figures, *made.tables)}
-    assert {f"{name}.{kind}" for name in ("fig2", "fig3ab", "fig3c") for kind in ("png", "svg")} <= names
-    assert {f"{name}.{kind}" for name in ("claims", "table1", "fig2") for kind in ("md", "csv", "tex")} <= names
+    figures, tables = (
+        ("fig2", "fig3ab", "fig3-depth", "fig3c"),
+        ("claims", "table1", "fig2", "fig3ab", "fig3c"),
+    )
+    assert {f"{name}.{kind}" for name in figures for kind in ("png", "svg")} <= names
+    assert {f"{name}.{kind}" for name in tables for kind in ("md", "csv", "tex")} <= names
     assert all(path.stat().st_size > 100 for path in (*made.figures, *made.tables))
     assert made.sources == {"fig2": 318, "fig3a": 56, "fig3b": 112, "fig3c": 490, "table1": 162}
 
 
 def test_the_page_says_everything(made: report.Report) -> None:
     text = made.page.read_text(encoding="utf-8")
-    for heading in (
-        "Claims",
-        "Table 1",
-        "Figure 2",
-        "Loss against sparsity",
-        "Figure 3 a and b",
-        "Environments",
-    ):
+    headings = ("Claims", "Table 1", "Figure 2", "Loss against sparsity", "Figure 3 a and b", "Figure 3 c")
+    for heading in (*headings, "Environments"):
         assert f">{heading}</h2>" in text
     for finding in made.findings:
         assert finding.claim.replace("'", "&#39;") in text
     assert "stopped after 600 s" in text  # a failed cell, with its reason
     assert "&gt; " in text  # a time that did not bring the accuracy back
-    assert not re.search(r'(src|href)="(?!#|data:)', text)
+    assert text.count("<figure>") == len(made.figures) / 2
 
 
-def test_ids_are_unique_and_links_lead_to_them(tmp_path: Path) -> None:
-    for name in ("cpu", "gpu", "mine"):
-        cells = [bench_record(method=method, compensate=on) for method in ("feta", "alps") for on in (False, True)]
-        handmade.write(tmp_path / name / "records.jsonl", cells)
-    text = report.build(tmp_path).page.read_text(encoding="utf-8")
-    ids = re.findall(r' id="([^"]*)"', text)
-    assert len(ids) == len(set(ids))
-    assert {"without-compensation", "without-compensation-2", "without-compensation-3"} <= set(ids)
-    assert set(re.findall(r'<a href="#([^"]*)"', text)) <= set(ids)
+def test_the_page_is_a_function_of_the_records(made: report.Report, folder: Path, tmp_path: Path) -> None:
+    again = report.build(folder, tmp_path / "again.html")
+    assert again.page.read_bytes() == made.page.read_bytes()
+    assert [path.read_bytes() for path in again.figures] == [path.read_bytes() for path in made.figures]
 
 
-def test_the_page_is_a_function_of_the_records(made: report.Report, folder: Path) -> None:
-    assert report.report_page(gather(folder), made.findings) == made.page.read_text(encoding="utf-8")
-
-
-def test_numbers_for_programs_are_the_means(made: report.Report, folder: Path) -> None:
+def test_times_are_medians_and_accuracies_are_means(made: report.Report, folder: Path) -> None:
     (path,) = (path for path in made.tables if path.name == "table1.csv")
     rows = {(row["net"], row["method"]): row for row in csv.DictReader(path.read_text().splitlines())}
     cells = [json.loads(line) for line in (folder / "table1" / "records.jsonl").read_text().splitlines()]
-    totals = [
-        cell["prune_seconds"] + cell["retrain_seconds"]
-        for cell in cells
-        if (cell["net"], cell["method"]) == ("dense-mnist", "lobs")
-    ]
+    mine = [cell for cell in cells if (cell["net"], cell["method"]) == ("dense-mnist", "lobs")]
+    totals = [cell["prune_seconds"] + cell["retrain_seconds"] for cell in mine]
     row = rows["dense-mnist", "lobs"]
-    assert float(row["total_seconds"]) == pytest.approx(sum(totals) / 3)
-    assert (float(row["total_seconds_low"]), float(row["total_seconds_high"])) == (min(totals), max(totals))
+    ends = [float(row[f"total_seconds{end}"]) for end in ("_low", "", "_high")]
+    assert ends == sorted(totals)
+    assert float(row["pruned_accuracy"]) == pytest.approx(sum(cell["accuracy"] for cell in mine) / 3)
     assert (row["paper_seconds"], row["runs"], row["recovered"]) == ("180.0", "3", "3")
-    assert (rows["conv-cifar", "exact-obs"]["runs"], rows["dense-mnist", "feta"]["paper_seconds"]) == (
-        "0",
-        "",
-    )
+    failed, ours = rows["conv-cifar", "exact-obs"], rows["dense-mnist", "feta"]
+    assert (failed["runs"], ours["paper_seconds"]) == ("0", "")
+
+
+def test_the_best_cells_stand_out(made: report.Report) -> None:
+    texts = {path.name: path.read_text() for path in made.tables}
+    stages = [line for line in texts["fig2-stages.md"].splitlines() if "| prune  " in line]
+    for column in range(3, 9):
+        scores = [line.split("|")[column].strip() for line in stages]
+        (strong,) = [score for score in scores if score.startswith("**")]
+        assert float(strong.strip("*")) == max(float(s.strip("*")) for s in scores if s[-1].isdigit() or s[0] == "*")
+    times = [line.split("|")[2].strip() for line in texts["table1-time.md"].splitlines()[4:]]
+    assert [time for time in times if "**" in time] == ["**26 s**"]  # the paper's least
+    assert all("**> " not in line for line in texts["table1-time.md"].splitlines())
 
 
 def test_sections_without_records_are_left_out(tmp_path: Path) -> None:
-    handmade.write(tmp_path / "mine" / "records.jsonl", [bench_record(), bench_record(method="lobs", seconds=1.0)])
+    cells = [bench_record(), bench_record(method="lobs", seconds=1.0)]
+    handmade.write(tmp_path / "mine" / "records.jsonl", cells)
     made = report.build(tmp_path)
     text = made.page.read_text(encoding="utf-8")
     assert made.page == tmp_path / "report.html"
-    assert re.findall("<h2>(.*?)</h2>", text) == [
-        "Claims",
-        "Loss against sparsity",
-        "Benchmark mine",
-        "Environments",
-    ]
-    assert made.figures == ()
-
-
-def test_a_machine_without_matplotlib_gets_the_rest(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.style", None)
-    made = report.build(folder, tmp_path)
-    assert made.page.exists()
-    assert (made.figures, made.note[:12]) == ((), "no figures: ")
-
-
-# Tables
-
-
-TABLE = Table(
-    "A caption",
-    ("name", "50% & more", "time"),
-    (
-        ("a_b", 1.5, Shown("3 min", 180.0)),
-        ("c|d", None, Shown("failed", None)),
-        ("e", 12.0, Shown("9 s", 9.0)),
-    ),
-    groups=(("", 1), ("group", 2)),
-    strong=frozenset({(0, 1)}),
-)
-
-
-def test_a_table_as_markdown() -> None:
-    assert markdown(TABLE).splitlines() == [
-        "A caption",
-        "",
-        "| name | group 50% & more | group time |",
-        "| --- | ---: | ---: |",
-        "| a_b | **1.5** | 3 min |",
-        r"| c\|d | – | failed |",
-        "| e | 12.0 | 9 s |",
-    ]
-
-
-def test_a_table_as_latex() -> None:
-    assert latex(TABLE).splitlines() == [
-        "% A caption",
-        r"\begin{tabular}{lrr}",
-        r"\toprule",
-        r"\multicolumn{1}{c}{} & \multicolumn{2}{c}{group} \\",
-        r"name & 50\% \& more & time \\",
-        r"\midrule",
-        r"a\_b & \textbf{1.5} & 3 min \\",
-        r"c|d & -- & failed \\",
-        r"e & 12.0 & 9 s \\",
-        r"\bottomrule",
-        r"\end{tabular}",
-    ]
-
-
-def test_a_table_as_csv() -> None:
-    assert comma_separated(report.Exhibit("t", TABLE)).splitlines()[1] == "a_b,1.5,3 min"
-    rows = ({"a": 1.25, "b": None}, {"a": 2.0, "c": "x, y"})
-    assert comma_separated(report.Exhibit("t", TABLE, rows)) == 'a,b,c\n1.25,,\n2.0,,"x, y"\n'
-
-
-def test_groups_must_span_the_columns() -> None:
-    with pytest.raises(ConfigError, match=r"Table.groups must span 2 columns, got 3"):
-        Table("t", ("a", "b"), (), groups=(("x", 3),))
+    headings = ["Claims", "Loss against sparsity", "Benchmark mine", "Environments"]
+    assert re.findall("<h2>(.*?)</h2>", text) == headings
+    names = {path.name for path in made.figures}
+    assert names == {f"mine-{name}-plain.{kind}" for name in ("sparsity", "time") for kind in ("png", "svg")}
+    handmade.write(tmp_path / "mine" / "records.jsonl", [cell | {"timed": False} for cell in cells])
+    shared = report.build(tmp_path, tmp_path / "shared")  # times of a shared machine are not shown
+    assert {path.stem for path in shared.figures} == {"mine-sparsity-plain"}
 
 
 @pytest.mark.parametrize(
@@ -385,13 +296,16 @@ def test_durations(seconds: float, words: str) -> None:
     assert duration(seconds) == words
 
 
-def test_verdicts_and_folds_on_a_page() -> None:
-    items = tuple(Verdict(f"claim <{n}>", "does not hold", "numbers", "reason") for n in range(4))
-    text = render("t", "", [Verdicts(items), Fold("more", (Text(None, ("inside",)),))], {})
-    assert text.count('class="does-not-hold"') == 8  # at a glance and in full
-    assert "claim &lt;0&gt;" in text
-    assert "<summary>more</summary>" in text
-    assert "glance" not in render("t", "", [Verdicts(items[:2])], {}).partition("</style>")[2]
+def test_the_machines_behind_the_times() -> None:
+    environments = (
+        ("dense-mnist", "cpu", {"processor": "Ryzen", "threads": "1", "gpu": "H200"}),
+        ("conv-mnist", "cuda", {"processor": "Xeon", "threads": "16", "gpu": "H200"}),
+        ("conv-cifar", "cuda:1", {"gpu": "H200"}),
+        ("dense-cifar", "cpu", None),
+    )
+    cells = [{"net": net, "device": device, "environment": where} for net, device, where in environments]
+    words = "dense-mnist on Ryzen with 1 thread; conv-mnist, conv-cifar on H200; dense-cifar on a CPU."
+    assert machines(cells * 2) == words
 
 
 # In a browser
@@ -404,71 +318,14 @@ def opened(browser, made: report.Report):  # type: ignore[no-untyped-def]
     browser.get(made.page.as_uri())
     yield browser
     assert browser.get_log("browser") == []
-    fetched = browser.execute_script("return performance.getEntriesByType('resource').map(one => one.name)")
-    assert fetched == []
-
-
-def find(root, selector):  # type: ignore[no-untyped-def]
-    return root.find_elements("css selector", selector)
+    assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
 
 
 @pytest.mark.browser
-def test_a_method_is_hidden_in_all_six_panels(opened) -> None:  # type: ignore[no-untyped-def]
-    figure = find(opened, "#figure-2")[0]
-    assert len(find(figure, ".chart")) == 6
-    key = next(one for one in find(figure, ".key") if one.text == "lobs")
-    groups = find(figure, f'g[data-slot="{key.get_attribute("data-slot")}"]')
-    others = find(figure, 'g.series[data-slot="0"]')
-    assert (len(groups), len(others)) == (6, 6)
-    for press, visible in ((key.click, False), (lambda: key.send_keys(" "), True)):
-        press()
-        assert [group.is_displayed() for group in groups] == [visible] * 6
-        assert all(group.is_displayed() for group in others)
-
-
-@pytest.mark.browser
-def test_time_is_logarithmic_or_linear_in_all_panels(opened) -> None:  # type: ignore[no-untyped-def]
-    figure = find(opened, "#figure-2")[0]
-
-    def middles() -> list[float]:
-        """Where LOBS (seconds) stands between thresholding (milliseconds) and Net-Trim (minutes)."""
-        script = """
-            const place = (chart, slot) => +chart.querySelector(`g[data-slot="${slot}"] .mark`).getAttribute('x');
-            return [...arguments[0].querySelectorAll('.chart')].map(chart => {
-                const [first, middle, last] = [1, 3, 2].map(slot => place(chart, slot));
-                return (middle - first) / (last - first);
-            })"""
-        return opened.execute_script(script, figure)  # type: ignore[no-any-return]
-
-    assert all(0.4 < middle < 0.7 for middle in middles())
-    find(figure, ".log")[0].click()
-    assert all(middle < 0.02 for middle in middles())
-    assert [axis.is_displayed() for axis in find(figure, ".x-axis")] == [False, True] * 6
-
-
-@pytest.mark.browser
-def test_points_say_what_they_are(opened) -> None:  # type: ignore[no-untyped-def]
-    from selenium.webdriver import ActionChains, Keys
-
-    chart = find(opened, "#figure-2 .chart")[0]
-    opened.execute_script("arguments[0].scrollIntoView({block: 'center'})", chart)
-    mark = find(chart, 'g[data-slot="1"] .mark')[0]
-    ActionChains(opened).move_to_element(mark).perform()
-    tip = find(opened, "#tip")[0]
-    assert tip.text.startswith("threshold\nseconds on a CPU: 0.00")
-    assert tip.text.endswith("\npruned")
-    find(opened, "#figure-2 .log")[0].send_keys(Keys.TAB)  # to the first chart
-    for key, words in ((Keys.ARROW_RIGHT, "pruned and refined"), (Keys.ARROW_DOWN, "threshold")):
-        ActionChains(opened).send_keys(key).perform()
-        assert words in tip.text
-
-
-@pytest.mark.browser
-def test_a_grouped_table_sorts_by_time_not_by_words(opened) -> None:  # type: ignore[no-untyped-def]
-    table = find(opened, "#table-1 table")[0]
-    head = next(h for h in find(table, "thead tr:last-child th") if h.text.startswith("paper"))
-    find(head, "button")[0].click()
-    times = [row.text for row in find(table, "tbody td:nth-child(2)")]
+def test_a_table_sorts_by_time_not_by_words(opened) -> None:  # type: ignore[no-untyped-def]
+    opened.find_element("css selector", "#table-1 th:nth-child(2) button").click()
+    cells = opened.find_elements("css selector", "#table-1 table:first-of-type tbody td:nth-child(2)")[:9]
+    times = [cell.text for cell in cells]
     assert times[:4] == ["26 s", "1 min", "3 min", "3 min"]
     assert set(times[4:]) == {"–"}
 
@@ -489,33 +346,3 @@ def test_the_verdicts_are_on_the_first_screen(opened, width) -> None:  # type: i
     assert len(boxes) == 9
     assert boxes[-1 if width == 1200 else 3][0] < 900
     assert all(overflow <= 0 for _, overflow in boxes)
-
-
-@pytest.mark.browser
-def test_without_script_the_figure_is_still_there(browser, made: report.Report, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    plain = re.sub(r"<script>.*</script>", "", made.page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    (tmp_path / "plain.html").write_text(plain, encoding="utf-8")
-    browser.get((tmp_path / "plain.html").as_uri())
-    marks = find(browser, "#figure-2 .mark")
-    assert len(marks) == 106  # nine methods in six panels, pruned and refined, less one that failed
-    assert all(mark.is_displayed() for mark in marks)
-    assert not find(browser, "#figure-2 .log")[0].is_displayed()
-
-
-def test_the_machines_behind_the_times() -> None:
-    cells = [
-        {
-            "net": "dense-mnist",
-            "device": "cpu",
-            "environment": {"processor": "Ryzen", "threads": "1", "gpu": "H200"},
-        },
-        {
-            "net": "conv-mnist",
-            "device": "cuda",
-            "environment": {"processor": "Xeon", "threads": "16", "gpu": "H200"},
-        },
-        {"net": "conv-cifar", "device": "cuda:1", "environment": {"gpu": "H200"}},
-        {"net": "dense-cifar", "device": "cpu"},
-    ]
-    words = "dense-mnist on Ryzen with 1 thread; conv-mnist, conv-cifar on H200; dense-cifar on a CPU."
-    assert machines(cells * 2) == words

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from feta.errors import ConfigError
-from feta_lab import projection
-from feta_lab.projection import cached_basis, fit_basis
+from feta_lab.experiments import projection
+from feta_lab.experiments.projection import cached_basis, fit_basis
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ def test_a_record_says_what_made_it():
     assert entry["key"] == {"method": "threshold", "seed": 7}
     assert entry["time"].endswith("+00:00")
     environment = entry["environment"]
-    assert environment["feta"] == feta.__version__
+    assert environment["feta"] in (feta.__version__, "source")
     assert all(isinstance(value, str) and value for value in environment.values())
     assert {"commit", "python", "torch", "numpy", "processor", "cores", "threads", "gpu"} <= set(environment)
 

@@ -63,7 +63,7 @@ class _Thinned:
         seen = -self.start
         for batch in self.inputs:
             # Every stride-th over all batches.
-            part = _rows(batch, slice(max(-seen, -seen % self.stride), None, self.stride))
+            part = rows_of(batch, slice(max(-seen, -seen % self.stride), None, self.stride))
             seen += size_of(batch)
             if size_of(part):
                 yield part
@@ -124,7 +124,7 @@ def _model_input(batch: Any) -> Batch:
 def _limited(batches: Iterable[Batch], n_samples: int | None) -> Iterator[Batch]:
     left = sys.maxsize if n_samples is None else n_samples
     for batch in batches:
-        yield batch if size_of(batch) <= left else _rows(batch, slice(left))
+        yield batch if size_of(batch) <= left else rows_of(batch, slice(left))
         left -= size_of(batch)
         if left <= 0:
             return
@@ -137,13 +137,9 @@ def size_of(batch: Tensor | Mapping[str, Any]) -> int:
     return next((len(v) for v in batch.values() if isinstance(v, Tensor) and v.ndim), 1)
 
 
-def _rows(batch: Batch, rows: slice) -> Batch:
+def rows_of(batch: Batch, rows: slice | Tensor) -> Batch:
+    """Some of the samples of a batch; an entry that is not per sample stays as it is."""
     if isinstance(batch, Tensor):
         return batch[rows]
     size = size_of(batch)
-    return {k: v[rows] if per_sample(v, size) else v for k, v in batch.items()}
-
-
-def per_sample(value: Any, size: int) -> bool:
-    """Whether an entry of a batch has a row for each of its samples."""
-    return isinstance(value, Tensor) and value.ndim > 0 and len(value) == size
+    return {k: v[rows] if isinstance(v, Tensor) and v.ndim and len(v) == size else v for k, v in batch.items()}

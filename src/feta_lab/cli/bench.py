@@ -10,7 +10,6 @@ from cyclopts import Parameter
 
 from feta.cli.console import err, out, print_json
 from feta.cli.options import Json
-from feta.errors import ConfigError
 from feta_lab.cli.reproduce import Settings
 
 
@@ -33,29 +32,17 @@ def bench(
     allocation
         How the budget is shared over layers, for every method alike: see `feta prune --help`.
     """
-    from feta_lab.bench_report import bench_page, method_order, sparsity_charts, time_charts, verdicts
     from feta_lab.experiments import run
     from feta_lab.experiments.bench import table
-    from feta_lab.page import write
-    from feta_lab.plots import save_figure
+    from feta_lab.page.sections.bench import verdicts, write_bench
 
     chosen = {"on": (True,), "off": (False,), "both": (False, True)}[compensate]
     given = asdict(settings or Settings()) | {"compensate": chosen, "allocation": allocation, "out": output}
     with err().status("starting") as status:
         done = run("bench", tell=status.update, **given)
     cells = done.records
-    write(output / "report.html", bench_page(cells))
-    rows, order = table(cells), method_order(cells)
-    shares = sorted({row["sparsity"] for row in rows})
-    try:
-        for on in chosen:
-            stem = "compensated" if on else "plain"
-            save_figure(sparsity_charts(rows, on), output / f"sparsity-{stem}", order=order)
-            timed = time_charts(rows, on, shares[len(shares) // 2])
-            if timed:
-                save_figure(timed, output / f"time-{stem}", order=order)
-    except ConfigError as missing:
-        err().print(f"no figures: {missing}")
+    page = write_bench(output, cells)
+    rows = table(cells)
     if json:
         shown = [{name: value for name, value in cell.items() if name != "environment"} for cell in cells]
         print_json({"environment": cells[0]["environment"], "cells": shown})
@@ -63,4 +50,4 @@ def bench(
     out().print(done.table)
     for claim, verdict in verdicts(rows):
         out().print(f"{claim}: {verdict}")
-    out().print(f"written: {output / 'report.html'}")
+    out().print(f"written: {page}")

@@ -35,24 +35,20 @@ def report(
     made = build(results, output)
     for one in made.passed_over:
         err().print(str(one))
-    if made.note:
-        err().print(made.note)
     if json:
         claims = [
             {"key": f.key, "claim": f.claim, "verdict": f.verdict, "numbers": f.answer, "why": f.why}
             for f in made.findings
         ]
-        files = {"figures": list(map(str, made.figures)), "tables": list(map(str, made.tables))}
-        passed = [asdict(one) for one in made.passed_over]
-        print_json(
-            {
-                "page": str(made.page),
-                **files,
-                "records": made.sources,
-                "passed_over": passed,
-                "claims": claims,
-            }
-        )
+        answer = {
+            "page": str(made.page),
+            "figures": list(map(str, made.figures)),
+            "tables": list(map(str, made.tables)),
+            "records": made.sources,
+            "passed_over": [asdict(one) for one in made.passed_over],
+            "claims": claims,
+        }
+        print_json(answer)
         return
     rows = [(finding.verdict, f"{finding.claim}. {finding.answer}") for finding in made.findings]
     print_table("Claims of the paper", ("verdict", "claim and numbers"), rows)

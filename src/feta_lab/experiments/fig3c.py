@@ -26,10 +26,10 @@ from feta_lab.ensemble import Sprint, SprintEvent, train_together
 from feta_lab.experiments.dimensions import dimension_of
 from feta_lab.experiments.fig3_layers import SPARSITIES, hidden_layers
 from feta_lab.experiments.plan import Plan
+from feta_lab.experiments.projection import PrincipalBasis, cached_basis
 from feta_lab.experiments.subject import load_data
 from feta_lab.experiments.workers import Cell
 from feta_lab.judge import accuracy
-from feta_lab.projection import PrincipalBasis, cached_basis
 
 RECIPE = ("epochs", "batch_size", "learning_rate", "rows")
 

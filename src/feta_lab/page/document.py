@@ -6,60 +6,31 @@ import base64
 import hashlib
 import itertools
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
 from feta.files.atomic import write_atomic
-from feta_lab.page import charts, palette
-from feta_lab.page.blocks import (
-    BarChart,
-    Block,
-    Chart,
-    Facts,
-    Fold,
-    LineChart,
-    Panels,
-    Section,
-    Text,
-    Verdict,
-    Verdicts,
-)
-from feta_lab.page.cells import Table
-from feta_lab.page.numbers import show
-from feta_lab.page.palette import SHAPES, Look
-from feta_lab.page.tables import DrawnTable, draw_bars, draw_table
-
-
-@dataclass(frozen=True)
-class View:
-    """A block ready for the template: `kind` names its macro, `data` is what that macro writes."""
-
-    kind: str
-    data: Any
+from feta_lab.page.blocks import Block, Fold, Section
+from feta_lab.page.cells import sort_key
+from feta_lab.page.figure import Figure
+from feta_lab.page.palette import DARK, LIGHT
 
 
 def render(
-    title: str,
-    subtitle: str,
-    blocks: Iterable[Block],
-    environment: Mapping[str, str],
-    order: Sequence[str] = (),
-    contents: bool = False,
+    title: str, subtitle: str, blocks: Iterable[Block], environment: Mapping[str, str], contents: bool = False
 ) -> str:
-    """The whole page; names in `order` take the first colours, whatever comes first in `blocks`.
+    """Write blocks as one HTML page that loads nothing from elsewhere.
 
-    With `contents` a line of links to the sections stands below the title.
+    title, subtitle: stand at the top.
+    blocks: what the page shows, in order.
+    environment: versions and machine, for the foot of the page.
+    contents: whether links to the sections stand below the title.
+
+    All words are escaped. Example: render("Pruning", "", [Text("Hello.")], {}).
     """
-    blocks = tuple(blocks)
-    taken: set[str] = set()
-    looks = palette.assign([*order, *palette.series_names(blocks)])
-    views = [_view(block, looks, taken) for block in blocks]
-    script = _asset("script.js")
     engine = jinja2.Environment(
         loader=jinja2.PackageLoader("feta_lab.page", "templates"),
         autoescape=True,
@@ -67,16 +38,22 @@ def render(
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+    numbers = itertools.count(1)
+    engine.filters |= {
+        "kind": lambda block: type(block).__name__,
+        "anchor": lambda heading: "-".join(heading.lower().split()),
+        "sort_key": sort_key,
+        "svg": lambda figure: figure.inline(f"f{next(numbers)}-"),
+    }
+    script = _asset("sort.js")
     return engine.get_template("page.html.j2").render(
         title=title,
         subtitle=subtitle,
-        views=views,
+        blocks=list(blocks),
+        contents=contents,
         environment=environment,
-        contents=[view.data[:2] for view in views if view.kind == "section"] if contents else [],
-        light=palette.LIGHT,
-        dark=palette.DARK,
-        shapes=list(SHAPES.values()),
-        shape_number={shape: number for number, shape in enumerate(SHAPES)},
+        light=LIGHT,
+        dark=DARK,
         style=Markup(_asset("style.css")),
         script=Markup(script),
         # The browser runs this script and no other, whatever text found its way into the page.
@@ -85,61 +62,30 @@ def render(
 
 
 def write(path: str | os.PathLike[str], html: str) -> None:
-    """Write all or nothing: readers see the old page or the new one, never half of it."""
+    """Write a page; readers see the old page or the new one, never half of it. Raises FileError."""
     write_atomic(Path(path), html.encode())
+
+
+def publish(path: Path, title: str, subtitle: str, blocks: Sequence[Block], environment: Mapping[str, str]) -> Path:
+    """Write a page, and its figures beside it; returns the page's path. The arguments are those of `render`."""
+    write(path, render(title, subtitle, blocks, environment))
+    save_figures(blocks, path.parent)
+    return path
+
+
+def blocks_of(blocks: Iterable[Block]) -> Iterator[Block]:
+    """All blocks of a page, also those inside sections and folds."""
+    for block in blocks:
+        yield block
+        if isinstance(block, Section | Fold):
+            yield from blocks_of(block.blocks)
+
+
+def save_figures(blocks: Iterable[Block], folder: Path) -> list[Path]:
+    """Write every figure of a page as PNG and SVG; returns the paths."""
+    figures = [block for block in blocks_of(blocks) if isinstance(block, Figure)]
+    return [path for figure in figures for path in figure.save(folder)]
 
 
 def _asset(name: str) -> str:
     return (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")
-
-
-def _anchor(heading: str, taken: set[str]) -> str:
-    """An id of its own for a section: headings may be alike, ids may not."""
-    name = "-".join(heading.lower().split())
-    names = itertools.chain([name], (f"{name}-{n}" for n in itertools.count(2)))
-    free = next(one for one in names if one not in taken)
-    taken.add(free)
-    return free
-
-
-def _view(block: Block, looks: Mapping[str, Look], taken: set[str]) -> View:
-    match block:
-        case LineChart() | BarChart():
-            return View("charts", _charts((block,), looks, charts.WIDE))
-        case Panels():
-            return View("charts", _charts(block.charts, looks, charts.PANEL))
-        case Table():
-            return View("table", draw_table(block))
-        case Facts():
-            return View("facts", [(label, show(value)) for label, value in block.items])
-        case Text():
-            return View("text", block)
-        case Section():
-            if block.own_colours:
-                looks = palette.assign(palette.series_names(block.blocks))
-            anchor = _anchor(block.heading, taken)
-            return View("section", (block.heading, anchor, [_view(inner, looks, taken) for inner in block.blocks]))
-        case Fold():
-            return View("fold", (block.summary, [_view(inner, looks, taken) for inner in block.blocks]))
-        case Verdicts():
-            return View("verdicts", [_verdict(item) for item in block.items])
-
-
-def _verdict(item: Verdict) -> tuple[Verdict, DrawnTable | None]:
-    return item, draw_table(item.table) if item.table else None
-
-
-def _charts(members: Sequence[Chart], looks: Mapping[str, Look], frame: charts.Frame) -> dict[str, object]:
-    """Charts under one legend and, where an x axis is logarithmic, one switch."""
-    views = [
-        View("line", charts.draw(chart, looks, frame))
-        if isinstance(chart, LineChart)
-        else View("bars", (chart, draw_bars(chart, looks)))
-        for chart in members
-    ]
-    return {
-        "views": views,
-        "panels": frame is charts.PANEL,
-        "legend": palette.legend(members, looks),
-        "log": any(isinstance(chart, LineChart) and chart.log_x for chart in members),
-    }

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from feta.errors import FileError
-from feta_lab.forms import FORMS, Form, Record, check
 from feta_lab.records import latest, read
+from feta_lab.results.forms import FORMS, Form, Record, check
 
 __all__ = ["PassedOver", "Record", "Results", "Source", "gather", "unretrained"]
 

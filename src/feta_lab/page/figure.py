@@ -1,0 +1,174 @@
+"""Figures: charts drawn once by matplotlib, for the page (inline SVG) and for files (SVG and PNG).
+
+The bytes depend on the charts and on matplotlib's version alone: no date, no random id, no user's matplotlibrc.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import matplotlib.style
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from feta.errors import ConfigError
+from feta.files.atomic import write_atomic
+from feta_lab.page.charts import LineChart, Point
+from feta_lab.page.palette import PAPER, SOFT, VARIABLES, look
+
+STYLE = Path(__file__).parent / "templates" / "figure.mplstyle"
+# What the formats would otherwise put into the file: the time and the version.
+METADATA = {"svg": dict.fromkeys(("Date", "Creator", "Format", "Type")), "png": {"Software": None}}
+COLUMNS, PANEL, SINGLE = 3, (3.2, 2.3), (4.2, 2.9)  # panels in a row; sizes in inches
+MANY_POINTS = 40  # markers on a longer curve would merge into a ribbon
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Charts as panels above one legend.
+
+    name: the stem of its files.
+    charts: the panels, row by row.
+    caption: stands below the figure on the page.
+    order: names that take the first colours, so that a name has the same colour in several figures.
+    fills: what filled and what hollow markers mean, where the charts have both.
+    """
+
+    name: str
+    charts: tuple[LineChart, ...]
+    caption: str = ""
+    order: tuple[str, ...] = ()
+    fills: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.charts:
+            raise ConfigError(f"Figure '{self.name}' must have at least one chart, got none")
+
+    @cached_property
+    def svg(self) -> bytes:
+        """The figure as an SVG file."""
+        return self._saved("svg")
+
+    @cached_property
+    def _canvas(self) -> Canvas:
+        return _draw(self)
+
+    def _saved(self, kind: str) -> bytes:
+        buffer = io.BytesIO()
+        # Start from matplotlib's defaults: the user's own settings must not change a figure.
+        with matplotlib.style.context(["default", STYLE]):
+            self._canvas.savefig(buffer, format=kind, metadata=METADATA[kind])
+        return buffer.getvalue()
+
+    def save(self, folder: Path) -> list[Path]:
+        """Write NAME.svg and NAME.png into a folder; returns their paths. Raises FileError."""
+        files = {folder / f"{self.name}.svg": self.svg, folder / f"{self.name}.png": self._saved("png")}
+        for path, data in files.items():
+            write_atomic(path, data)
+        return list(files)
+
+    def inline(self, prefix: str) -> Markup:
+        """The SVG as an element of an HTML page; `prefix` makes its ids differ from those of other figures."""
+        text = self.svg.decode()
+        width, height = re.findall(r'viewBox="0 0 (\S+) (\S+)"', text)[0]
+        # The first definitions are a style for every element of the document, here of the whole page.
+        body = text.partition("</defs>")[2].replace("xlink:href", "href")
+        body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}", body)
+        body = re.sub(r"<!--.*?-->\s*", "", body, flags=re.DOTALL)
+        for colour, variable in VARIABLES.items():
+            body = body.replace(colour, f"var({variable})")
+        pixels = 4 / 3 * float(width)  # matplotlib counts in points
+        # Smaller letters could not be read on a phone; there the figure scrolls.
+        limits = f"min-width: {0.85 * pixels:.0f}px; max-width: {1.35 * pixels:.0f}px"
+        label = Markup.escape("; ".join(chart.title for chart in self.charts))
+        box = f'viewBox="0 0 {width} {height}" style="{limits}"'
+        return Markup(f'<svg {box} role="img" aria-label="{label}">{body}')
+
+
+def _draw(figure: Figure) -> Canvas:
+    columns = min(COLUMNS, len(figure.charts))
+    rows = math.ceil(len(figure.charts) / columns)
+    width, height = SINGLE if len(figure.charts) == 1 else PANEL
+    styles = _styles(figure)
+    handles = _handles(figure, styles)
+    # The legend gets height of its own, so that many names do not squeeze the axes.
+    letters = max((len(str(one.get_label())) for one in handles), default=0)
+    legend_rows = math.ceil(len(handles) / max(1, int(72 * columns * width / (4.9 * letters + 42))))
+    canvas = Canvas(figsize=(columns * width, rows * height + 0.18 * legend_rows))
+    for number, chart in enumerate(figure.charts, start=1):
+        axes = canvas.add_subplot(rows, columns, number, xlabel=chart.x_label, ylabel=chart.y_label)
+        axes.set_title(textwrap.fill(chart.title, int(11 * width)))
+        for name in chart.lines:
+            if name in chart.drawn:
+                _draw_line(axes, chart.lines[name], styles[name])
+        if chart.log_x:
+            _log_axis(axes)
+        else:
+            axes.locator_params(axis="x", integer=True)  # layers, percent, components: never half of one
+        if not chart.drawn:
+            axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", color=SOFT)
+    if handles:
+        even = math.ceil(len(handles) / legend_rows)
+        canvas.legend(handles=handles, loc="outside lower center", ncols=even, handlelength=2.6)
+    return canvas
+
+
+def _styles(figure: Figure) -> dict[str, dict[str, Any]]:
+    """For every name what `Axes.plot` and the legend need."""
+    styles = {}
+    for slot, name in enumerate(dict.fromkeys([*figure.order, *(n for chart in figure.charts for n in chart.lines)])):
+        colour, marker = look(slot)
+        size = {"s": 4.1, "D": 3.8, "o": 4.6}.get(marker, 5.2)
+        styles[name] = {"color": colour, "marker": marker, "markersize": size}
+    return styles
+
+
+def _draw_line(axes: Axes, points: Sequence[Point], style: Mapping[str, Any]) -> None:
+    """A line with markers; the spread is a band along it, or whiskers where there are only one or two points."""
+    xs = [point.x for point in points]
+    lows, ys, highs = zip(*(point.heights for point in points), strict=True)
+    style = {**style, "clip_on": False} | ({"marker": "none"} if len(xs) > MANY_POINTS else {})
+    axes.plot(xs, ys, **style)
+    for point in points:
+        if point.hollow:
+            empty = {"markerfacecolor": PAPER, "markeredgecolor": style["color"], "markeredgewidth": 1.0}
+            axes.plot(point.x, point.heights[1], **style, **empty)
+    if (lows, highs) != (ys, ys):
+        if len(xs) > 2:
+            axes.fill_between(xs, lows, highs, color=style["color"], alpha=0.13, linewidth=0)
+        else:
+            axes.vlines(xs, lows, highs, color=style["color"], alpha=0.6, linewidth=1)
+
+
+def _log_axis(axes: Axes) -> None:
+    """Plain numbers (0.01, 1, 100) at decades, and between them where there are only a few decades."""
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    few = (1.0, 2.0, 5.0) if high > 8 * low else (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 200 * low else few))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _handles(figure: Figure, styles: Mapping[str, Mapping[str, Any]]) -> Sequence[Line2D]:
+    """The legend: an entry per name, then what filled and hollow markers mean."""
+    drawn = set().union(*(chart.drawn for chart in figure.charts))
+    lines = [
+        Line2D([], [], label=name if name in drawn else f"{name} (no data)", **styles[name])
+        for name in dict.fromkeys(name for chart in figure.charts for name in chart.lines)
+    ]
+    grey: dict[str, Any] = {"ls": "none", "marker": "o", "ms": 4.6, "markeredgecolor": SOFT}
+    for words, fill in zip(figure.fills, (SOFT, PAPER), strict=False):
+        lines.append(Line2D([], [], label=words, markerfacecolor=fill, **grey))
+    return lines

@@ -1,0 +1,122 @@
+"""Figure 3: one layer pruned at a time (a and b), and networks on data of k dimensions (c)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from feta_lab.claims.depth import depth_trends
+from feta_lab.claims.dimension import dimension_trends
+from feta_lab.claims.trends import Trend
+from feta_lab.page import Figure, Fold, LineChart, Point, Section, Table, Text
+from feta_lab.page.sections.tables import Entry, Row, groups, numbers, pivot, point
+from feta_lab.results import Record, Results
+from feta_lab.summaries import spread
+
+LAYERS = (
+    "One layer is pruned by thresholding, the others stay as they were. Mean over the seeds, the band from the "
+    "lowest to the highest; around rank correlations it is their interval. Layer 1 is the first."
+)
+DIMENSIONS = (
+    "Networks are trained on data projected on its first k principal components; their first layer is pruned by "
+    "thresholding. Mean over the networks, the band from the lowest to the highest."
+)
+X, Y = "zero weights in the layer (%)", "test accuracy (%)"
+
+
+def sections(results: Results) -> list[Section]:
+    """A section for the layers and one for k, as far as there are records."""
+    found = []
+    layers, networks = results.of("fig3a", "fig3b"), results.of("fig3c")
+    if layers:
+        rows = summary(layers, "depth", "layer")
+        figures = Figure("fig3ab", layer_charts(rows)), Figure("fig3-depth", depth_charts(rows, layers))
+        table = accuracy_table("fig3ab", "One layer pruned", ("net", "depth", "layer"), rows)
+        blocks = (Text(LAYERS), *figures, Fold("Every layer and sparsity", (table,)))
+        found.append(Section("Figure 3 a and b", blocks))
+    if networks:
+        rows = summary(networks, "k")
+        figure = Figure("fig3c", dimension_charts(rows, networks))
+        table = accuracy_table("fig3c", "First layer pruned", ("k",), rows)
+        fold = Fold("Every k and sparsity", (table,))
+        found.append(Section("Figure 3 c", (Text(DIMENSIONS), figure, fold)))
+    return found
+
+
+def summary(records: Sequence[Record], *fields: str) -> Sequence[Row]:
+    """Accuracy and loss over the seeds, a row per network, values of `fields`, and sparsity."""
+    rows = []
+    for net, (*values, share), cells in groups(records, *fields, "sparsity"):
+        ran = [r for r in cells if r["accuracy"] is not None]
+        row = {"net": net, **dict(zip(fields, values, strict=True)), "sparsity": share, "runs": len(ran)}
+        row["accuracy"] = spread(r["accuracy"] for r in ran)
+        row["lost"] = spread(r["dense_accuracy"] - r["accuracy"] for r in ran)
+        rows.append(row | {"behind": cells[0].get("layers", 0) - cells[0].get("depth", 0)})
+    return rows
+
+
+def layer_charts(rows: Sequence[Row]) -> tuple[LineChart, ...]:
+    """Accuracy against sparsity, a line per layer, a panel per network."""
+    return tuple(
+        LineChart(net, X, Y, _curves([row for row in rows if row["net"] == net], "layer {}", "depth"))
+        for net in dict.fromkeys(row["net"] for row in rows)
+    )
+
+
+def depth_charts(rows: Sequence[Row], records: Sequence[Record]) -> tuple[LineChart, ...]:
+    """What the claim is about: loss against remaining depth at the three highest sparsities; correlations."""
+    panels = []
+    for net in dict.fromkeys(row["net"] for row in rows):
+        lines = _losses([row for row in rows if row["net"] == net][::-1], "behind")
+        panels.append(LineChart(f"{net}: loss by depth", "layers behind it", "points lost", lines))
+    title = "Rank correlation of loss and remaining depth"
+    return (*panels, *_correlations(title, depth_trends(records)))
+
+
+def dimension_charts(rows: Sequence[Row], records: Sequence[Record]) -> tuple[LineChart, ...]:
+    """Accuracy against sparsity by k; loss against k at the three highest sparsities; correlations."""
+    trends = {"rank correlation": dimension_trends(records)}
+    return (
+        LineChart("Accuracy against sparsity", X, Y, _curves(rows, "k = {}", "k")),
+        LineChart("Loss against k", "k, principal components kept", "points lost", _losses(rows, "k")),
+        *_correlations("Rank correlation of loss and k", trends),
+    )
+
+
+def accuracy_table(name: str, words: str, heads: tuple[str, ...], rows: Sequence[Row]) -> Table:
+    """Mean accuracies, a column per sparsity; the CSV file has the ranges too."""
+    ran = [row for row in rows if row["accuracy"]]
+    entries = [
+        Entry(tuple(row[head] for head in heads), f"{100 * row['sparsity']:g} %", round(row["accuracy"].mean, 2))
+        for row in ran
+    ]
+    names = (*heads, "sparsity", "accuracy", "runs")
+    plain = tuple(numbers({name: row[name] for name in names}) for row in ran)
+    return pivot(name, f"{words}: mean test accuracy (%)", heads, entries, numbers=plain)
+
+
+def _curves(rows: Sequence[Row], words: str, field: str) -> dict[str, list[Point]]:
+    """Accuracy against sparsity, a line per value of a field."""
+    lines: dict[str, list[Point]] = {}
+    for row in rows:
+        here = point(100 * row["sparsity"], row["accuracy"])
+        lines.setdefault(words.format(row[field]), []).append(here)
+    return lines
+
+
+def _losses(rows: Sequence[Row], x: str) -> dict[str, list[Point]]:
+    """Points lost against a field, a line for each of the three highest sparsities."""
+    shares = sorted({row["sparsity"] for row in rows})[-3:]
+    return {
+        f"{100 * share:g} % zeros": [point(row[x], row["lost"]) for row in rows if row["sparsity"] == share]
+        for share in shares
+    }
+
+
+def _correlations(title: str, trends: Mapping[str, Sequence[Trend]]) -> list[LineChart]:
+    """One panel, a line per name with the intervals around it; none without correlations."""
+    lines = {
+        name: [Point(100 * t.sparsity, t.correlation.value, t.correlation.low, t.correlation.high) for t in mine]
+        for name, mine in trends.items()
+        if mine
+    }
+    return [LineChart(title, X, "Spearman, 95 % interval", lines)] if lines else []

@@ -1,0 +1,111 @@
+"""The report: one page, figures and tables from the records under a results folder.
+
+    build(Path("results"), Path("site"))   ->   site/report.html, site/figures/*.png|svg, site/tables/*.md|csv|tex
+
+Everything is a function of the records alone: the same records give the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from feta_lab import page
+from feta_lab.claims import Finding, judge_claims
+from feta_lab.page import Block, Cell, Section, Table, Text, Verdict, Verdicts
+from feta_lab.page.files import write_tables
+from feta_lab.page.sections import SECTIONS
+from feta_lab.results import PassedOver, Results, gather
+
+TITLE = "The paper's claims, measured again"
+WORDS = {
+    "holds": "hold", "depends": "depend on the case", "does not hold": "do not hold",
+    "not measured": "are not measured",
+}  # fmt: skip
+ENVIRONMENT = ("processor", "cores", "threads", "gpu", "system", "python", "torch", "numpy", "feta", "commit")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was written, and what it says."""
+
+    page: Path
+    figures: tuple[Path, ...]
+    tables: tuple[Path, ...]
+    findings: tuple[Finding, ...]
+    sources: dict[str, int]  # folder -> how many records
+    passed_over: tuple[PassedOver, ...] = ()
+
+
+def build(results: Path, out: Path | None = None) -> Report:
+    """Write the report of a results folder.
+
+    results: a folder with the records of experiments and benchmarks below it.
+    out: the folder to write to, or the page's own file (.html); by default the results folder.
+
+    Returns what was written. Raises FileError where records are missing or broken, or a file cannot be written.
+    """
+    out = results if out is None else out
+    target = out if out.suffix.lower() in (".html", ".htm") else out / "report.html"
+    found = gather(results)
+    findings = judge_claims(found)
+    blocks = report_blocks(found, findings)
+    page.write(target, page.render(TITLE, _subtitle(found), blocks, {}, contents=True))
+    named = [block for block in page.blocks_of(blocks) if isinstance(block, Table) and block.name]
+    tables = write_tables([claims_table(findings), *named], target.parent / "tables")
+    figures = page.save_figures(blocks, target.parent / "figures")
+    sources = Counter(source.name for source in found.sources for _ in source.records)
+    return Report(target, tuple(figures), tuple(tables), findings, dict(sources), found.passed_over)
+
+
+def report_blocks(results: Results, findings: Sequence[Finding]) -> list[Block]:
+    """The page: the verdicts first, then the experiments that have records, then where they ran."""
+    said = [str(finding.verdict) for finding in findings]
+    counts = ", ".join(f"{said.count(name)} {words}" for name, words in WORDS.items() if name in said)
+    verdicts = (
+        Verdict(f.claim, f.verdict, f.answer, f.why, Table("", f.columns, f.rows) if f.rows else None)
+        for f in findings
+    )
+    claims = Text(f"Of {len(findings)} claims, {counts}."), Verdicts(tuple(verdicts))
+    experiments = (section for sections in SECTIONS for section in sections(results))
+    return [Section("Claims", claims), *experiments, _environments(results), *_passed_over(results)]
+
+
+def claims_table(findings: Sequence[Finding]) -> Table:
+    """The verdicts as a table, for its files."""
+    rows = tuple((f.claim, f.verdict, f.answer, f.why) for f in findings)
+    return Table("The paper's claims", ("claim", "verdict", "numbers", "why"), rows, name="claims")
+
+
+def _subtitle(results: Results) -> str:
+    records = [record for source in results.sources for record in source.records]
+    data = sorted({str(record.get("data", "")) for record in records} - {""})
+    return (
+        "Revisiting hard thresholding for DNN pruning (Pitas, Davies, Vandergheynst), judged by "
+        f"{len(records):,} records on {', '.join(data)}."
+    )
+
+
+def _environments(results: Results) -> Section:
+    """Where the records were made: a row per folder, data set and machine."""
+    counts: Counter[tuple[str, ...]] = Counter()
+    for source in results.sources:
+        for record in source.records:
+            machine = record.get("environment") or {}
+            values = [record.get(field, "") for field in ("data", "device")]
+            values += [machine.get(field, "") for field in ENVIRONMENT]
+            counts[source.name, *map(str, values)] += 1
+    rows: list[tuple[Cell, ...]] = [(key[0], count, *key[1:]) for key, count in counts.items()]
+    columns = ("records of", "how many", "data", "device", *ENVIRONMENT)
+    return Section("Environments", (Table("", columns, tuple(rows)),))
+
+
+def _passed_over(results: Results) -> list[Section]:
+    """What is in the folder and not on the page."""
+    if not results.passed_over:
+        return []
+    said = Text("A cell counts once, in the settings that most cells of its network share.")
+    rows = tuple((one.folder, one.records, one.why) for one in results.passed_over)
+    return [Section("Passed over", (said, Table("", ("folder", "records", "passed over because"), rows)))]
