@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from nets import Around, build, holds
 from torch import nn
+from tuned import Around, build, holds
 
 import feta
 from feta.tuning.stepping import Recorder, recordable, threads_for

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 import torch
-from nets import Around, build, same
 from torch import nn
 from torch.nn.utils import parametrizations
+from tuned import Around, build, same
 
 import feta
 from feta.errors import ConfigError, FileError, ModelError

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from nets import Around, build, holds, same
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+from tuned import Around, build, holds, same
 
 import feta
 from feta.calibration.inputs import Inputs

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from nets import Around, build, holds, same
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+from tuned import Around, build, holds, same
 
 import feta
 from feta.errors import ConfigError, DataError, ModelError
@@ -254,7 +254,7 @@ import sys
 import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 sys.path.insert(0, sys.argv[1])
-from nets import build, holds
+from tuned import build, holds
 from test_retraining import HELD_OUT, SIZES, TRAIN, batches, percent
 import feta
 
