@@ -12,7 +12,7 @@ from feta.objective.penalty import Regularised
 from feta.problem import Activation, LayerProblem
 from feta.solvers.dca import Svrg, acc_prox_svrg, dca, full_pass
 from feta.solvers.lambda_path import solve_path, support_of
-from feta.solvers.power import largest_eigenvalue
+from feta.solvers.norms import largest_eigenvalue
 
 
 @pytest.fixture

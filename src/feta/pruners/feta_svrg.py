@@ -22,7 +22,7 @@ from feta.solvers.dca import Svrg, dca
 from feta.solvers.gram import GramSettings, GramSystem, refit_on_support
 from feta.solvers.lambda_path import Trials, solve_path, support_of
 from feta.solvers.majorise import StreamedTargets
-from feta.solvers.power import largest_eigenvalue
+from feta.solvers.norms import largest_eigenvalue
 from feta.sparsity import Sparsity
 
 
