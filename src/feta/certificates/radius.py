@@ -46,9 +46,8 @@ class Pair:
     def answers(self) -> tuple[Tensor, Tensor]:
         """The class of every sample, by each network."""
         with torch.no_grad():
-            first, second = (
-                torch.cat([answers_of(model, x) for x in self.inputs.split(1000)]) for model in self.models
-            )
+            parts = ([answers_of(model, x) for x in self.inputs.split(1000)] for model in self.models)
+            first, second = map(torch.cat, parts)
         return first, second
 
     @property
@@ -112,9 +111,8 @@ def linear_distance(model: nn.Module, inputs: Tensor, classes: Tensor, norm: Nor
     """(n,) margin / ||its gradient||: where the class would change if the network were linear. No bound."""
     margin, gradient = slopes(model, inputs, classes)
     order = 2 if norm == "l2" else 1  # the norm dual to the ball's
-    slope = torch.linalg.vector_norm(gradient.flatten(1).double(), ord=order, dim=1)
-    distance: Tensor = margin.double().clamp_min(0) / slope.clamp_min(1e-300)
-    return distance
+    slope: Tensor = torch.linalg.vector_norm(gradient.flatten(1).double(), ord=order, dim=1)
+    return margin.double().clamp_min(0) / slope.clamp_min(1e-300)
 
 
 def largest_radius(
@@ -157,10 +155,10 @@ def global_radius(
     check_scores(chain)
     values = list(chain.values(inputs))
     scores, last = values[-1], chain.stages[-1]
-    # Where no linear layer comes last, the scores themselves are compared: w_j is the unit vector e_j.
-    rows, body = torch.eye(scores.shape[1]).to(scores), chain.stages
     if isinstance(last, Affine):
         rows, body = last.weight, chain.stages[:-1]
+    else:  # the scores themselves are compared: w_j is the unit vector e_j
+        rows, body = torch.eye(scores.shape[1]).to(scores), chain.stages
     gain = math.prod(stage.lipschitz for stage in body) * OUTWARD
     margins = scores.gather(1, classes[:, None]) - scores  # (n, classes), 0 at c
     slopes = gain * torch.linalg.vector_norm(rows[:, None] - rows[None], dim=2)[classes]  # the same
@@ -169,15 +167,16 @@ def global_radius(
     def smallest(slack: Tensor) -> Tensor:
         # Two classes with the same row never part: a positive margin holds everywhere.
         left = margins - slack
-        share = torch.where(left > 0, left / slopes, torch.zeros_like(left))
+        share = torch.where(left > 0, left / slopes, 0.0)
         return share.masked_fill(own, float("inf")).amin(1)
 
     widest = smallest(torch.zeros_like(margins))  # no radius is larger: rounding is bounded on that ball
     # It is infinite only for a constant network, of which nothing is claimed.
     constant = ~widest.isfinite()
-    widest = widest.masked_fill(constant, 0)
-    error = torch.zeros_like(widest) if rounding is None else _rounding_error(chain, values, widest, rounding)
-    radius = (smallest(math.sqrt(2) * error[:, None]) / OUTWARD).masked_fill(constant, 0)
+    if rounding is not None:
+        error = _rounding_error(chain, values, widest.masked_fill(constant, 0), rounding)
+        widest = smallest(math.sqrt(2) * error[:, None])
+    radius = (widest / OUTWARD).masked_fill(constant, 0)
     # The box of radius r lies in the ball of radius r sqrt(d).
     return radius if norm == "l2" else radius / math.sqrt(math.prod(chain.in_shape)) / OUTWARD
 

@@ -85,10 +85,8 @@ class _Watch(TorchDispatchMode):
         for value in result if isinstance(result, tuple | list) else (result,):
             if isinstance(value, Tensor) and value.is_floating_point() and value.dtype not in KNOWN:
                 kind = str(value.dtype).removeprefix("torch.")
-                raise ModelError(
-                    f"certify must get networks that compute in float32 or float64, got {func} in {kind}; "
-                    "take autocast and casts out of the network"
-                )
+                got = f"got {func} in {kind}; take autocast and casts out of the network"
+                raise ModelError(f"certify must get networks that compute in float32 or float64, {got}")
         return result
 
 
