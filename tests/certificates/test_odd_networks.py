@@ -100,6 +100,7 @@ def filled(layer: int, name: str, value: float) -> nn.Module:
         (net(), torch.cat([X, torch.full((9, 4), torch.nan)]), DataError, "finite inputs, got inf or NaN"),
         (filled(2, "weight", 3e38), X, DataError, "finite scores, got inf or NaN"),
         (Custom(lambda layers, x: (layers(x), x)), X, ModelError, "two or more scores for each sample"),
+        (net().to(torch.bfloat16), X, ModelError, "float32 networks"),
         (net(nn.Linear(4, 1)), X, ModelError, "two or more scores for each sample"),
         (net(nn.Unflatten(1, (2, 2)), nn.Linear(2, 3)), X, ModelError, "two or more scores for each sample"),
         (Custom(torch.no_grad()(lambda layers, x: layers(x))), X, ModelError, "must have gradients in its input"),
@@ -179,20 +180,20 @@ def test_what_the_attack_refutes_is_not_certified(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("data", "labels", "error"),
+    ("data", "labels", "error", "words"),
     [
-        (X, torch.zeros(40, 1, dtype=torch.long), DataError),
-        (X, torch.zeros(40), DataError),
-        ([{"x": X}], None, ConfigError),
-        ([(X, torch.zeros(40, 3))], None, DataError),
-        (X, torch.zeros(3, dtype=torch.long), DataError),
-        ([X], torch.zeros(40, dtype=torch.long), ConfigError),
-        (X[:0], None, ConfigError),
-        ([], None, DataError),
+        (X, torch.zeros(40, 1, dtype=torch.long), DataError, r"labels must be a class .* got \(40, 1\)"),
+        (X, torch.zeros(3, dtype=torch.long), DataError, r"labels must be a class for each of 40 inputs, got \(3,\)"),
+        (X, torch.zeros(40), DataError, r"labels must be a class .*\.float32"),
+        ([(X, torch.zeros(40, 3))], None, DataError, "labels must be a class"),
+        ([X], torch.zeros(40, dtype=torch.long), ConfigError, "labels must come with the batches"),
+        ([{"x": X}], None, ConfigError, "data must be batches .* got dict"),
+        (X[:0], None, ConfigError, "at least one sample"),
+        ([], None, DataError, "at least one held-out sample"),
     ],
 )
-def test_data_of_another_kind(data, labels, error):
-    with pytest.raises(error, match="must"):
+def test_data_of_another_kind(data, labels, error, words):
+    with pytest.raises(error, match=words):
         certify(net(), net(), data, labels)
 
 
@@ -201,7 +202,6 @@ def test_networks_of_two_kinds():
         (net(nn.Linear(4, 2)), r"same number of scores, got \(3,\) and \(2,\)"),
         (net(nn.Linear(4, 3), nn.Sigmoid()), "Sigmoid"),
         (net().double(), "of one type, got"),
-        (net().to(torch.bfloat16), "of one type, got"),
     ):
         with pytest.raises(ModelError, match=words):
             certify(net(), other, X)
