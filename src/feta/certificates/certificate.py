@@ -23,7 +23,7 @@ from feta.certificates.agreement import Agreement, LabelledBatch, agreement
 from feta.certificates.attack import Attack, Norm
 from feta.certificates.chain import chain_of
 from feta.certificates.radius import Pair
-from feta.certificates.rounding import Rounding, check_precision
+from feta.certificates.rounding import check_precision
 from feta.errors import ConfigError, DataError, ModelError, check_range
 
 RADII = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
@@ -141,7 +141,6 @@ def certify(
         counted = agreement(dense, pruned, ((x.to(place, dtype), y) for x, y in batches), confidence)
         inputs = torch.cat(kept).to(place, dtype)
         for model in (dense, pruned):
-            Rounding.of(model)  # names a parameter of another type
             check_precision(model, inputs[:2])
         chains = chain_of(dense, inputs[:CHECKED]), chain_of(pruned, inputs[:CHECKED])
         if chains[0].out_shape != chains[1].out_shape:

@@ -119,7 +119,6 @@ def operator_upper(layer: nn.Module, input_shape: Sequence[int], *, weight: Tens
 
 def periodic_norm(kernel: Tensor, size: tuple[int, int], groups: int = 1) -> float:
     """The norm of the circular convolution with kernel (c_out, c_in / groups, h, w) on size (H, W) images."""
-    height, width = size
     largest = 0.0
     # Of unit size: squares of very small or very large weights would leave the range of numbers.
     unit = float(kernel.abs().max()) if kernel.numel() else 0.0
@@ -128,11 +127,10 @@ def periodic_norm(kernel: Tensor, size: tuple[int, int], groups: int = 1) -> flo
     for block in (kernel.double() / unit).chunk(groups):
         small = block.transpose(0, 1) if block.shape[0] > block.shape[1] else block
         # A real kernel's spectrum at -w is the conjugate of that at w: half of one axis holds all the norms.
-        lines = torch.fft.rfft(small, n=width).permute(3, 2, 0, 1)  # (width / 2 + 1, taps, rows, columns)
+        lines = torch.fft.rfft(small, n=size[1]).permute(3, 2, 0, 1)  # (width / 2 + 1, taps, rows, columns)
         taps = torch.arange(lines.shape[1], dtype=torch.float64, device=kernel.device)
-        for frequency in range(height):  # one line of frequencies at a time: few matrices in memory
-            turn = torch.exp(-2j * torch.pi * frequency / height * taps)
-            spectrum = torch.einsum("wtij,t->wij", lines, turn)
+        for frequency in range(size[0]):  # one line of frequencies at a time: few matrices in memory
+            spectrum = torch.einsum("wtij,t->wij", lines, torch.exp(-2j * torch.pi * frequency / size[0] * taps))
             largest = max(largest, float(torch.linalg.eigvalsh(spectrum @ spectrum.mH).max()))
     return unit * math.sqrt(max(largest, 0.0))
 

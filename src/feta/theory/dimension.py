@@ -6,20 +6,18 @@
                         neighbour (Levina and Bickel 2004, inverses averaged as MacKay and Ghahramani say)
     pca                 principal components that hold a share of the variance
 
-The first two look at scales between neighbours and see curved manifolds; PCA sees flat ones and is an upper
-value for the others. With n rows, estimates above about 2 log10 n are known to fall short (Eckmann and Ruelle
-1992), and noise of the scale of r1 raises them; on a lattice, where all ratios are one, two_nn is infinite. None of
-them is a bound.
+The first two look at scales between neighbours and see curved manifolds; PCA sees flat ones and is an upper value for
+the others. Estimates above about 2 log10(rows) are known to fall short (Eckmann and Ruelle 1992), noise of the scale
+of r1 raises them, and on a lattice, where all ratios are one, two_nn is infinite. None of them is a bound.
 
-A set is C_M-regular of dimension k when (C_M / r)^k balls of radius r cover it, for every r. Taking the farthest
-row as the next centre gives, for each count n, a radius r_n with two properties: n balls of radius r_n cover the
-rows, and the first n centres are at least r_(n-1) from each other. So
+A set is C_M-regular of dimension k when (C_M / r)^k balls of radius r cover it, for every r. Take the farthest row as
+the next centre: n balls of a radius r_n cover the rows, and the first n centres are at least r_(n-1) apart. So
 
     estimate   max over n of r_n · n^(1/k)              (covers of the rows that were seen)
     lower      max over n of r_(n-1) / 2 · n^(1/k)      (proven: no ball of a smaller radius holds two centres)
 
-Any set that holds these rows and is C_M-regular with this k has C_M >= lower. No sample proves anything from above:
-rows that were not drawn may need any number of further balls. A bound that uses the estimate is conditional on it.
+Any set that holds these rows and is C_M-regular with this k has C_M >= lower. No sample proves anything from above,
+for rows that were not drawn may need further balls: a bound that uses the estimate is conditional on it.
 """
 
 from __future__ import annotations
@@ -119,17 +117,13 @@ def pca(points: Tensor, energies: tuple[float, ...]) -> dict[float, int]:
 
 
 def nearest(points: Tensor, count: int) -> Tensor:
-    """(rows, count) distances to the nearest other points, in order, a strip of the matrix at a time.
-
-    Found by matrix products, which lose small distances, and measured again by differences.
-    """
+    """(rows, count) distances to the nearest other points, in order, a strip of the matrix at a time."""
     strips = []
-    for start in range(0, len(points), CHUNK):
-        part = points[start : start + CHUNK]
+    for start, part in enumerate(points.split(CHUNK)):
         strip = torch.cdist(part, points)
-        here = torch.arange(len(strip), device=points.device)
-        strip[here, here + start] = math.inf
+        strip[:, start * CHUNK :].fill_diagonal_(math.inf)  # no point is its own neighbour
         near = strip.topk(count, largest=False).indices
+        # Found by matrix products, which lose small distances, and measured again by differences.
         strips.append(torch.stack([(part - points[rank]).norm(dim=1) for rank in near.t()], 1).sort(1).values)
     return torch.cat(strips)
 

@@ -20,11 +20,11 @@ lost_j: change the layers one by one from the last to the first; each change mee
 dense network and passes through pruned layers behind it (for 5.1: through unchanged ones). No condition on ‖H_i‖,
 biases included, no D.
 
-`three_steps` is the paper's procedure for a margin that pruning takes to zero: go from dense to pruned until
-γ − lost reaches zero, compute everything anew there, start again. On the straight line the printed loss grows in
-proportion to the way gone, so the zero is met at a share γ / lost of the way that is left. Margins of real networks
-are many orders of magnitude under that loss, and the number of restarts is as large: `log_needed`. Only the last
-start counts for the bound of the last network, and it may be that network itself: `by_itself` is where this ends.
+`three_steps` is the paper's procedure for a margin that pruning takes to zero: go from dense to pruned until γ − lost
+is zero, compute everything anew there, start again. On the straight line the printed loss grows in proportion to the
+way gone, so this happens at a share γ / lost of the way that is left. Margins of real networks are many orders of
+magnitude under that loss, and the number of restarts is as large: `log_needed`. Only the last start counts for the
+bound of the last network, and it may be that network itself: `by_itself` is where this ends.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def three_steps(
         raise ConfigError(f"max_starts must be >= 1, got {max_starts}")
     starts: list[Start] = []
     at, log_needed = 0.0, math.inf
-    for _ in range(max_starts):
+    while len(starts) < max_starts:
         seen = measure(blend(dense, pruned, at), pruned, batches)
         bound = all_layers(seen, setting, "paper")
         accuracy = None if labels is None else 100 * int((seen.answers == labels.cpu()).sum()) / seen.samples
