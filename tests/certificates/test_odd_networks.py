@@ -40,11 +40,10 @@ def both(model: nn.Module, x: torch.Tensor = X, **options):
 
 def cancelling(seed: int) -> nn.Module:
     """Two batch-norms in a row: the first adds 1e5 and takes it away, the second multiplies by a thousand."""
+    linear, first, second = nn.Linear(1, 2, bias=False), nn.BatchNorm1d(2), nn.BatchNorm1d(2)
     torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(1, 2, bias=False), nn.BatchNorm1d(2), nn.BatchNorm1d(2)).eval()
-    first, second = model[1], model[2]
     with torch.no_grad():
-        model[0].weight.copy_(torch.tensor([[1.0], [-1.0]]))
+        linear.weight.copy_(torch.tensor([[1.0], [-1.0]]))
         first.running_var.uniform_(0.5, 2)
         first.running_mean.uniform_(1e5, 2e5)
         first.weight.uniform_(0.5, 2)
@@ -53,7 +52,7 @@ def cancelling(seed: int) -> nn.Module:
         first.bias.copy_(shift)
         second.running_mean.copy_(first.bias.double() - shift)
         second.weight.fill_(1e3)
-    return model
+    return nn.Sequential(linear, first, second).eval()
 
 
 def test_batch_norm_after_batch_norm():

@@ -100,19 +100,22 @@ def test_all_layers_by_hand():
     assert not lemma_applies(compare(DENSE, tiny((0.9, 1), (1, 3)), X).layers)
 
 
-def test_a_network_by_itself_by_hand():
-    seen = compare(DENSE, tiny((1, 1), (1, 2)), X)  # outputs (3, 2), norms 1 and 2
-    assert math.exp(by_itself(seen, SETTING, "paper").log_margin) == pytest.approx(math.sqrt(2) / 2)
-    assert math.exp(by_itself(seen, SETTING, "sound").log_margin) == pytest.approx(1 / math.sqrt(2) / 2)
-    assert math.exp(by_itself(seen, SETTING, "sound", "dense").log_margin) == pytest.approx(3 / 6 / math.sqrt(2))
-
-
-def test_the_printed_score_is_twice_too_long():
-    """f(x) = x: from (1, 0) the boundary is 1/sqrt(2) away, the printed margin says sqrt(2)."""
-    model = nn.Sequential(diagonal(1, 1))
-    seen = compare(model, model, torch.tensor([[1.0, 0.0]], dtype=torch.float64))
-    assert math.exp(by_itself(seen, SETTING, "paper").log_margin) == pytest.approx(math.sqrt(2))
-    assert math.exp(by_itself(seen, SETTING, "sound").log_margin) == pytest.approx(1 / math.sqrt(2))
+@pytest.mark.parametrize(
+    ("pruned", "x", "margin", "of_dense"),
+    [
+        (tiny((1, 1), (1, 2)), X, 1 / 2, 3 / 6),  # outputs (3, 2), norms 1 and 2
+        # f(x) = x: from (1, 0) the boundary is 1/sqrt(2) away. The printed score is twice too long.
+        (tiny((1, 1), (1, 1)), torch.tensor([[1.0, 0.0]]), 1, 2 / 6),
+    ],
+)
+def test_a_network_by_itself_by_hand(pruned, x, margin, of_dense):
+    seen = compare(DENSE, pruned, x)
+    for found, expected in (
+        (by_itself(seen, SETTING, "paper"), math.sqrt(2) * margin),
+        (by_itself(seen, SETTING, "sound"), margin / math.sqrt(2)),
+        (by_itself(seen, SETTING, "sound", "dense"), of_dense / math.sqrt(2)),
+    ):
+        assert math.exp(found.log_margin) == pytest.approx(expected)
 
 
 # References
@@ -239,25 +242,21 @@ def test_deep_and_wide_networks_do_not_overflow():
             assert math.isfinite(one_layer(seen, layer, setting, form).log_lost)
 
 
-def test_ties_and_zeros():
-    flat = nn.Sequential(
-        diagonal(1, 1), nn.ReLU(), linear([[1, 1], [1, 1]])
-    )  # both outputs equal: no margin to begin with
+@pytest.mark.parametrize("form", ["paper", "sound"])
+def test_ties_and_zeros(form):
+    flat = nn.Sequential(diagonal(1, 1), nn.ReLU(), linear([[1, 1], [1, 1]]))  # both outputs equal: no margin
     seen = compare(flat, DENSE, X)
-    for form in ("paper", "sound"):
-        assert all_layers(seen, SETTING, form).log_bound is None
-        assert all_layers(seen, SETTING, form).kept == 0
-        assert by_itself(seen, SETTING, form, "dense").log_bound is None
-    nothing = tiny((0, 0), (1, 3))
-    seen = compare(DENSE, nothing, X)
-    for form in ("paper", "sound"):
-        bound = all_layers(seen, SETTING, form)
-        assert (bound.log_margin, bound.vacuous) == (None, True)
-        assert not math.isnan(bound.log_lost)
-    # A constant network that is never in doubt: an infinite margin leaves one cell per class.
+    assert (all_layers(seen, SETTING, form).log_bound, all_layers(seen, SETTING, form).kept) == (None, 0)
+    assert by_itself(seen, SETTING, form, "dense").log_bound is None
+    bound = all_layers(compare(DENSE, tiny((0, 0), (1, 3)), X), SETTING, form)
+    assert (bound.log_margin, bound.vacuous) == (None, True)
+    assert not math.isnan(bound.log_lost)
+
+
+def test_a_constant_network_that_is_never_in_doubt():
+    """An infinite margin leaves one cell per class."""
     constant = nn.Sequential(linear([[0, 0], [0, 0]], (5.0, 0.0)))
-    seen = compare(constant, constant, X)
-    own = by_itself(seen, SETTING, "sound")
+    own = by_itself(compare(constant, constant, X), SETTING, "sound")
     assert own.log_margin == math.inf
     assert math.isfinite(own.log_bound)
 
@@ -273,13 +272,10 @@ def chain(first: float, second: float):
 
 
 def test_a_small_change_arrives_at_once():
-    dense, pruned = chain(1, 1), chain(1, 0.9)
-    walk = three_steps(dense, pruned, [STEPS], WALK, labels=torch.tensor([0, 0]))
-    assert walk.arrived
-    assert [start.at for start in walk.starts] == [0.0]
-    assert walk.starts[0].accuracy == 50
-    assert walk.bound == all_layers(measure(dense, pruned, [STEPS]), WALK, "paper")
-    assert walk.log_needed == 0
+    walk = three_steps(chain(1, 1), chain(1, 0.9), [STEPS], WALK, labels=torch.tensor([0, 0]))
+    assert (walk.arrived, walk.log_needed) == (True, 0)
+    assert [(start.at, start.accuracy) for start in walk.starts] == [(0, 50)]
+    assert walk.bound == all_layers(measure(chain(1, 1), chain(1, 0.9), [STEPS]), WALK, "paper")
 
 
 def test_a_larger_change_needs_more_starts():
@@ -298,17 +294,12 @@ def test_a_larger_change_needs_more_starts():
 
 
 def test_what_is_out_of_reach_is_said():
-    walk = three_steps(chain(1, 1), chain(1, 1e6), [STEPS], WALK, max_starts=3)
-    assert (walk.arrived, walk.bound, len(walk.starts)) == (False, None, 3)
-    assert walk.log_needed > math.log(1e4)
-    assert 0 < walk.starts[1].at < walk.starts[2].at < 1e-3
-
-
-def test_no_margin_no_way():
-    """A tie at the start: the step is zero, and there is no second start."""
-    walk = three_steps(chain(0, 0), chain(1, 2), [STEPS], WALK)
-    assert len(walk.starts) == 1
-    assert (walk.arrived, walk.log_needed) == (False, math.inf)
+    far = three_steps(chain(1, 1), chain(1, 1e6), [STEPS], WALK, max_starts=3)
+    assert (far.arrived, far.bound, len(far.starts)) == (False, None, 3)
+    assert far.log_needed > math.log(1e4)
+    assert 0 < far.starts[1].at < far.starts[2].at < 1e-3
+    tie = three_steps(chain(0, 0), chain(1, 2), [STEPS], WALK)  # no margin, so a step of zero and no second start
+    assert (tie.arrived, tie.log_needed, len(tie.starts)) == (False, math.inf, 1)
 
 
 WIDE, NARROW = (

@@ -103,11 +103,10 @@ def check_scores(chain: Chain) -> None:
 
 def _stages(model: nn.Module, example: Tensor) -> list[Stage]:
     try:
-        traced = fx.symbolic_trace(model)
+        run = fx.Interpreter(fx.symbolic_trace(model), garbage_collect_values=False)
     except Exception as error:  # fx lets through whatever the model's own code raised
         reason = " ".join(str(error).split())
         raise ModelError(f"the network must be {UNDERSTOOD}, got one that cannot be traced: {reason}") from error
-    run = fx.Interpreter(traced, garbage_collect_values=False)
     run.run(example.clone())
     values: dict[fx.Node, Any] = run.env
     last: fx.Node | None = None

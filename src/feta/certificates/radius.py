@@ -5,8 +5,8 @@
     local    the largest radius found for which the `Relaxation` certifies the sample's class
 
 with m_j the margin of class c over class j at the sample, w_j the rows of the last layer, and proven upper values of
-the norms of the layers before it, pooling included. The constants of the global form hold everywhere, so its radius is
-small. The radius of a pair of networks is the smaller of theirs: both give one class in that ball.
+the norms of the layers before it, pooling included. The global constants hold everywhere, so that radius is small.
+The radius of a pair of networks is the smaller of theirs: both give one class in that ball.
 """
 
 from __future__ import annotations

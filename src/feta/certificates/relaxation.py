@@ -166,8 +166,7 @@ class Relaxation:
         """(n, classes): at most f_c(x') - f_j(x') for every x' within `radius` of the sample; inf at j = c."""
         check_scores(self.chain)
         known = Known.ball(self.chain.place(inputs), radius.double(), self.norm)
-        steps: list[Step] = []
-        stages = _pools_first(self.chain.stages)
+        steps, stages = list[Step](), _pools_first(self.chain.stages)
         for number, stage in enumerate(stages):
             step = relax(stage, known, self.rounding)
             known = step.after

@@ -7,8 +7,8 @@ report.layers[0].change.upper                  # ‖U − W‖, proven
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
@@ -78,8 +78,7 @@ class BoundsReport:
         plain = asdict(self)
         plain["bounds"] = [{**asdict(b), "vacuous": b.vacuous, "exponent": b.exponent} for b in self.bounds]
         plain["vacuous"] = all(bound.vacuous for bound in self.bounds)
-        result: dict[str, Any] = _plain(plain)
-        return result
+        return json.loads(json.dumps(plain), parse_constant=lambda number: None)  # type: ignore[no-any-return]
 
 
 def generalisation_bounds(
@@ -181,11 +180,3 @@ def _layers(seen: Perturbation, rows: Tensor | None, seed: int) -> tuple[LayerBo
         )
         for layer in seen.layers
     )
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

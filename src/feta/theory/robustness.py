@@ -32,9 +32,8 @@ class Manifold:
     source: str = "given"
 
     def __post_init__(self) -> None:
-        for name in ("dimension", "regularity"):
-            value = getattr(self, name)
-            if not (value > 0 and math.isfinite(value)):
+        for name, value in (("dimension", self.dimension), ("regularity", self.regularity)):
+            if not 0 < value < math.inf:
                 raise ConfigError(f"Manifold.{name} must be > 0, got {value}")
 
     @classmethod
