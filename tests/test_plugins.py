@@ -25,11 +25,9 @@ importlib.metadata.entry_points = lambda **kwargs: ()
 PRUNES = """
 import torch, feta
 torch.manual_seed(0)
-def model():
-    return torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.ReLU(), torch.nn.Linear(30, 3))
-result = feta.prune(model(), torch.randn(200, 20), 0.9)
-feta.save(result.model, "pruned.safetensors")
-again = feta.load_into(model(), "pruned.safetensors")
+model = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.ReLU(), torch.nn.Linear(30, 3))
+feta.save(feta.prune(model, torch.randn(200, 20), 0.9).model, "pruned.safetensors")
+again = feta.load_into(model, "pruned.safetensors")
 print(int(again[0].weight.count_nonzero()))
 """
 COMMAND = """

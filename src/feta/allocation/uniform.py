@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from feta.allocation.base import Budget
 from feta.sparsity import Sparsity
 
 
-@dataclass(frozen=True)
 class Uniform:
     """Every layer has the same share of zeros, rounded layer by layer."""
 

@@ -31,15 +31,12 @@ class Penalty(Protocol):
 
     def value(self, U: Tensor) -> Tensor:
         """Omega(U)."""
-        ...
 
     def prox(self, U: Tensor, step: float) -> Tensor:
         """argmin over V of Omega(V) + ||V - U||_F^2 / (2 * step), in closed form."""
-        ...
 
     def sizes(self, U: Tensor) -> Tensor:
         """How large each part is that leaves as a whole: (d_in, d_out), (d_in, 1) or (1, d_out)."""
-        ...
 
 
 PENALTIES: dict[str, Penalty] = {"l1": L1(), "rows": GroupLasso(dim=1), "columns": GroupLasso(dim=0)}

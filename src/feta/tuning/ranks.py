@@ -42,16 +42,11 @@ class Ranks:
             return list(values)
         total = torch.tensor(values, dtype=torch.float64, device=self.device)
         dist.all_reduce(total, group=self.group)
-        return [float(value) for value in total.tolist()]
+        return list(total.tolist())
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is set in one of the processes."""
         return self.sum([float(flag)])[0] > 0
-
-    def same(self, value: float) -> bool:
-        """Whether all processes have this value."""
-        first, second = self.sum([value, value * value])
-        return abs(second * self.count - first * first) < 0.5
 
 
 def copy_of(model: nn.Module, device: torch.device) -> nn.Module:
