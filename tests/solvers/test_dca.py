@@ -11,7 +11,7 @@ from feta.objective.l1 import L1
 from feta.objective.penalty import Regularised
 from feta.problem import Activation
 from feta.solvers.dca import Dca, solve_path, support_of
-from feta.solvers.power import largest_eigenvalue
+from feta.solvers.norms import largest_eigenvalue
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from feta.problem import LayerProblem, LayerSolution, Needs, Status
 from feta.solvers.dca import Dca, solve_path, support_of
 from feta.solvers.gram import GramSettings, GramSolve, GramSystem
 from feta.solvers.majorise import StreamedTargets
-from feta.solvers.power import largest_eigenvalue
+from feta.solvers.norms import largest_eigenvalue
 from feta.sparsity import Sparsity
 
 
