@@ -78,8 +78,6 @@ def bounds(
 
 
 def _show(report: BoundsReport) -> None:
-    from feta.theory.bounds import FORMS
-
     layers: list[tuple[str, ...]] = []
     alone: list[tuple[str, ...]] = []
     whole: list[tuple[str, ...]] = []
@@ -87,7 +85,7 @@ def _show(report: BoundsReport) -> None:
         norms = f"{layer.norm.value:.3f}", f"{layer.change.value:.3f}", f"{layer.largest_error:.3g}"
         dimension = "–" if layer.dimension is None else f"{layer.dimension.two_nn:.1f}"
         layers.append((layer.name, *norms, power(layer.log_gain), dimension))
-        paper, sound = (report.bound("5.1", form, layer.name) for form in FORMS)
+        paper, sound = report.bound("5.1", "paper", layer.name), report.bound("5.1", "sound", layer.name)
         alone.append((layer.name, lost(paper), short(paper), lost(sound), short(sound)))
     for theorem, title in TITLES.items():
         for bound in report.bounds:
