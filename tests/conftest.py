@@ -1,7 +1,5 @@
 """Settings for all tests: Hypothesis draws the same examples in every run, torch uses one thread."""
 
-from __future__ import annotations
-
 import resource
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """Small networks with named layers, for tests that prune."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """What the pages say is true: their code compiles or runs, their commands and options exist, their tables hold."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import os

@@ -1,7 +1,5 @@
 """Every error is a FetaError; unknown names come with the nearest known one."""
 
-from __future__ import annotations
-
 import pytest
 
 from feta import errors

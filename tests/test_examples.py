@@ -1,7 +1,5 @@
 """Every example runs as a user would run it, stays short, and leaves nothing behind."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

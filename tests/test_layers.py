@@ -1,7 +1,5 @@
 """rows @ matrix + bias = output rows, in float64, over everything a Linear or a Conv2d can be set to."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

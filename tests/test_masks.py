@@ -1,7 +1,5 @@
 """Zeros stay exactly zero through any optimiser, copy, state and file, and the rest learns as it should."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import weakref

@@ -1,7 +1,5 @@
 """The product without the laboratory: it prunes, saves and loads, and says where the rest is to be had."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """What a layer problem accepts, and what each kind of bad input is told."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Exact counts against fractions, masks against a stable sort, and every target that is refused."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

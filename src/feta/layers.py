@@ -8,8 +8,6 @@ samples at a time: row (n, position) holds the patch that meets the kernel there
 A grouped convolution is `groups` independent problems of the same size, one per block of channels.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

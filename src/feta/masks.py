@@ -10,8 +10,6 @@ alone; and after each step of an optimiser dead weights are set to zero, because
 the mask, or a moving average, moves weights that have no gradient.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -40,7 +38,7 @@ def masks_of(model: nn.Module, layers: Sequence[str] | str | None = None) -> dic
     return {name: mask for name, mask in masks.items() if layers is not None or not bool(mask.all())}
 
 
-def hold_zeros(model: nn.Module, masks: Mapping[str, Tensor] | None = None) -> ZeroHold:
+def hold_zeros(model: nn.Module, masks: Mapping[str, Tensor] | None = None) -> "ZeroHold":
     """Set the weights outside the masks to zero and hold them there until the hold is removed.
 
     with feta.hold_zeros(model):  # by default the zeros that the model has
@@ -90,7 +88,7 @@ class ZeroHold:
             handle.remove()
         self._handles = []
 
-    def __enter__(self) -> ZeroHold:
+    def __enter__(self) -> "ZeroHold":
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -1,7 +1,5 @@
 """What a pruning run reports: per layer and in total, as data and as a readable table."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field

@@ -1,7 +1,5 @@
 """Allocations in a whole run: exact counts, sense, the report, and every refusal."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

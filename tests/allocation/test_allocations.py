@@ -1,7 +1,5 @@
 """Budgets over layers: exact in total, one threshold for all when that is asked for."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import pytest

@@ -1,7 +1,5 @@
 """The split of a budget: the least sum of errors, found by trying every split, and what curves may be."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise, product
 

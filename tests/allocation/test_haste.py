@@ -1,7 +1,5 @@
 """Pruning in haste: the mask and, given steps enough, the exact fit on it, by definition."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

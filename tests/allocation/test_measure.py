@@ -1,7 +1,5 @@
 """Error–count curves: against pruning and running the network by hand, and what is read and restored."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

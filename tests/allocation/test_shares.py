@@ -1,7 +1,5 @@
 """Whole numbers in proportion: against weights handed out one by one, and with nothing taken back."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Batch-norm statistics over the calibration data, and nothing else changed."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """What a forward pass shows: order, consumers, rows; and that the model is left as it was."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

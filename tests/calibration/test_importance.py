@@ -1,7 +1,5 @@
 """Importance of outputs against the Jacobian, and that the model is left as it was."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

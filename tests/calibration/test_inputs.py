@@ -1,7 +1,5 @@
 """The user's data, whatever its form, as the same batches on every pass."""
 
-from __future__ import annotations
-
 import gc
 import tempfile
 from unittest.mock import Mock

@@ -1,7 +1,5 @@
 """The one door to a model: which of its outputs counts, and where its inputs go."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

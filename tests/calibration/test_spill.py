@@ -1,7 +1,5 @@
 """Tensors on disk: what comes back, that it can be read again, and what a full disk says."""
 
-from __future__ import annotations
-
 import errno
 
 import pytest

@@ -1,7 +1,5 @@
 """One-pass sums against their float64 definition, however the rows are cut."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

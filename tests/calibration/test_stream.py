@@ -1,7 +1,5 @@
 """Streams: the same rows from replay, disk and memory; chunks, minibatches and samples of them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Agreement from samples: exact limits against binomial sums, coverage by enumeration, counts, refusals."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The attack finds what is there: on a linear network the distance to the border is known."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """feta.certify: never wrong, over networks, methods and sparsities; the numbers it reports; what it refuses."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 

@@ -1,7 +1,5 @@
 """A network as a chain: the same outputs, folded batch-norm, adjoints, rows, Lipschitz constants, refusals."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

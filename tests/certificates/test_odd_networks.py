@@ -1,7 +1,5 @@
 """Networks that would get a wrong certificate if they were taken for what they look like."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """Radii: the global one against its equation, a linear border and attack; what the search returns."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

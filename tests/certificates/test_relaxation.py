@@ -1,7 +1,5 @@
 """The local bounds: sound on every architecture, at least as tight as plain CROWN, exact where they can be."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Rounding boxes: float32 runs stay within them, batch-norm run apart included."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Commands run in this process, in an empty folder, and networks to run them on."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

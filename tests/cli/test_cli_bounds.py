@@ -1,7 +1,5 @@
 """feta bounds: the tables, the JSON object, and what is refused."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """feta certify: its contract with programs, its files, what it says, and refusals in one line."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

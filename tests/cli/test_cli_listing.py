@@ -1,7 +1,5 @@
 """feta info, methods and data: what they list, to people and to programs."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """feta as a program of its own: exit codes, streams, and how little it takes to say help."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """feta prune: its contract with programs, its files and records, and every refusal in one line."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json

@@ -1,7 +1,5 @@
 """feta report: its answer to people and to programs, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """feta retrain and feta prune --refine: files in, files out, the zeros the same."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """feta.toml and the environment: what they set, what outranks them, and what they say to mistakes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """feta train and eval: files, records, and resuming after a kill."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The engine: exact counts, the caller's model untouched, what each layer is shown, and every refusal."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import json

@@ -1,7 +1,5 @@
 """Which layers are pruned: the default, patterns, and every choice that cannot be met."""
 
-from __future__ import annotations
-
 import pytest
 from torch import nn
 from torch.nn.utils import parametrizations

@@ -1,7 +1,5 @@
 """Whole files or none: full disks, missing permission, targets in the way, a kill in between."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

@@ -1,7 +1,5 @@
 """Sparse files: lossless, really smaller, and safe to open whatever they hold."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """A headless browser for pages (tests that use it are marked `browser`), and a data set to train on."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 

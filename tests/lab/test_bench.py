@@ -1,7 +1,5 @@
 """The benchmark: every cell once, equal terms, reasons for what cannot be done, a page that is read in a browser."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Certificates of the lab's networks: grey levels, the two files, the page in a browser, refusals."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

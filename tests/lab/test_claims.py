@@ -1,7 +1,5 @@
 """Verdicts on records made by hand: every outcome of every rule, and data in which there is nothing to find."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

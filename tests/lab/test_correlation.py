@@ -1,7 +1,5 @@
 """Rank correlation: the coefficient against scipy's, the interval against exact permutation tests."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

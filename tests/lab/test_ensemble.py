@@ -1,7 +1,5 @@
 """Networks trained together: against plain SGD, alone or in company, on a GPU, and bad settings."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from dataclasses import replace
 from unittest.mock import Mock

@@ -1,7 +1,5 @@
 """Figures: files that open, the same bytes twice, one colour per name, awkward data."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import os

@@ -1,7 +1,5 @@
 """The harness: a record per cell, resumed after a kill, failures as data, budgets that hold."""
 
-from __future__ import annotations
-
 import functools
 import os
 import signal

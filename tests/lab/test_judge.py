@@ -1,7 +1,5 @@
 """Accuracies, counted by hand."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

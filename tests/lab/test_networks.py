@@ -1,7 +1,5 @@
 """The paper's notation: what it builds, and what it says to mistakes."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Pages: what is written, tables as files, and how a page behaves in a browser."""
 
-from __future__ import annotations
-
 import html.parser
 import math
 import os

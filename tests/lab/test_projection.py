@@ -1,7 +1,5 @@
 """Projection on principal components: against a singular value decomposition, its file, and bad input."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Networks as files: what comes back, what is refused, and that nothing is left half-written."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Training: the same weights every time, also after a kill; when it stops, and what it keeps."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal

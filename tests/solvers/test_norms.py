@@ -1,7 +1,5 @@
 """Norms of layers as operators, against the singular values of the matrices they are."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """The whole comparison: from two models and samples to a report that is plain JSON."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math

@@ -1,7 +1,5 @@
 """Estimators of dimension on sets whose dimension is known, and what covers prove."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The theorems against numbers worked out by hand, slow references, and the margins that really are there."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 

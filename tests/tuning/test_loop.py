@@ -1,7 +1,5 @@
 """The loop under refining and retraining, the recorder of its steps, and what surrounds them."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Models and data that are out of the ordinary: what is fitted is right, and nothing of the caller's is changed."""
 
-from __future__ import annotations
-
 import copy
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Refinement: outputs come nearer to the original's on rows that were not fitted, zeros stay, labels are not used."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import math

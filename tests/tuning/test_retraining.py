@@ -1,7 +1,5 @@
 """Retraining: zeros held, the best weights kept, stopped for the reason it gives; alone and in two processes."""
 
-from __future__ import annotations
-
 import copy
 import math
 import subprocess

@@ -1,7 +1,5 @@
 """A small network, wrappers around it, and what the tests of tuning compare."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any

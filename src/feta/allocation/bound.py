@@ -7,8 +7,6 @@ slope at most 1 between them, the sum of E_l bounds how far the outputs move. A 
 errors are independent, so norms are added, not squares.
 """
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar
 

@@ -9,8 +9,6 @@ one helps most, is the exact minimum over whole numbers, and a larger budget tak
 a curve with a dent neither holds: a layer would jump over it, at the cost of another.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -44,7 +42,7 @@ class Curve:
     def size(self) -> int:
         return self.counts[-1]
 
-    def compounded(self) -> Curve:
+    def compounded(self) -> "Curve":
         """-E(0) log(1 - E(k) / E(0)): what is added up over layers instead of E itself.
 
         Plain sums hold for small errors only. A layer that keeps the share s = 1 - E(k) / E(0) of what it says

@@ -1,7 +1,5 @@
 """erk: the Erdős–Rényi kernel rule."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from feta.allocation.base import Budget

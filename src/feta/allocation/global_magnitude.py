@@ -1,7 +1,5 @@
 """global-magnitude: one threshold for all layers."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

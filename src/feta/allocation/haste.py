@@ -8,8 +8,6 @@ nothing is factored. Curves of plain thresholding would overstate what a layer l
 and for thresholding itself they gave no better shares (they flatten where little is left of a layer).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,7 +36,7 @@ class _Group:
     mean: Tensor  # (d_in,); zero without a bias
 
     @classmethod
-    def of(cls, W: Tensor, bias: Tensor | None, rows: ActivationStream) -> _Group:
+    def of(cls, W: Tensor, bias: Tensor | None, rows: ActivationStream) -> "_Group":
         statistics = gram(rows, with_bias=bias is not None)
         H, mean = statistics.H[: len(W), : len(W)], statistics.H.new_zeros(len(W))
         if bias is not None:
@@ -62,7 +60,7 @@ class HastyLayer:
     groups: tuple[_Group, ...]
 
     @classmethod
-    def of(cls, view: LayerView, streams: Sequence[ActivationStream]) -> HastyLayer:
+    def of(cls, view: LayerView, streams: Sequence[ActivationStream]) -> "HastyLayer":
         """One stream of rows per group."""
         return cls(tuple(_Group.of(view.matrix(g), view.bias(g), rows) for g, rows in enumerate(streams)))
 

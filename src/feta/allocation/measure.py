@@ -5,8 +5,6 @@ which all other layers are the original's. Held-out samples tell what that does,
 allocation asks for: the change of the network's outputs, or of the layer's own response.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,7 +48,7 @@ class Probe:
         copy: nn.Module,
         traces: Sequence[LayerTrace],
         inputs: Inputs,
-    ) -> Probe:
+    ) -> "Probe":
         """A probe on about half of the samples to fit and some of the others to judge by."""
         samples = sum(size_of(batch) for batch in inputs)
         stride = -(-samples // (2 * FIT_SAMPLES))

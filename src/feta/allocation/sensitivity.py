@@ -3,8 +3,6 @@
 E_l(k) = mean over held-out samples of  ||outputs with layer l at k weights - outputs||^2
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from feta.allocation.base import Budget

@@ -1,7 +1,5 @@
 """uniform: every layer has the same share of zeros."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from feta.allocation.base import Budget

@@ -1,7 +1,5 @@
 """Batch-norm statistics estimated anew, for a network whose earlier layers have changed."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm

@@ -3,8 +3,6 @@
 Hooks are put on when a context is entered and are always taken off when it is left.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -44,7 +42,7 @@ class LayerTrace:
         only_relu = bool(self.consumers) and all(name in _RELU_NAMES for name in self.consumers)
         return Activation.RELU if only_relu else Activation.LINEAR
 
-    def tap(self, model: nn.Module) -> LayerTap:
+    def tap(self, model: nn.Module) -> "LayerTap":
         """What runs a model up to this layer."""
         return LayerTap(model, self.name, self.calls)
 

@@ -6,8 +6,6 @@ Estimated by a few backward passes of the original network with random signs on 
 batch. It tells a layer's solver which outputs deserve its weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial

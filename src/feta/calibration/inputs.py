@@ -5,8 +5,6 @@ dropped, never needed. What gives the same batches on every pass is used in plac
 or a DataLoader in any but its data set's order is read once and kept in a memory-mapped temporary file.
 """
 
-from __future__ import annotations
-
 import copy
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -46,7 +44,7 @@ class Inputs:
     def __iter__(self) -> Iterator[Batch]:
         yield from _limited((_model_input(batch) for batch in self._batches), self._limit)
 
-    def thinned(self, stride: int, start: int = 0) -> Inputs:
+    def thinned(self, stride: int, start: int = 0) -> "Inputs":
         """Every stride-th sample, whatever the batches: a share of each batch, not a share of the batches."""
         view = copy.copy(self)
         view._batches, view._limit = _Thinned(self, stride, start), None

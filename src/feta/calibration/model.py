@@ -1,7 +1,5 @@
 """The one door to a user's model: where it lives, how it is called, and which tensor is its output."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 Memory stays that of one batch; the pages live in the operating system's cache while it has room.
 """
 
-from __future__ import annotations
-
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -7,8 +7,6 @@ Products are formed in the stream's own dtype and added up in float64, so that a
 rows loses no more than one chunk's product does, and results do not depend on how rows are chunked.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -7,8 +7,6 @@ A source gives a layer's input and original output as the module sees them; Laye
 rows chunk by chunk, so that a convolution is never unfolded for the whole data set.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -42,7 +40,7 @@ class ReplaySource:
         for batch in self.inputs:
             yield from (self.pruned or self.original).inputs(batch)
 
-    def thinned(self, stride: int) -> ReplaySource:
+    def thinned(self, stride: int) -> "ReplaySource":
         """Every stride-th sample of this source."""
         return replace(self, inputs=self.inputs.thinned(stride))
 
@@ -61,7 +59,7 @@ class KeptSource:
     def inputs_alone(self) -> Iterator[Tensor]:
         yield from (x for x, _ in self.pairs())
 
-    def thinned(self, stride: int) -> KeptSource:
+    def thinned(self, stride: int) -> "KeptSource":
         # Copies: a part of a memory-mapped batch would keep the whole batch in memory.
         held, seen = [], 0
         for x, z in self.pairs():
@@ -108,7 +106,7 @@ class LayerStream:
                 yield A.to(self.view.solve_dtype)
         self._n_rows = count
 
-    def thinned(self, stride: int) -> LayerStream:
+    def thinned(self, stride: int) -> "LayerStream":
         return replace(self, source=self.source.thinned(stride))
 
 
@@ -135,7 +133,7 @@ class TensorStream:
     def inputs(self) -> Iterator[Tensor]:
         yield from self.A.split(self.chunk_rows)
 
-    def thinned(self, stride: int) -> TensorStream:
+    def thinned(self, stride: int) -> "TensorStream":
         return TensorStream(self.A[::stride], self.B[::stride], self.chunk_rows)
 
 

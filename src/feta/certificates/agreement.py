@@ -8,8 +8,6 @@ Exact binomial limits hold for every n and every p. They ask one thing of the sa
 independently of both networks (no calibration, training or selection row) from the inputs in question.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ by points drawn at random in the ball and by projected gradient ascent from seve
 proves nothing; finding something inside a certified ball would prove the certificate wrong.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -59,7 +57,7 @@ class Attack:
         return found
 
     def _points(
-        self, models: Sequence[nn.Module], ball: _Ball, classes: Tensor, dtype: torch.dtype
+        self, models: Sequence[nn.Module], ball: "_Ball", classes: Tensor, dtype: torch.dtype
     ) -> Iterator[Tensor]:
         """One point of every ball at a time, in float64."""
         generator = torch.Generator(device=classes.device).manual_seed(self.seed)

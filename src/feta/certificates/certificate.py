@@ -6,8 +6,6 @@
 A sample on which the networks already disagree is counted, with radius 0.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

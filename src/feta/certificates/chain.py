@@ -7,8 +7,6 @@ Batch-norm in eval mode is folded into the layer before it; dropout and identiti
 model on the example.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -9,8 +9,6 @@ the norms of the layers before it, pooling included. The global constants hold e
 The radius of a pair of networks is the smaller of theirs: both give one class in that ball.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

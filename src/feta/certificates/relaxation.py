@@ -18,8 +18,6 @@ of these is the bound. The boxes of hidden units are made tighter by the same su
 Errors of arithmetic enter as boxes (`rounding`), so the bound holds for the network as it is run.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -48,7 +46,7 @@ class Known:
     spread: Tensor  # (n,)
 
     @classmethod
-    def ball(cls, x: Tensor, radius: Tensor, norm: Norm) -> Known:
+    def ball(cls, x: Tensor, radius: Tensor, norm: Norm) -> "Known":
         """All inputs within a radius (n,) of the samples x."""
         reach = radius.view(-1, *[1] * (x.ndim - 1)) * OUTWARD
         corner = math.sqrt(x[0].numel()) if norm == "linf" else 1.0
@@ -62,7 +60,7 @@ class Known:
         lengths = torch.linalg.vector_norm(flat, dim=2)
         return torch.maximum(in_box, dot(flat, self.centre) - OUTWARD * lengths * self.spread[:, None])
 
-    def with_box(self, low: Tensor, high: Tensor) -> Known:
+    def with_box(self, low: Tensor, high: Tensor) -> "Known":
         """The smaller of both boxes, and no more spread than its corners have."""
         low, high = torch.maximum(low, self.low), torch.minimum(high, self.high)
         corner = length(torch.maximum(high - self.centre, self.centre - low))

@@ -12,8 +12,6 @@ range the box is infinite. Not covered: arithmetic that is not a plain sum of pr
 Winograd or FFT convolutions). `check_precision` refuses half precision.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +37,7 @@ class Rounding:
 
     @classmethod
     @torch.no_grad()
-    def of(cls, model: nn.Module) -> Rounding:
+    def of(cls, model: nn.Module) -> "Rounding":
         """The rounding of a model that computes in float32 or float64."""
         layers = (layer for layer in model.modules() if isinstance(layer, nn.Linear | nn.Conv2d))
         bias = max((float(layer.bias.abs().max()) for layer in layers if layer.bias is not None), default=0.0)

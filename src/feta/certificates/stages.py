@@ -8,8 +8,6 @@
 Lipschitz constant in the Euclidean norm. `transpose`, of the linear stages, maps outputs to inputs.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
@@ -84,12 +82,12 @@ class Affine(Stage):
         x = conv2d_input(padded.shape, self.weight, y, conv.stride, 0, conv.dilation, conv.groups)
         return unpad(x)[0]  # type: ignore[no-any-return]
 
-    def with_weight(self, weight: Tensor) -> Affine:
+    def with_weight(self, weight: Tensor) -> "Affine":
         """The linear map by other weights, without a bias."""
         return replace(self, weight=weight, bias=torch.zeros_like(self.bias))
 
     @cached_property
-    def absolute(self) -> Affine:
+    def absolute(self) -> "Affine":
         """x -> |W| x: what becomes of the half-widths of a box."""
         return self.with_weight(self.weight.abs())
 
@@ -149,7 +147,7 @@ class AvgPool(Stage):
         return self.down.t() @ y @ self.across
 
     @property
-    def absolute(self) -> AvgPool:
+    def absolute(self) -> "AvgPool":
         return self
 
     @property

@@ -5,8 +5,6 @@ can also be set in feta.toml ([prune] sparsity = 0.95) or by the environment (FE
 Other packages add commands by entry points. The laboratory's are named here, so that their absence is explained.
 """
 
-from __future__ import annotations
-
 import sys
 
 from cyclopts import App

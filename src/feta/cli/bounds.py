@@ -1,7 +1,5 @@
 """feta bounds: what the paper's theorems say of a pruned network, as printed and repaired."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,7 +75,7 @@ def bounds(
             out().print(line)
 
 
-def _show(report: BoundsReport) -> None:
+def _show(report: "BoundsReport") -> None:
     layers: list[tuple[str, ...]] = []
     alone: list[tuple[str, ...]] = []
     whole: list[tuple[str, ...]] = []
@@ -100,7 +98,7 @@ def _show(report: BoundsReport) -> None:
     print_table("Whole network", ("bound", "form", "margin γ", "margin lost", "samples left", "error bound"), whole)
 
 
-def _notes(report: BoundsReport, data: str) -> Iterator[str]:
+def _notes(report: "BoundsReport", data: str) -> Iterator[str]:
     found = "given"
     if (d := report.dimension) is not None and (r := report.regularity) is not None:
         found = (
@@ -134,16 +132,16 @@ def power(logarithm: float) -> str:
     return f"{math.exp(logarithm):.3g}" if abs(exponent) < 4 else f"10^{exponent:.1f}"
 
 
-def lost(bound: Bound) -> str:
+def lost(bound: "Bound") -> str:
     """The share of the margin that is lost; from 1 on, all of it."""
     return "none" if bound.log_lost == -math.inf else f"{power(bound.log_lost)} γ"
 
 
-def short(bound: Bound) -> str:
+def short(bound: "Bound") -> str:
     return "gone" if bound.log_bound is None else power(bound.log_bound)
 
 
-def verdict(bound: Bound) -> str:
+def verdict(bound: "Bound") -> str:
     if bound.log_bound is None:
         return "none: margin gone"
     return f"{power(bound.log_bound)}: vacuous" if bound.vacuous else f"{math.exp(bound.log_bound):.3f}"

@@ -1,7 +1,5 @@
 """feta certify: what a pruned network does on inputs nobody has tried, as far as that can be proven."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict
 from json import dumps
@@ -85,7 +83,7 @@ def certify(
         )
 
 
-def certify_subjects(dense: Subject, pruned: Subject, *, device: str = "cpu", **options: Any) -> dict[str, Any]:
+def certify_subjects(dense: "Subject", pruned: "Subject", *, device: str = "cpu", **options: Any) -> dict[str, Any]:
     """feta.certify on the test half of the data, which was used neither in training nor in pruning.
 
     `options` are those of feta.certify. Returns one JSON object, with radii in grey levels too.

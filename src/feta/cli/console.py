@@ -1,7 +1,5 @@
 """Output for people and programs: tables and progress bars on a terminal, one JSON object for programs."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """feta methods: what there is to prune with."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """feta eval and info: what a network file holds and how good it is."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any

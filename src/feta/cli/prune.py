@@ -1,7 +1,5 @@
 """feta prune: a trained network file in, a pruned one out."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, make_dataclass
 from pathlib import Path

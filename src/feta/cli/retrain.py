@@ -1,7 +1,5 @@
 """feta retrain: a pruned network file in, one with the same zeros that has been trained on out."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path

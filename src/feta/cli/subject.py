@@ -3,8 +3,6 @@
 A package that knows a kind of network file adds a function that opens it, see feta.plugins.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -3,8 +3,6 @@
 Both return the new model, a summary of the run that is ready for JSON, and what the model's file remembers of it.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """One layer's turn: its rows, its problems (one per group), its solution, and what that costs in accuracy."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

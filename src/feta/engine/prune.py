@@ -5,8 +5,6 @@ the two models is that of one batch's activations, one chunk of rows and the met
 (d_in^2 for those that use a Gram matrix); it does not grow with the number of samples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

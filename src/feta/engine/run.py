@@ -1,7 +1,5 @@
 """The two networks of a run, the data, and where they live."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +25,7 @@ class Run:
     device: torch.device
 
     @classmethod
-    def start(cls, model: nn.Module, inputs: Inputs | None, device: str | torch.device | None) -> Run:
+    def start(cls, model: nn.Module, inputs: Inputs | None, device: str | torch.device | None) -> "Run":
         """A run on the model's own device, or on the one that is asked for."""
         home = device_of(model)
         where = torch.device(device) if device is not None else home

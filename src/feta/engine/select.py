@@ -4,8 +4,6 @@ By default every Linear but the last one: in the networks of the paper these are
 connected layers. Names may be shell patterns: "fc*", "encoder.*.mlp.*".
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from torch import nn

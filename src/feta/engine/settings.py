@@ -1,7 +1,5 @@
 """How a run of `prune` works inside: what few people change."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args

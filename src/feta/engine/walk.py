@@ -1,7 +1,5 @@
 """One walk over the layers in order of execution: those with a goal are pruned, those after them compensated."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

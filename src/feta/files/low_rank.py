@@ -5,8 +5,6 @@
 The paper leaves the softmax layer to this. It pays when r (d_in + d_out) < d_in d_out.
 """
 
-from __future__ import annotations
-
 import copy
 
 import torch

@@ -8,8 +8,6 @@ and every other tensor as it is. Zeros are stored as +0. At 90 % sparsity a floa
 7.6 times fewer bytes. No pickle is ever read.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

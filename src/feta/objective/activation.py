@@ -1,7 +1,5 @@
 """What follows a layer's product: the activation rho(z) and its slope rho'(z), entry by entry."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 

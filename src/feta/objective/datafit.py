@@ -13,8 +13,6 @@ The bound is tight at V_k but for outputs that have died (B > 0, Z_k <= 0): ther
 revive them. The slope of h asks for Z_k there, which is tight but leaves them dead.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -5,8 +5,6 @@
 Row i of U holds all weights that leave input i, column j all that reach output j.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 

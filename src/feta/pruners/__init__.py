@@ -1,7 +1,5 @@
 """The methods, one file each, and the one table that names them."""
 
-from __future__ import annotations
-
 import dataclasses
 import types
 import typing

@@ -6,8 +6,6 @@ The support comes from solvers/support_admm on H = A' A + r I. The paper's layer
 input that is always 1, neither pruned nor under the ridge, for the sake of a strong rival.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal

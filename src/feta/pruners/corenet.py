@@ -10,8 +10,6 @@ many distinct draws are expected as weights are to be kept. What the draw leaves
 sensitivity: the least sensitive draws are dropped, or the most sensitive other weights join as they were trained.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

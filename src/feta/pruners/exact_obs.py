@@ -11,8 +11,6 @@ a sixth of the reading and writing of an update in place. A fitted bias is an in
 removed: A is centred in H.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

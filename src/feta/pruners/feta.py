@@ -6,8 +6,6 @@ The paper's objective, solved as least squares with moving targets and one fixed
 paper's own algorithm for it is the method feta-svrg.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal

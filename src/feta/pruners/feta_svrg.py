@@ -6,8 +6,6 @@ Algorithms 1 and 2 of the paper with the values of its appendix C. What the pape
 search for lambda, the exact count, and the refit on the support, which undoes what the l1 norm shrinks.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 

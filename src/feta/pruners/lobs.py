@@ -12,8 +12,6 @@ column's weights leave, the step sizes c of this loop solve a triangular system,
     tril(H^-1[Q, Q]) c = w_Q        U = W - H^-1[:, Q] c off Q, 0 on Q
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

@@ -10,8 +10,6 @@ what these can do. In the cascade the trained weights are feasible from sqrt(1.1
 authors' epsilon there: the search for the constraint and a given epsilon keep above it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ the largest w^2 / R_jj^2. Then, input by input, with U_j the kept part of row W_
 inside the block at once, and for the inputs beyond it once per block.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -12,8 +12,6 @@ An exact solve never raises F. The stochastic one can, when the step is too long
 taken back and the step halved. An iterate with fewer non-zeros than are wanted is taken back too, and lambda halved.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch
@@ -49,7 +47,7 @@ class Dca:
     step: float = 1e-3
     momentum: float = 0.95
 
-    def at(self, strength: float) -> Dca:
+    def at(self, strength: float) -> "Dca":
         """The same with another lambda."""
         return replace(self, objective=replace(self.objective, strength=strength))
 
@@ -82,7 +80,7 @@ class Dca:
             anchor = x
         return anchor
 
-    def run(self, V: Tensor, outer: int, *, least: int = 0, start: FullPass | None = None) -> DcaResult:
+    def run(self, V: Tensor, outer: int, *, least: int = 0, start: FullPass | None = None) -> "DcaResult":
         """At most `outer` iterates from V, fewer when they no longer move.
 
         least: non-zero weights that no iterate may fall below; V must have them.

@@ -11,8 +11,6 @@ A step is kept only when it lowers F. Weights on the outputs enter the choice of
 outputs get the weights, not how an output is fitted.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import torch

@@ -9,8 +9,6 @@ H = A~' A~ is fixed: a step needs only C = A~' T.
                       weights W~ is exact, only what the ReLU changes is estimated
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property

@@ -14,8 +14,6 @@ With T = B on Omega and V elsewhere, P_C needs only Z - T and ||(Z - T)_Omega||:
 s = 0.3 sqrt(max A'A) is the authors' scaling of the data, here just the weight 1 / s^2 of the first split.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

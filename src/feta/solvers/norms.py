@@ -16,8 +16,6 @@ largest of theirs. Other padding modes repeat pixels, each at most r times: a fu
 All in float64, without directed rounding: `upper` is raised by a share far above the rounding errors.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

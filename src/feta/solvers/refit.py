@@ -11,8 +11,6 @@ Columns of about the same support size are gathered, scaled to a unit diagonal (
 fits every input), padded with the identity and factored together, in batches that a CPU's cache can hold.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 

@@ -12,8 +12,6 @@ outside P, the bias, are minimised over exactly: ADMM runs on the Schur compleme
 factor for each rho costs less than the eigenvectors of H, which would serve every rho.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial

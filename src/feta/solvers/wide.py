@@ -9,8 +9,6 @@ so ADMM's dense step takes products with A and a factor of K, and refits are con
 the rows and of K. What rows that were not held would say is lost.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -35,7 +33,7 @@ class RowsSystem:
     with_bias: bool
 
     @classmethod
-    def of(cls, A: Tensor, with_bias: bool) -> RowsSystem:
+    def of(cls, A: Tensor, with_bias: bool) -> "RowsSystem":
         mean = A.mean(0) if with_bias else A.new_zeros(A.shape[1])
         lengths, K = [], A.new_zeros(len(A), len(A))
         for start in range(0, A.shape[1], COLUMNS):

@@ -5,8 +5,6 @@ report.bound("5.2", "sound").exponent          # the bound is 10^exponent
 report.layers[0].change.upper                  # ‖U − W‖, proven
 """
 
-from __future__ import annotations
-
 import json
 import math
 from contextlib import suppress

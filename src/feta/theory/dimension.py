@@ -20,8 +20,6 @@ Any set that holds these rows and is C_M-regular with this k has C_M >= lower. N
 for rows that were not drawn may need further balls: a bound that uses the estimate is conditional on it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

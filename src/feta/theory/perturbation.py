@@ -8,8 +8,6 @@
 One pass over the samples keeps a gap and an error per layer for each of them, and no activations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -9,8 +9,6 @@ a power of two 2^z and shares δ over all z, δ_γ = δ / (2 (|z| + 1) (|z| + 2)
 are conditional on k and C_M. Everything is a natural logarithm, so nothing overflows.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal
@@ -37,7 +35,7 @@ class Manifold:
                 raise ConfigError(f"Manifold.{name} must be > 0, got {value}")
 
     @classmethod
-    def box(cls, size: int, width: float) -> Manifold:
+    def box(cls, size: int, width: float) -> "Manifold":
         """All points of a box of `size` coordinates, each in a range of `width`: nothing is assumed of the data.
 
         Cubes of side 2r / sqrt(size) lie in balls of radius r; ceil(u)^size of them suffice, ceil(u) <= 2u.

@@ -27,8 +27,6 @@ magnitude under that loss, and the number of restarts is as large: `log_needed`.
 bound of the last network, and it may be that network itself: `by_itself` is where this ends.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ Tensors are put on the device once and drawn from in random order. Other data is
 refinement each of its batches is shuffled by itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple

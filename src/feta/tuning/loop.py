@@ -7,8 +7,6 @@
 A subclass says what differs: the learning rate, the judge, and what follows from a look.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 import time

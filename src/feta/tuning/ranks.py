@@ -1,7 +1,5 @@
 """Several processes that train one model together by DistributedDataParallel, and what they must agree on."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +24,7 @@ class Ranks:
     rank: int = 0
 
     @classmethod
-    def of(cls, model: nn.Module, device: torch.device) -> Ranks:
+    def of(cls, model: nn.Module, device: torch.device) -> "Ranks":
         if not isinstance(model, DistributedDataParallel):
             return cls(device)
         group = model.process_group

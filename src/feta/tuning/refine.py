@@ -9,8 +9,6 @@ decide which weights are kept and when more passes are of no use. If the loss on
 high: the run goes back to the best weights and on with a fifth of the rate.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Iterable, Mapping

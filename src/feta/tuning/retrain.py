@@ -7,8 +7,6 @@ step and several times in an epoch, and the best weights seen are kept. Under Di
 process calls `retrain`; they judge by all processes' validation data together and stop together.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 import math

@@ -1,7 +1,5 @@
 """What every training run needs: checked settings, optimisers, seeds, threads, and steps as CUDA graphs."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import math
