@@ -49,7 +49,7 @@ def test_the_product_prunes_by_itself(tmp_path):
 def test_help_shows_the_products_commands_alone(tmp_path):
     answer = alone(COMMAND.format(arguments=["--help"]), tmp_path)
     assert answer.returncode == 0
-    assert "prune" in answer.stdout
+    assert "Prune a network and report" in answer.stdout
     assert "reproduce" not in answer.stdout
 
 

@@ -41,6 +41,9 @@ def main() -> None:
     try:
         if wanted in LAB_COMMANDS and wanted not in added("feta.commands"):
             raise FetaError(f"'{wanted}' is a command of {LAB}")
+        if wanted in ("", "--help", "-h"):  # a command that is not loaded has no line in the help
+            for name in app:
+                _ = app[name]
         app(sys.argv[1:])
     except FetaError as error:
         sys.stderr.write(f"feta: {error}\n")
