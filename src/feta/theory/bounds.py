@@ -9,7 +9,7 @@ import json
 import math
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,8 @@ from feta.theory.dimension import Dimension, Regularity, intrinsic_dimension, re
 from feta.theory.perturbation import Perturbation, log_product, measure
 from feta.theory.robustness import Form, Manifold, Setting
 from feta.theory.theorems import Bound, Procedure, Theorem, every_bound, lemma_applies, three_steps
+
+FORMS: tuple[Form, ...] = ("paper", "sound")
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def generalisation_bounds(
         found = regularity(rows, dimension.two_nn, n_rows=dimension_rows, seed=seed)
         manifold = found.manifold
     setting = Setting(manifold, before.out_shape[0], seen.samples, delta)
-    bounds = [bound for form in get_args(Form) for bound in every_bound(seen, setting, form)]
+    bounds = [bound for form in FORMS for bound in every_bound(seen, setting, form)]
     if input_width is not None:
         box = Manifold.box(math.prod(before.in_shape), input_width)
         bounds += every_bound(seen, replace(setting, manifold=box), "sound")
