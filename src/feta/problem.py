@@ -85,10 +85,8 @@ class LayerProblem:
             raise ConfigError(f"{self.name}: bias must have shape ({self.W.shape[1]},), got {tuple(self.bias.shape)}")
         for label, tensor in (("weights", self.W), ("bias", self.bias)):
             if tensor is not None and not bool(torch.isfinite(tensor).all()):
-                bad = int((~torch.isfinite(tensor)).sum())
-                raise ModelError(
-                    f"{self.name}: {label} must be finite, got {bad} NaN or infinite of {tensor.numel()}"
-                )
+                got = f"{int((~torch.isfinite(tensor)).sum())} NaN or infinite of {tensor.numel()}"
+                raise ModelError(f"{self.name}: {label} must be finite, got {got}")
 
     @property
     def rows(self) -> ActivationStream:
