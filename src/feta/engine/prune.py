@@ -95,7 +95,12 @@ def prune(
     spread = make_allocation(allocation)
     if not isinstance(refine, bool | Refinement):
         raise ConfigError(f"refine must be True, False or a feta.Refinement, got {refine!r}")
-    _check_data(data, pruner, spread, compensate, how.batchnorm, bool(refine))
+    if data is None and pruner.needs.passes != "none":
+        raise ConfigError(f"data must be given for method '{pruner.name}', got None")
+    if data is None and spread.needs_data:
+        raise ConfigError(f"data must be given for allocation '{spread.name}', got None")
+    if data is None and (compensate or how.batchnorm or refine):
+        raise ConfigError("data must be given for compensate, batchnorm and refine, got None")
     inputs = None if data is None else Inputs(data, batch_size=how.batch_size, n_samples=how.n_samples, seed=seed)
     run = Run.start(model, inputs, device)
     with evaluating(run.original, run.pruned):
@@ -174,18 +179,6 @@ def smart_prune(
     problem = LayerProblem(W, bias, stream, parse_activation(activation))
     target = sparsity if isinstance(sparsity, Sparsity) else Sparsity(sparsity)
     return make(method, options).prune(problem, target)
-
-
-def _check_data(data: Any, pruner: Pruner, spread: Allocation, *others: bool) -> None:
-    """Whatever reads data must have some."""
-    if data is not None:
-        return
-    if pruner.needs.passes != "none":
-        raise ConfigError(f"data must be given for method '{pruner.name}', got None")
-    if spread.needs_data:
-        raise ConfigError(f"data must be given for allocation '{spread.name}', got None")
-    if any(others):
-        raise ConfigError("data must be given for compensate, batchnorm and refine, got None")
 
 
 def _allocate(
