@@ -12,17 +12,7 @@ from feta_lab.judge import judge
 from feta_lab.store import Network
 
 ABOUT = ("method", "target_sparsity", "sparsity", "seed", "options", "compensated")
-LAYER = (
-    "name",
-    "shape",
-    "nonzeros",
-    "sparsity",
-    "relative_error",
-    "seconds",
-    "activation",
-    "status",
-    "message",
-)
+LAYER = ("name", "shape", "nonzeros", "sparsity", "relative_error", "seconds", "activation", "status", "message")
 
 
 def prune_network(

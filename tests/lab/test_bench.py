@@ -178,11 +178,7 @@ def test_command_prints_one_object(folder, tmp_path):
     answer = json.loads(done.stdout)
     assert set(answer) == {"environment", "cells"}
     assert len(answer["cells"]) == 1
-    assert {p.name for p in (tmp_path / "out").iterdir()} >= {
-        "records.jsonl",
-        "report.html",
-        "sparsity-plain.png",
-    }
+    assert {p.name for p in (tmp_path / "out").iterdir()} >= {"records.jsonl", "report.html", "sparsity-plain.png"}
 
 
 def test_the_readme_holds_the_table_of_its_records():

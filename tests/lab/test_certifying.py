@@ -83,12 +83,7 @@ def test_the_page_of_a_certificate_with_holes(found):
 
 
 def test_bounds_are_rounded_outwards():
-    assert (at_least(93.689), at_most(5.351), at_least(50.0), at_most(-1.239)) == (
-        "93.68",
-        "5.36",
-        "50.00",
-        "-1.23",
-    )
+    assert (at_least(93.689), at_most(5.351), at_least(50.0), at_most(-1.239)) == ("93.68", "5.36", "50.00", "-1.23")
 
 
 def test_several_channels_count_by_the_smallest_factor(pair, tiny_data):

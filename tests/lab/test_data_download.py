@@ -268,10 +268,7 @@ def test_an_archive_is_unpacked_to_its_wanted_files_alone(fetch, packed, site, t
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [
-        ({"name": "other.bin"}, r"must hold bins/data_batch_1\.bin, bins/other\.bin"),
-        ({"sha256": "00"}, "must be 00"),
-    ],
+    [({"name": "other.bin"}, r"must hold bins/data_batch_1\.bin, bins/other\.bin"), ({"sha256": "00"}, "must be 00")],
     ids=["lacks a file", "other bytes"],
 )
 def test_an_archive_of_other_files_leaves_nothing_behind(fetch, packed, tmp_path, change, message):

@@ -28,14 +28,7 @@ def made(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> report.Repor
 
 
 def bench_record(**fields: object) -> dict[str, object]:
-    cell = {
-        "method": "feta",
-        "seed": 0,
-        "sparsity": 0.9,
-        "compensate": False,
-        "samples": None,
-        "seconds": 2.0,
-    }
+    cell = {"method": "feta", "seed": 0, "sparsity": 0.9, "compensate": False, "samples": None, "seconds": 2.0}
     scores = {"accuracy": 95.0, "dense_accuracy": 98.0, "relative_error": [0.1], "floor_seconds": 1.0}
     return handmade.everywhere("dense-mnist", **{**cell, **scores, **fields})
 
@@ -210,10 +203,7 @@ def test_folders_without_records_are_refused(tmp_path: Path) -> None:
 
 def test_what_is_written(made: report.Report) -> None:
     names = {path.name for path in (*made.figures, *made.tables)}
-    figures, tables = (
-        ("fig2", "fig3ab", "fig3-depth", "fig3c"),
-        ("claims", "table1", "fig2", "fig3ab", "fig3c"),
-    )
+    figures, tables = (("fig2", "fig3ab", "fig3-depth", "fig3c"), ("claims", "table1", "fig2", "fig3ab", "fig3c"))
     assert {f"{name}.{kind}" for name in figures for kind in ("png", "svg")} <= names
     assert {f"{name}.{kind}" for name in tables for kind in ("md", "csv", "tex")} <= names
     assert all(path.stat().st_size > 100 for path in (*made.figures, *made.tables))

@@ -87,16 +87,7 @@ class Reader(html.parser.HTMLParser):
 def test_a_page_is_well_formed_and_says_everything() -> None:
     text = page(*everything())
     reader = Reader(text)
-    for word in (
-        "Title",
-        "Subtitle",
-        "10×",
-        "One paragraph.",
-        "Deeper",
-        "12,000",
-        "Three methods.",
-        "python",
-    ):
+    for word in ("Title", "Subtitle", "10×", "One paragraph.", "Deeper", "12,000", "Three methods.", "python"):
         assert word in reader.words
     assert [tag for tag, _ in reader.tags if tag in ("h1", "h2", "h3")] == ["h1", "h2", "h3", "h2"]
     assert text == page(*everything())

@@ -49,11 +49,7 @@ def folder(tmp_path_factory):
 def runs(folder, tmp_path_factory):
     """Both experiments, quick and quicker still, with a method that refuses."""
     out = tmp_path_factory.mktemp("results")
-    small = {
-        "networks": folder,
-        "samples": 200,
-        "methods": "threshold,feta:quality=fast,exact-obs:max-cost=1",
-    }
+    small = {"networks": folder, "samples": 200, "methods": "threshold,feta:quality=fast,exact-obs:max-cost=1"}
     return {
         "table1": run("table1", quick=True, out=out / "table1", epochs=1, **small),
         "fig2": run("fig2", quick=True, out=out / "fig2", sparsity="0.9,0.95", **small),

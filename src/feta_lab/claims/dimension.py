@@ -18,14 +18,7 @@ from feta_lab.correlation import rank_correlation
 from feta_lab.results import Record
 
 KEY, CLAIM = "dimension", "Networks trained on data of more dimensions lose more when pruned"
-COLUMNS = (
-    "network",
-    "sparsity (%)",
-    "rank correlation",
-    "95 % interval",
-    "networks",
-    "largest loss (points)",
-)
+COLUMNS = ("network", "sparsity (%)", "rank correlation", "95 % interval", "networks", "largest loss (points)")
 
 
 def dimension_trends(records: Sequence[Record], measure: Callable[[Record], float] = loss) -> list[Trend]:

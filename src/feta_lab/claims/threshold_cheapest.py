@@ -20,14 +20,7 @@ from feta_lab.durations import duration
 from feta_lab.results import Record
 
 KEY, CLAIM = "threshold-cheapest", "Thresholding with retraining is the cheapest way to 90 % sparsity"
-COLUMNS = (
-    "network",
-    "threshold (s)",
-    "cheapest other",
-    "its total (s)",
-    "× threshold",
-    "threshold is cheapest",
-)
+COLUMNS = ("network", "threshold (s)", "cheapest other", "its total (s)", "× threshold", "threshold is cheapest")
 
 
 class Race(NamedTuple):

@@ -75,8 +75,4 @@ def _train_one(cell: Cell, **where: Any) -> Mapping[str, Any]:
     started = time.perf_counter()
     torch.set_num_threads(1)
     info = trained(**cell, **where).info
-    return {
-        "seconds": time.perf_counter() - started,
-        "epochs": info.epochs,
-        "test": info.accuracy["test"],
-    }
+    return {"seconds": time.perf_counter() - started, "epochs": info.epochs, "test": info.accuracy["test"]}

@@ -14,10 +14,7 @@ from feta_lab.results import Results
 from feta_lab.summaries import by_setting, method_order
 
 Row = Mapping[str, Any]
-KINDS = (
-    (False, "Without compensation", "plain"),
-    (True, "With compensation of the last layer", "compensated"),
-)
+KINDS = ((False, "Without compensation", "plain"), (True, "With compensation of the last layer", "compensated"))
 COLUMNS = (
     "net", "sparsity (%)", "method", "accuracy (%)", "worst–best", "lost", "relative error", "seconds", "× floor",
 )  # fmt: skip
@@ -111,11 +108,7 @@ def bench_table(rows: Sequence[Row]) -> Table:
         if not r["seeds"]:
             lines.append((*cell, None, r.get("reason", ""), None, None, None, None))
             continue
-        scores = (
-            round(r["accuracy"], 2),
-            f"{r['low']:.2f}–{r['high']:.2f}",
-            round(r["dense"] - r["accuracy"], 2),
-        )
+        scores = (round(r["accuracy"], 2), f"{r['low']:.2f}–{r['high']:.2f}", round(r["dense"] - r["accuracy"], 2))
         times = (round(r["seconds"], 3), round(r["seconds"] / r["floor"], 2)) if r["timed"] else (None, None)
         lines.append((*cell, *scores, round(r["relative_error"], 4), *times))
     return Table("Every cell: mean over the seeds, median time", COLUMNS, tuple(lines))
