@@ -9,11 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from feta.cli.work import prune_subject
+from feta.files.atomic import write_atomic
 from feta_lab import data as datasets
 from feta_lab import networks, store
-from feta_lab.jobs import prune_network
-from feta_lab.page import Block, Facts, Figure, LineChart, Point, Shown, Table, publish
+from feta_lab.page.blocks import Block, Facts, Shown, Table
+from feta_lab.page.document import publish
+from feta_lab.page.figure import Figure, LineChart, Point
 from feta_lab.records import append, record
+from feta_lab.subject import subject_of
 from feta_lab.training import Training, train
 
 SPARSITIES = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
@@ -36,14 +40,15 @@ def run_demo(folder: Path, *, seed: int = 0, tell: Callable[[str], None] = lambd
     tell(f"training {preset.specification} on {data.label}")
     network = train(preset.specification, data, Training(seed=seed), preset=preset.name)
     dense_bytes = store.save(network, folder / "dense.safetensors")
-    runs = []
+    subject, runs = subject_of(network, data), []
     for method in METHODS:
         for sparsity in SPARSITIES:
             tell(f"{method}: pruning to {100 * sparsity:g} %")
-            pruned, summary = prune_network(network, data, sparsity, method, seed=seed)
-            summary["file_bytes"] = {"dense": dense_bytes, "pruned": len(store.encode(pruned))}
+            model, summary, kept = prune_subject(subject, sparsity, method, seed=seed)
+            content = subject.encode(model, kept, summary["accuracy"]["pruned"])
+            summary["file_bytes"] = {"dense": dense_bytes, "pruned": len(content)}
             if (method, sparsity) == (OURS, SHOWN):
-                store.save(pruned, folder / "pruned.safetensors")
+                write_atomic(folder / "pruned.safetensors", content)
             config = {"network": preset.specification, "data": data.label}
             runs.append(record("demo", {**config, "method": method, "sparsity": sparsity}, seed, summary))
             append(folder / "records.jsonl", runs[-1])

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 import torch
 from feta_lab.certifying import certify_networks, write_certificate
+from feta_lab.jobs import prune_network
 
 from feta.certificates.attack import Attack
 from feta.errors import ConfigError, DataError
 from feta_lab import networks, page
-from feta_lab.certificate_page import at_least, at_most, certificate_page, verdict
 from feta_lab.data import Normalisation
-from feta_lab.jobs import prune_network
+from feta_lab.page.certificate import at_least, at_most, certificate_page, verdict
 from feta_lab.store import Network, NetworkInfo
 from feta_lab.training import Training, train
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import handmade
 import pytest
+from feta_lab.durations import duration
 
 from feta.errors import FileError
-from feta_lab import report
-from feta_lab.durations import duration
+from feta_lab.page import report
 from feta_lab.page.sections.table1 import machines
 from feta_lab.results import gather, unretrained
 

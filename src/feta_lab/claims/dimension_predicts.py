@@ -15,11 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from feta_lab.claims.correlation import spearman_rows
 from feta_lab.claims.finding import LEVEL, Answer, Cell, Finding, needs, overall, sentence, signed
 from feta_lab.claims.trends import MEASURES, Layer, layers_of
-from feta_lab.correlation import spearman_rows
 from feta_lab.results import Record
-from feta_lab.summaries import by_setting
+from feta_lab.results.summaries import by_setting
 
 KEY = "dimension-predicts"
 CLAIM = "The intrinsic dimension of a layer's input predicts its safe sparsity better than its depth"

@@ -6,16 +6,22 @@ from collections.abc import Mapping, Sequence
 
 from feta_lab import paper
 from feta_lab.results import Record
-from feta_lab.summaries import at_sparsity, by_method, by_setting
+from feta_lab.results.summaries import at_sparsity, by_setting
 
 EQUAL = 0.1  # points within which two accuracies count as equal: 5 images of a test half of 5,000
 
 Runs = Mapping[str, Mapping[int, Record]]
 
 
-def runs_of(records: Sequence[Record]) -> dict[str, Runs]:
+def runs_of(records: Sequence[Record]) -> Mapping[str, Runs]:
     """network -> method -> seed -> record, at the paper's sparsity; cells without a result are left out."""
-    return {net: by_method(mine) for net, mine in by_setting(at_sparsity(records, paper.SPARSITY)).items()}
+    found: dict[str, dict[str, dict[int, Record]]] = {}
+    for net, mine in by_setting(at_sparsity(records, paper.SPARSITY)).items():
+        runs = found.setdefault(net, {})
+        for record in mine:
+            if record["accuracy"] is not None:
+                runs.setdefault(record["method"], {})[record["seed"]] = record
+    return found
 
 
 def shared(runs: Runs, ours: str, theirs: str) -> list[tuple[Record, Record]]:

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from feta_lab import paper
 from feta_lab.claims.finding import Answer, Cell, Finding, by_lot, listed, needs, networks, overall
 from feta_lab.claims.runs import Runs, runs_of
-from feta_lab.durations import duration
 from feta_lab.results import Record
+from feta_lab.results.summaries import duration
 
 KEY, CLAIM = "threshold-cheapest", "Thresholding with retraining is the cheapest way to 90 % sparsity"
 COLUMNS = ("network", "threshold (s)", "cheapest other", "its total (s)", "× threshold", "threshold is cheapest")

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from feta_lab.claims.correlation import RankCorrelation
 from feta_lab.claims.finding import Answer, Cell, signed
-from feta_lab.correlation import RankCorrelation
 from feta_lab.results import Record
 
 VISIBLE = 1.0  # points: where no layer loses this much, there is no order to explain

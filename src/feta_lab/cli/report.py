@@ -30,7 +30,7 @@ def report(
     """
     from dataclasses import asdict
 
-    from feta_lab.report import build
+    from feta_lab.page.report import build
 
     made = build(results, output)
     for one in made.passed_over:

@@ -21,12 +21,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from feta.calibration.model import resolve_device
 from feta.errors import ConfigError, FileError, unknown_name
 from feta.files.atomic import check_writable
 from feta.pruners import make
 from feta.sparsity import check_share
 from feta_lab import networks
-from feta_lab.experiments.devices import default_device, resolve_device
 from feta_lab.experiments.workers import Cell
 from feta_lab.experiments.zoo import train_missing
 
@@ -102,7 +102,7 @@ class Plan(ABC):
     @property
     def where(self) -> str:
         """The device."""
-        return self.device or default_device()
+        return self.device or resolve_device(None)
 
     @property
     def records(self) -> Path:

@@ -13,9 +13,8 @@ import jinja2
 from markupsafe import Markup
 
 from feta.files.atomic import write_atomic
-from feta_lab.page.blocks import Block, Fold, Section
-from feta_lab.page.cells import sort_key
-from feta_lab.page.figure import Figure
+from feta_lab.page.blocks import Block, Fold, Section, Table, sort_key
+from feta_lab.page.figure import TEMPLATES, Figure
 from feta_lab.page.palette import DARK, LIGHT
 
 
@@ -32,7 +31,7 @@ def render(
     All words are escaped. Example: render("Pruning", "", [Text("Hello.")], {}).
     """
     engine = jinja2.Environment(
-        loader=jinja2.PackageLoader("feta_lab.page", "templates"),
+        loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -43,9 +42,10 @@ def render(
         "kind": lambda block: type(block).__name__,
         "anchor": lambda heading: "-".join(heading.lower().split()),
         "sort_key": sort_key,
+        "table": lambda finding: Table("", finding.columns, finding.rows),
         "svg": lambda figure: figure.inline(f"f{next(numbers)}-"),
     }
-    script = _asset("sort.js")
+    style, script = ((TEMPLATES / name).read_text(encoding="utf-8") for name in ("style.css", "sort.js"))
     return engine.get_template("page.html.j2").render(
         title=title,
         subtitle=subtitle,
@@ -54,7 +54,7 @@ def render(
         environment=environment,
         light=LIGHT,
         dark=DARK,
-        style=Markup(_asset("style.css")),
+        style=Markup(style),
         script=Markup(script),
         # The browser runs this script and no other, whatever text found its way into the page.
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -85,7 +85,3 @@ def save_figures(blocks: Iterable[Block], folder: Path) -> list[Path]:
     """Write every figure of a page as PNG and SVG; returns the paths."""
     figures = [block for block in blocks_of(blocks) if isinstance(block, Figure)]
     return [path for figure in figures for path in figure.save(folder)]
-
-
-def _asset(name: str) -> str:
-    return (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")

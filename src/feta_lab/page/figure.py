@@ -1,6 +1,7 @@
-"""Figures: charts drawn once by matplotlib, for the page (inline SVG) and for files (SVG and PNG).
+"""Figures: charts as data, drawn once by matplotlib for the page (inline SVG) and for files (SVG and PNG).
 
-The bytes depend on the charts and on matplotlib's version alone: no date, no random id, no user's matplotlibrc.
+A chart checks its data when it is made, so that drawing it cannot fail later. The bytes depend on the charts and on
+matplotlib's version alone: no date, no random id, no user's matplotlibrc.
 """
 
 from __future__ import annotations
@@ -24,14 +25,72 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from feta.errors import ConfigError
 from feta.files.atomic import write_atomic
-from feta_lab.page.charts import LineChart, Point
 from feta_lab.page.palette import PAPER, SOFT, VARIABLES, look
+from feta_lab.results.forms import is_number
 
-STYLE = Path(__file__).parent / "templates" / "figure.mplstyle"
+TEMPLATES = Path(__file__).parent / "templates"
+STYLE = TEMPLATES / "figure.mplstyle"
 # What the formats would otherwise put into the file: the time and the version.
 METADATA = {"svg": dict.fromkeys(("Date", "Creator", "Format", "Type")), "png": {"Software": None}}
 COLUMNS, PANEL, SINGLE = 3, (3.2, 2.3), (4.2, 2.9)  # panels in a row; sizes in inches
 MANY_POINTS = 40  # markers on a longer curve would merge into a ribbon
+
+
+@dataclass(frozen=True)
+class Point:
+    """One measurement.
+
+    x: a finite number.
+    y: the measured value; None, NaN and infinity leave a gap in the line.
+    low, high: the ends of its spread; an end that is missing is replaced by y.
+    hollow: draw an empty marker, for a point of another kind than its neighbours.
+    """
+
+    x: float
+    y: float | None
+    low: float | None = None
+    high: float | None = None
+    hollow: bool = False
+
+    def __post_init__(self) -> None:
+        if not is_number(self.x):
+            raise ConfigError(f"Point.x must be a finite number, got {self.x}")
+        if self.heights[0] > self.heights[2]:
+            raise ConfigError(f"Point.low must be <= Point.high, got {self.low} and {self.high}")
+
+    @property
+    def heights(self) -> tuple[float, float, float]:
+        """low, y and high as numbers; NaN for a gap."""
+        y = self.y if self.y is not None and is_number(self.y) else math.nan
+        low, high = (y if end is None or not is_number(end) else end for end in (self.low, self.high))
+        return low, y, high
+
+
+@dataclass(frozen=True)
+class LineChart:
+    """One panel of a figure.
+
+    lines: points by name, joined in the order given; the name decides colour and marker.
+    log_x: the x axis is logarithmic, and every x must be > 0.
+    """
+
+    title: str
+    x_label: str
+    y_label: str
+    lines: Mapping[str, Sequence[Point]]
+    log_x: bool = False
+
+    def __post_init__(self) -> None:
+        for name, points in self.lines.items():
+            least = min((point.x for point in points), default=1.0)
+            if self.log_x and least <= 0:
+                where = f"LineChart '{self.title}', line '{name}'"
+                raise ConfigError(f"{where}: x must be > 0 on a log axis, got {least}")
+
+    @property
+    def drawn(self) -> set[str]:
+        """The names of the lines that have something to draw."""
+        return {name for name, points in self.lines.items() if any(is_number(point.y) for point in points)}
 
 
 @dataclass(frozen=True)

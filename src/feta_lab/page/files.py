@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from feta.files.atomic import write_atomic
-from feta_lab.page.cells import Table
+from feta_lab.page.blocks import Table
 
 # Characters that LaTeX's usual fonts do not have; pandas escapes its commands.
 TEX: dict[str, str | int | None] = {

@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from feta_lab.results.forms import is_number
+
 MISSING = "–"
-
-
-def is_number(value: object) -> bool:
-    """Whether the value is a finite number; None, NaN, infinities and booleans are not."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def show(value: str | float | None) -> str:

@@ -12,20 +12,19 @@ from feta.errors import FileError
 Record = Mapping[str, Any]
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Whether the value is a finite number; None, NaN, infinities and booleans are not."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _are_numbers(value: object) -> bool:
-    return all(one is None or _is_number(one) for one in (value if isinstance(value, list) else [value]))
 
 
 CHECKS: dict[str, Callable[[Any], bool]] = {
     "a text": lambda value: isinstance(value, str),
-    "a finite number": _is_number,
-    "a whole number": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "a finite number": is_number,
+    "a whole number": lambda value: type(value) is int,
     "true or false": lambda value: isinstance(value, bool),
-    "finite numbers": _are_numbers,
+    "finite numbers": lambda value: all(
+        v is None or is_number(v) for v in (value if isinstance(value, list) else [value])
+    ),
     "an object": lambda value: isinstance(value, dict),
 }
 # What a field must be, whatever the kind of its record; where it is not needed, null is as good as missing.

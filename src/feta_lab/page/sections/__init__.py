@@ -6,15 +6,10 @@ files as well. To add an experiment, write its module and add a line to SECTIONS
 
 from collections.abc import Callable
 
-from feta_lab.page import Section
+from feta_lab.page.blocks import Section
 from feta_lab.page.sections import bench, fig2, fig3, losses, table1
 from feta_lab.results import Results
 
 # In the order of the page.
-SECTIONS: tuple[Callable[[Results], list[Section]], ...] = (
-    table1.sections,
-    fig2.sections,
-    losses.sections,
-    fig3.sections,
-    bench.sections,
-)
+_MODULES = (table1, fig2, losses, fig3, bench)
+SECTIONS: tuple[Callable[[Results], list[Section]], ...] = tuple(module.sections for module in _MODULES)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from feta_lab.experiments.bench import table
-from feta_lab.page import Block, Cell, Facts, Figure, Fold, LineChart, Point, Section, Table, publish
+from feta_lab.page.blocks import Block, Cell, Facts, Fold, Section, Table
+from feta_lab.page.document import publish
+from feta_lab.page.figure import Figure, LineChart, Point
 from feta_lab.page.sections.fig2 import colours
 from feta_lab.results import Results
-from feta_lab.summaries import by_setting, method_order
+from feta_lab.results.summaries import by_setting, method_order
 
 Row = Mapping[str, Any]
 KINDS = ((False, "Without compensation", "plain"), (True, "With compensation of the last layer", "compensated"))
@@ -37,7 +39,7 @@ def write_bench(folder: Path, cells: Sequence[Row]) -> Path:
     """Write the page of one benchmark, report.html, and its figures beside it; returns the page's path.
 
     folder: where the files go.
-    cells: the records of `feta_lab.bench.run_bench`.
+    cells: the records of `feta_lab.experiments.run("bench")`.
     """
     rows = table(cells)
     blocks: list[Block] = [Facts(tuple(verdicts(rows))), *bench_sections(rows, method_order(cells))]
@@ -49,7 +51,7 @@ def write_bench(folder: Path, cells: Sequence[Row]) -> Path:
 def bench_sections(rows: Sequence[Row], order: tuple[str, ...], prefix: str = "") -> list[Section]:
     """Accuracy against sparsity and time, and every cell; without compensation first, as the paper has none.
 
-    rows: of `feta_lab.bench.table`.
+    rows: of `feta_lab.experiments.bench.table`.
     order: the methods in the order in which they take colours.
     prefix: stands before the names of the figures' files.
     """
@@ -59,11 +61,11 @@ def bench_sections(rows: Sequence[Row], order: tuple[str, ...], prefix: str = ""
         if mine:
             shares = [row["sparsity"] for row in mine]
             shown = 0.9 if 0.9 in shares else shares[0]
-            offers = (("sparsity", sparsity_charts(mine)), ("time", time_charts(mine, shown)))
+            charts = {"sparsity": sparsity_charts(mine), "time": time_charts(mine, shown)}
             figures = (
-                Figure(f"{prefix}{name}-{stem}", charts, f"Accuracy against {name}", order)
-                for name, charts in offers
-                if charts
+                Figure(f"{prefix}{name}-{stem}", panels, f"Accuracy against {name}", order)
+                for name, panels in charts.items()
+                if panels
             )
             found.append(Section(title, (*figures, Fold("Every cell", (bench_table(mine),)))))
     return found
@@ -72,32 +74,27 @@ def bench_sections(rows: Sequence[Row], order: tuple[str, ...], prefix: str = ""
 def sparsity_charts(rows: Sequence[Row]) -> tuple[LineChart, ...]:
     """Accuracy against sparsity, a panel per network."""
     ran = sorted((row for row in rows if row["seeds"]), key=lambda row: float(row["sparsity"]))
-    panels = []
-    for net in dict.fromkeys(row["net"] for row in rows if row["seeds"]):
-        mine = [(100 * row["sparsity"], row) for row in ran if row["net"] == net]
-        title = f"{net} (dense {mine[0][1]['dense']:.2f} %)"
-        panels.append(LineChart(title, "sparsity (%)", "test accuracy (%)", _lines(mine)))
-    return tuple(panels)
+    nets = dict.fromkeys(row["net"] for row in rows if row["seeds"])
+    title = "{net} (dense {dense:.2f} %)"
+    return tuple(_panel([row for row in ran if row["net"] == net], title, "sparsity (%)") for net in nets)
 
 
 def time_charts(rows: Sequence[Row], sparsity: float) -> tuple[LineChart, ...]:
     """Accuracy against time at one sparsity, a panel per network; times of a shared machine are left out."""
     # A time of 0 has no place on a logarithmic axis.
     ran = [r for r in rows if r["sparsity"] == sparsity and r["seeds"] and r["timed"] and r["seconds"] > 0]
-    panels = []
-    for net in dict.fromkeys(row["net"] for row in ran):
-        mine = [(row["seconds"], row) for row in ran if row["net"] == net]
-        title = f"{net} at {100 * sparsity:g} % (floor {mine[0][1]['floor']:.2f} s)"
-        panels.append(LineChart(title, "seconds", "test accuracy (%)", _lines(mine), log_x=True))
-    return tuple(panels)
+    nets = dict.fromkeys(row["net"] for row in ran)
+    title = f"{{net}} at {100 * sparsity:g} % (floor {{floor:.2f}} s)"
+    return tuple(_panel([row for row in ran if row["net"] == net], title, "seconds") for net in nets)
 
 
-def _lines(places: Sequence[tuple[float, Row]]) -> dict[str, list[Point]]:
-    """A line per method through its accuracies at the places given."""
-    lines: dict[str, list[Point]] = {method: [] for method in method_order([row for _, row in places])}
-    for x, row in places:
-        lines[row["method"]].append(Point(x, row["accuracy"], row["low"], row["high"]))
-    return lines
+def _panel(rows: Sequence[Row], title: str, x: Literal["sparsity (%)", "seconds"]) -> LineChart:
+    """A line per method through its accuracies."""
+    lines: dict[str, list[Point]] = {method: [] for method in method_order(rows)}
+    for row in rows:
+        at = row["seconds"] if x == "seconds" else 100 * row["sparsity"]
+        lines[row["method"]].append(Point(at, row["accuracy"], row["low"], row["high"]))
+    return LineChart(title.format(**rows[0]), x, "test accuracy (%)", lines, log_x=x == "seconds")
 
 
 def bench_table(rows: Sequence[Row]) -> Table:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from feta_lab import paper
-from feta_lab.page import Figure, Fold, LineChart, Point, Section, Table, Text
-from feta_lab.page.sections.tables import FAILED, Entry, Row, full_table, groups, mean_cell, pivot, point
+from feta_lab.page.blocks import Fold, Section, Table, Text
+from feta_lab.page.figure import Figure, LineChart, Point
+from feta_lab.page.sections.tables import FAILED, Entry, Row, full_table, groups, mean_cell, pivot, point, scores
 from feta_lab.results import Record, Results
-from feta_lab.summaries import at_sparsity, failures, method_order, spread
+from feta_lab.results.summaries import at_sparsity, failures, method_order, spread
 
 STAGES = ("prune", "prune + refine", "prune + retrain")
 NOTE = (
@@ -58,14 +59,11 @@ def summary(results: Results) -> Sequence[Row]:
     staged += [{**r, "stage": 2, "accuracy": r.get("retrained_accuracy")} for r in retrained]
     rows = []
     for net, (method, stage), mine in groups(staged, "method", "stage"):
-        ran = [r for r in mine if r["accuracy"] is not None]
-        times = (sum(r.get(part) or 0 for part in PARTS) for r in ran if r.get("timed", True))
-        row = {"net": net, "method": method, "stage": STAGES[stage], "seconds": spread(times)}
-        row["accuracy"] = spread(r["accuracy"] for r in ran)
-        row["lost"] = spread(r["dense_accuracy"] - r["accuracy"] for r in ran)
-        row["reason"] = failures(mine).get(method, "")
-        row["device"] = str(mine[0].get("device", "")).partition(":")[0]
-        rows.append(row)
+        timed = [r for r in mine if r["accuracy"] is not None and r.get("timed", True)]
+        times = spread(sum(r.get(part) or 0 for part in PARTS) for r in timed)
+        row = {"net": net, "method": method, "stage": STAGES[stage], "seconds": times, **scores(mine)}
+        device = str(mine[0].get("device", "")).partition(":")[0]
+        rows.append(row | {"reason": failures(mine).get(method, ""), "device": device})
     return rows
 
 

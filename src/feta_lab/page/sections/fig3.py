@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from feta_lab.claims.depth import depth_trends
 from feta_lab.claims.dimension import dimension_trends
 from feta_lab.claims.trends import Trend
-from feta_lab.page import Figure, Fold, LineChart, Point, Section, Table, Text
-from feta_lab.page.sections.tables import Entry, Row, groups, numbers, pivot, point
+from feta_lab.page.blocks import Fold, Section, Table, Text
+from feta_lab.page.figure import Figure, LineChart, Point
+from feta_lab.page.sections.tables import Entry, Row, groups, numbers, pivot, point, scores
 from feta_lab.results import Record, Results
-from feta_lab.summaries import spread
 
 LAYERS = (
     "One layer is pruned by thresholding, the others stay as they were. Mean over the seeds, the band from the "
@@ -46,10 +46,8 @@ def summary(records: Sequence[Record], *fields: str) -> Sequence[Row]:
     """Accuracy and loss over the seeds, a row per network, values of `fields`, and sparsity."""
     rows = []
     for net, (*values, share), cells in groups(records, *fields, "sparsity"):
-        ran = [r for r in cells if r["accuracy"] is not None]
-        row = {"net": net, **dict(zip(fields, values, strict=True)), "sparsity": share, "runs": len(ran)}
-        row["accuracy"] = spread(r["accuracy"] for r in ran)
-        row["lost"] = spread(r["dense_accuracy"] - r["accuracy"] for r in ran)
+        runs = sum(r["accuracy"] is not None for r in cells)
+        row = {"net": net, **dict(zip(fields, values, strict=True)), "sparsity": share, "runs": runs, **scores(cells)}
         rows.append(row | {"behind": cells[0].get("layers", 0) - cells[0].get("depth", 0)})
     return rows
 

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from feta_lab import paper
-from feta_lab.durations import duration
-from feta_lab.page import Cell, Fold, Section, Shown, Table, Text
+from feta_lab.page.blocks import Cell, Fold, Section, Shown, Table, Text
 from feta_lab.page.sections.tables import FAILED, Entry, Row, full_table, groups, mean_cell, pivot
 from feta_lab.results import Record, Results
-from feta_lab.summaries import at_sparsity, failures, spread
+from feta_lab.results.summaries import at_sparsity, duration, failures, spread
 
 NOTE = (
     f"Paper: {paper.SOURCE}; dense networks on a laptop CPU, conv networks pruned on 48 CPUs and retrained on a GPU. "

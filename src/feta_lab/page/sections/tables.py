@@ -10,11 +10,11 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from feta_lab.durations import duration
-from feta_lab.page import Cell, Point, Shown, Table
+from feta_lab.page.blocks import Cell, Shown, Table
+from feta_lab.page.figure import Point
 from feta_lab.page.numbers import minus
 from feta_lab.results import Record
-from feta_lab.summaries import Spread, by_setting, method_order
+from feta_lab.results.summaries import Spread, by_setting, duration, method_order, spread
 
 Row = Mapping[str, Any]
 FAILED = Shown("failed", None)
@@ -41,6 +41,13 @@ def groups(records: Sequence[Record], *fields: str) -> Iterator[tuple[str, tuple
             found.setdefault(tuple(record[field] for field in fields), []).append(record)
         for key in sorted(found, key=lambda key: [methods.index(v) if v in methods else v for v in key]):
             yield net, key, found[key]
+
+
+def scores(records: Sequence[Record]) -> Row:
+    """The spreads of accuracy and of points lost, over the cells that ran to their end."""
+    ran = [r for r in records if r["accuracy"] is not None]
+    lost = spread(r["dense_accuracy"] - r["accuracy"] for r in ran)
+    return {"accuracy": spread(r["accuracy"] for r in ran), "lost": lost}
 
 
 def pivot(

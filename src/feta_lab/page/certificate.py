@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from feta_lab.page import Block, Facts, Figure, LineChart, Point, Section, Table, Text, render
+from feta.cli.certify import at_least, at_most, share, verdict
+from feta_lab.page.blocks import Block, Facts, Section, Table, Text
+from feta_lab.page.document import render
+from feta_lab.page.figure import Figure, LineChart, Point
 
 Found = Mapping[str, Any]
 NORMS = {"l2": "Euclidean (L2)", "linf": "largest change of a pixel (L∞)"}
@@ -13,7 +16,7 @@ CURVE = 60  # points of a curve
 
 
 def certificate_page(found: Found) -> str:
-    """The HTML page of a certificate; `found` is the object of `feta_lab.certifying.certify_networks`."""
+    """The HTML page of a certificate; `found` is the object of `feta.cli.certify.certify_subjects`."""
     pruning = found["pruning"] or {}
     how = "compared"  # a network of other origin does not say what was done to it
     if {"method", "sparsity"} <= pruning.keys():
@@ -28,14 +31,6 @@ def certificate_page(found: Found) -> str:
     ]
     subtitle = f"{found['network']} on {found['data']}, {how}, against the original"
     return render("feta certificate", subtitle, blocks, found["environment"])
-
-
-def verdict(form: Found) -> str:
-    """One line on a form of the certificate (local or global)."""
-    if form["vacuous"]:
-        return "vacuous: no sample is certified at any of the radii asked for"
-    grey = form["one_grey_level"] / form["samples"]
-    return f"median radius {form['median_radius']:.3g}; {100 * grey:.0f} % of the samples have a grey level or more"
 
 
 def _headlines(found: Found) -> list[tuple[str, str]]:
@@ -126,11 +121,6 @@ def _radius_table(found: Found) -> Table:
     return Table(title, columns, (*rows, ("changed by the attack", "", *tried)))
 
 
-def share(row: Found) -> str:
-    """The share certified at a radius, or plainly that there is none."""
-    return f"{100 * row['share']:.1f} %" if row["samples"] else "vacuous"
-
-
 def _coverage(found: Found) -> list[str]:
     lines = [
         "Rounding is covered: the bounds hold for the networks as run in float32 by sums of products in any order, "
@@ -153,13 +143,3 @@ def _coverage(found: Found) -> list[str]:
             "certificate; the proof does not rest on it."
         )
     return lines
-
-
-def at_least(percent: float) -> str:
-    """Two decimals, never more than the value: a lower bound must not be rounded up."""
-    return f"{int(percent * 100) / 100:.2f}"
-
-
-def at_most(percent: float) -> str:
-    """Two decimals, never less than the value."""
-    return f"{-(-percent * 100 // 1) / 100:.2f}"
