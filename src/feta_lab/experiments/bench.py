@@ -165,19 +165,12 @@ def table(records: Sequence[Record]) -> list[dict[str, Any]]:
         seeds = set.intersection(*({record["seed"] for record in mine} for mine in ran.values())) if ran else set()
         for (method,), members in groups(rivals, ("method",)).items():
             mine = [record for record in ran.get((method,), []) if record["seed"] in seeds]
-            row = {"net": net, "sparsity": sparsity, "compensate": compensate, "method": method}
-            row["dense"] = statistics.mean(record["dense_accuracy"] for record in mine or members)
-            row["seeds"] = len(mine)
-            rows.append(row | (_summary(mine) if mine else {"reason": members[0].get("reason", "")}))
+            row = {"net": net, "sparsity": sparsity, "compensate": compensate, "method": method, "seeds": len(mine)}
+            row["dense"] = summary(mine or members, "dense_accuracy")
+            if mine:
+                accuracies = [record["accuracy"] for record in mine]
+                row |= {"low": min(accuracies), "high": max(accuracies), "floor": summary(mine, "floor_seconds")}
+                row |= {name: summary(mine, name) for name in ("accuracy", "seconds", "relative_error")}
+                row["timed"] = all(record.get("timed", True) for record in mine)
+            rows.append(row if mine else row | {"reason": members[0].get("reason", "")})
     return rows
-
-
-def _summary(ran: Sequence[Record]) -> dict[str, Any]:
-    accuracies = [record["accuracy"] for record in ran]
-    return {
-        "low": min(accuracies),
-        "high": max(accuracies),
-        "timed": all(record.get("timed", True) for record in ran),
-        "floor": summary(ran, "floor_seconds"),
-        **{name: summary(ran, name) for name in ("accuracy", "seconds", "relative_error")},
-    }

@@ -23,8 +23,7 @@ from feta.errors import ConfigError, ModelError
 from feta_lab import networks
 from feta_lab.data import DataSet
 from feta_lab.ensemble import Sprint, SprintEvent, train_together
-from feta_lab.experiments.dimensions import dimension_of
-from feta_lab.experiments.fig3_layers import SPARSITIES, hidden_layers
+from feta_lab.experiments.fig3_layers import SPARSITIES, dimension_of, hidden_layers
 from feta_lab.experiments.plan import Plan
 from feta_lab.experiments.projection import PrincipalBasis, cached_basis
 from feta_lab.experiments.subject import load_data
@@ -70,8 +69,7 @@ class Fig3c(Plan):
         """k changes slowest: the networks of one are trained for its first cell, and let go after its last."""
         (net,) = self.nets
         settings = {"layer": hidden_layers(net)[0], **{name: getattr(self, name) for name in RECIPE}}
-        axes = {"k": self.components, "network": range(self.seeds), "sparsity": self.sparsity}
-        return self.grid(net, settings, **axes)
+        return self.grid(net, settings, k=self.components, network=range(self.seeds), sparsity=self.sparsity)
 
     def train(self, tell: Callable[[str], None]) -> None:
         """Fit the projection, once for all k; the networks of a k are trained for its first cell."""
@@ -82,10 +80,7 @@ class Fig3c(Plan):
         """Train the networks of the cell's k, where the cell before was of another."""
         crew = _crew(self, cell["k"])
         common = {"data": _data(self).label, "energy": crew.energy, "intrinsic_dimension": crew.dimension}
-        if crew.failure:
-            return common  # the cell will say so
-        dense = crew.dense[cell["network"]]
-        return {**common, "dense_accuracy": dense["test"], "dense_validation": dense["validation"]}
+        return common if crew.failure else {**common, **crew.dense[cell["network"]]}
 
     def run(self, cell: Cell) -> Mapping[str, Any]:
         """Threshold the first layer, judge the network."""
@@ -124,13 +119,8 @@ def _crew(plan: Fig3c, k: int) -> _Crew:
         models = train_together(notation, images, labels, range(plan.seeds), plan.recipe(), callback=tell)
     except ModelError as error:
         return crew(models=[], dense=[], failure=str(error))
-    dense = [
-        {
-            "validation": accuracy(model, validation, data.validation.labels),
-            "test": accuracy(model, test, data.test.labels),
-        }
-        for model in models
-    ]
+    halves = {"dense_accuracy": (test, data.test.labels), "dense_validation": (validation, data.validation.labels)}
+    dense = [{name: accuracy(model, *half) for name, half in halves.items()} for model in models]
     return crew(models=models, dense=dense)
 
 

@@ -16,6 +16,7 @@ the `reason` and the kind of `failure`:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,15 @@ def run_cells(
     def begins(index: int) -> None:
         tell(f"{len(wanted) - len(missing) + index + 1}/{len(wanted)} {label(todo[index])}")
 
-    for index, outcome in _outcomes(todo, run_one, prepare, jobs, cell_budget, begins):
+    def here() -> Iterator[tuple[int, Outcome]]:
+        for index, cell in enumerate(todo):
+            begins(index)
+            common = dict(prepare(cell))
+            outcome = attempt(run_one, cell)
+            yield index, replace(outcome, fields={**common, **outcome.fields})
+
+    elsewhere = run_in_workers(todo, run_one, prepare, jobs=jobs, budget=cell_budget, begins=begins)
+    for index, outcome in elsewhere if jobs > 1 or cell_budget is not None else here():
         record = _record(kind, todo[index], outcome, cell_budget, timed=jobs == 1)
         append(records, record)
         done[missing[index]] = record
@@ -81,24 +90,6 @@ def label(cell: Cell) -> str:
     said = [f"{word}{cell[name]}" for name, word in words.items() if name in cell]
     said += [word for name, word in (("refine", "refined"), ("compensate", "compensated")) if cell.get(name)]
     return ", ".join(said)
-
-
-def _outcomes(
-    cells: Sequence[Cell],
-    run_one: RunOne,
-    prepare: Prepare,
-    jobs: int,
-    budget: float | None,
-    begins: Callable[[int], None],
-) -> Iterator[tuple[int, Outcome]]:
-    if jobs > 1 or budget is not None:
-        yield from run_in_workers(cells, run_one, prepare, jobs=jobs, budget=budget, begins=begins)
-        return
-    for index, cell in enumerate(cells):
-        begins(index)
-        common = dict(prepare(cell))
-        outcome = attempt(run_one, cell)
-        yield index, Outcome({**common, **outcome.fields}, outcome.failure, outcome.reason)
 
 
 def _record(kind: str, cell: Cell, outcome: Outcome, budget: float | None, *, timed: bool) -> dict[str, Any]:

@@ -10,6 +10,7 @@ defaults, then from a TOML file (or the settings of the quick run), then from op
 
 from __future__ import annotations
 
+import contextlib
 import math
 import tomllib
 import types
@@ -139,16 +140,14 @@ def load_plan(kind: type[P], config: Path | None, given: Mapping[str, Any], quic
         named = values.pop("experiment", None)
         if named != kind.name:
             raise ConfigError(f"{config}: experiment must be '{kind.name}', got {named!r}")
-    hints = typing.get_type_hints(kind)
-    known = {field.name for field in fields(kind)}
+    hints, known = typing.get_type_hints(kind), {field.name for field in fields(kind)}
     chosen: dict[str, Any] = {}
     for source, settings in ((f"{config}: ", values), ("", given)):
         for name, value in settings.items():
-            if value is None:
-                continue
-            if name not in known:
+            if value is not None and name not in known:
                 raise unknown_name(f"setting of {kind.name}", name, known)
-            chosen[name] = convert(value, hints[name], f"{source}{name}")
+            if value is not None:
+                chosen[name] = convert(value, hints[name], f"{source}{name}")
     return kind(**chosen)
 
 
@@ -164,7 +163,7 @@ def _read(path: Path) -> dict[str, Any]:
 def convert(value: Any, hint: Any, label: str) -> Any:
     """A value from a file or a command line as a field's type; a list may be text with commas."""
     if isinstance(hint, types.UnionType):  # X | None, and None never gets here
-        hint = next(part for part in typing.get_args(hint) if part is not types.NoneType)
+        hint = typing.get_args(hint)[0]
     if typing.get_origin(hint) is tuple:
         parts = value.split(",") if isinstance(value, str) else value
         parts = parts if isinstance(parts, list | tuple) else [parts]
@@ -172,7 +171,9 @@ def convert(value: Any, hint: Any, label: str) -> Any:
             raise ConfigError(f"{label} must not be empty, got {value!r}")
         return tuple(convert(part, typing.get_args(hint)[0], label) for part in parts)
     if isinstance(value, str):
-        value = _from_text(value.strip(), hint)
+        value = value.strip()
+        with contextlib.suppress(ValueError):
+            value = {"true": True, "false": False}.get(value.lower(), value) if hint is bool else hint(value)
     if hint is float and type(value) is int:
         return float(value)
     # bool is an int to Python, not to us; a Path may be a subclass of Path.
@@ -180,13 +181,3 @@ def convert(value: Any, hint: Any, label: str) -> Any:
         what = "a number" if hint is float else f"of type {hint.__name__}"
         raise ConfigError(f"{label} must be {what}, got {value!r}")
     return value
-
-
-def _from_text(text: str, hint: Any) -> Any:
-    """Text as the type, or unchanged if it is no such value."""
-    if hint is bool:
-        return {"true": True, "false": False}.get(text.lower(), text)
-    try:
-        return hint(text)
-    except ValueError:
-        return text

@@ -89,7 +89,7 @@ def _environments(results: Results) -> Section:
             values = [record.get(field, "") for field in ("data", "device")]
             values += [machine.get(field, "") for field in ENVIRONMENT]
             counts[source.name, *map(str, values)] += 1
-    rows = tuple((name, count, *values) for (name, *values), count in counts.items())
+    rows = tuple((key[0], count, *key[1:]) for key, count in counts.items())
     return Section("Environments", (Table("", ("records of", "how many", "data", "device", *ENVIRONMENT), rows),))
 
 
