@@ -3,8 +3,6 @@
 The page and its figure are functions of the records alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -94,9 +92,9 @@ def write_demo(path: Path, runs: Sequence[Run]) -> None:
 
 
 def _method_row(run: Run) -> tuple[str, float, float, float]:
-    accuracy, seconds = run["metrics"]["accuracy"], run["metrics"]["seconds"]
-    pruned, dense = accuracy["pruned"]["test"], accuracy["dense"]["test"]
-    return run["config"]["method"], round(pruned, 2), round(dense - pruned, 2), round(seconds, 3)
+    dense, pruned = (run["metrics"]["accuracy"][which]["test"] for which in ("dense", "pruned"))
+    seconds = round(run["metrics"]["seconds"], 3)
+    return run["config"]["method"], round(pruned, 2), round(dense - pruned, 2), seconds
 
 
 def _layer_row(layer: Mapping[str, Any]) -> tuple[str, str, int, Shown, float | None]:

@@ -8,8 +8,6 @@ kSM   the softmax layer: k class scores; the softmax itself lives in the loss
 20C5-MP2-50C5-MP2-500FC-150FC-10SM
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter, OrderedDict
 from dataclasses import dataclass

@@ -9,14 +9,14 @@ Every record says what it is:
 Kind and key together are the one identity of a cell: they serve writing, resuming and the page.
 """
 
-from __future__ import annotations
-
+import contextlib
 import errno
 import functools
 import hashlib
 import json
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -108,20 +108,17 @@ def _mend(path: Path, handle: int) -> None:
     """Drop a last line that a kill cut short: the next line would run on from it and be lost too."""
     content = path.read_bytes()
     end = content.rfind(b"\n") + 1
-    if end == len(content):
-        return
-    try:
-        json.loads(content[end:])
-    except ValueError:
-        os.ftruncate(handle, end)
-    else:
-        os.write(handle, b"\n")
+    if end < len(content):
+        try:
+            json.loads(content[end:])
+            os.write(handle, b"\n")
+        except ValueError:
+            os.ftruncate(handle, end)
 
 
 @functools.cache
 def environment() -> dict[str, str]:
     """Versions and machine, without its name or paths."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     return {
         "feta": _version("feta-prune"),
         "commit": _commit(),
@@ -132,7 +129,7 @@ def environment() -> dict[str, str]:
         "processor": _processor(),
         "cores": str(os.cpu_count()),
         "threads": str(torch.get_num_threads()),
-        "gpu": device,
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
     }
 
 
@@ -167,10 +164,7 @@ def _commit() -> str:
 
 
 def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
+    with contextlib.suppress(OSError):
+        if found := re.search(r"(?m)^model name\s*:\s*(.*?)\s*$", Path("/proc/cpuinfo").read_text()):
+            return found[1]
     return platform.processor() or "unknown"

@@ -1,7 +1,5 @@
 """The paper's networks as feta's commands see them: with their data set, its halves and its normalisation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

@@ -8,8 +8,6 @@ in which there is nothing to find: tests/lab/test_claims.py has such data for ea
 To add a claim, write a file with a `judge` and add a line to CLAIMS.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from feta_lab.claims import (

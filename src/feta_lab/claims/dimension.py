@@ -7,14 +7,11 @@ the 95 % interval lies above zero at two thirds of the sparsities and below zero
 falls beyond chance. The claim holds when both say yes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from feta_lab import paper
-from feta_lab.claims.correlation import rank_correlation
 from feta_lab.claims.finding import Finding, needs, overall
-from feta_lab.claims.trends import VISIBLE, Trend, agreement, loss, mean_by, summary
+from feta_lab.claims.trends import VISIBLE, Trend, agreement, loss, mean_by, rank_correlation, summary
 from feta_lab.results import Record
 
 KEY, CLAIM = "dimension", "Networks trained on data of more dimensions lose more when pruned"

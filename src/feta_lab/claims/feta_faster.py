@@ -6,8 +6,6 @@ would get there with a probability of at most 5 % (5 of 5, or 7 of 8): the large
 chance. It does not hold where feta is faster in no network; anything else depends on the network.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 

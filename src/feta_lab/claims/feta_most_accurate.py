@@ -7,8 +7,6 @@ drawn by lot would be ahead in as many networks with a probability of at most 5 
 network with 1 / m). The paper's own solver is judged by the same rule, against the paper's own rivals.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What a rule returns, and how the answers of single networks become one verdict."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -8,8 +8,6 @@ more than the convolutional ones in their best seeds beyond chance (exact one-si
 gain more than all three convolutional ones come about at most once in twenty.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 

@@ -7,8 +7,6 @@ between networks by more than the seeds explain (one-way analysis of variance, p
 alone would look inconsistent. It says no when it is never better or never worse. The claim holds when both say yes.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Collection, Sequence
 

@@ -1,7 +1,5 @@
 """Cells at 90 % sparsity by network, method and seed, and the gain of one method over another."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from feta_lab import paper

@@ -7,8 +7,6 @@ some rival was cheaper in every seed. The claim holds when every network says ye
 the cheapest in all of them with a probability of at most 5 % (one of m methods is so in a network with 1 / m).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import NamedTuple

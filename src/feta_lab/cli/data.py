@@ -1,7 +1,5 @@
 """feta data: list the data sets, check their files, download them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from cyclopts import App

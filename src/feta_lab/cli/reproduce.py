@@ -1,7 +1,5 @@
 """feta reproduce: the paper's tables and figures, each from one command."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated

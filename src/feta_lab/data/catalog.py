@@ -3,8 +3,6 @@
 The checksums are of the unpacked bytes, because the same images are distributed in different gzip files.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 from collections.abc import Mapping

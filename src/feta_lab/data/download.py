@@ -4,8 +4,6 @@ The bytes of a file collect in a `.part` file. A later try asks only for the byt
 Range). A file that fails its checksum is deleted, and the next site is tried.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

@@ -5,8 +5,6 @@ each dimension as a big-endian 32-bit number; the values follow. A CIFAR file is
 bytes: the label, then the pixels, channel first.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import zlib

@@ -5,8 +5,6 @@ the folder of Debian's package, and feta's cache. A folder given by `--data-dir`
 one folder per set or is the folder of the set.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import dataclass

@@ -7,11 +7,10 @@ pruned layer is added up, measured in the same run. Methods are interleaved, so 
 falls on all of them. A cell that its method refuses is recorded with the reason.
 """
 
-from __future__ import annotations
-
+import contextlib
 import functools
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -75,8 +74,8 @@ class Bench(PruningPlan):
             **fields,
             "seconds": report.seconds,
             "layer_seconds": [layer.seconds for layer in report.layers],
-            "allocation_seconds": 0.0 if allocated is None else allocated.seconds,
-            "kept": {} if allocated is None else allocated.kept,
+            "allocation_seconds": allocated.seconds if allocated else 0.0,
+            "kept": allocated.kept if allocated else {},
         }
 
 
@@ -128,30 +127,25 @@ def floor_seconds(model: nn.Module, images: Tensor, samples: int | None, seed: i
     run = Run.start(model, Inputs(images, n_samples=samples, seed=seed), None)
     names = [trace.name for trace in run.trace()]
     views = [LayerView(run.original.get_submodule(name), name) for name in select(run.original, names, None)]
-    handles = [view.layer.register_forward_pre_hook(_adds_gram(view)) for view in views]
     times = []
-    try:
+    with contextlib.ExitStack() as stack:
+        for view in views:
+            d_in = view.matrix().shape[0]
+            H = torch.zeros(d_in, d_in, dtype=torch.float64, device=view.weight.device)
+            hook = functools.partial(_add_gram, view, H)
+            stack.callback(view.layer.register_forward_pre_hook(hook).remove)
         for _ in range(repeats):
             started = run.clock()
             with torch.no_grad(), evaluating(run.original):
                 for batch in run.inputs or ():
                     call(run.original, batch, run.device, run.dtype)
             times.append(run.clock() - started)
-    finally:
-        for handle in handles:
-            handle.remove()
     return statistics.median(times)
 
 
-def _adds_gram(view: LayerView) -> Callable[[Any, Any], None]:
-    d_in = view.matrix().shape[0]
-    H = torch.zeros(d_in, d_in, dtype=torch.float64, device=view.weight.device)
-
-    def hook(module: Any, args: Any) -> None:
-        for A in view.input_chunks(args[0], 0, 2**23):
-            H.add_(A.t() @ A)
-
-    return hook
+def _add_gram(view: LayerView, H: Tensor, module: nn.Module, args: Any) -> None:
+    for A in view.input_chunks(args[0], 0, 2**23):
+        H.add_(A.t() @ A)
 
 
 def table(records: Sequence[Record]) -> list[dict[str, Any]]:

@@ -8,8 +8,6 @@ whether they tell a layer's safe sparsity better than its depth does:
     intrinsic_dimension_maps   of its whole input
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Mapping
@@ -51,12 +49,11 @@ class Fig3a(Plan):
 
     def cells(self) -> list[Cell]:
         """Sparsities change fastest: what is measured once per layer is kept for them."""
-        settings, seeds = {"samples": self.samples, "epochs": self.epochs}, range(self.seeds)
-        return [
-            cell
-            for net in self.nets
-            for cell in self.grid(net, settings, seed=seeds, layer=hidden_layers(net), sparsity=self.sparsity)
-        ]
+        settings, cells = {"samples": self.samples, "epochs": self.epochs}, []
+        for net in self.nets:
+            axes = {"seed": range(self.seeds), "layer": hidden_layers(net), "sparsity": self.sparsity}
+            cells += self.grid(net, settings, **axes)
+        return cells
 
     @property
     def source(self) -> dict[str, Any]:
@@ -82,11 +79,8 @@ class Fig3a(Plan):
         sample, only = _sample(subject, self.samples), [cell["layer"]]
         result = prune(subject.model, sample, cell["sparsity"], "threshold", layers=only, device=self.where)
         (report,) = result.report.layers
-        return {
-            "accuracy": subject.scores(result.model)["accuracy"],
-            "relative_error": report.relative_error,
-            "nonzeros": report.nonzeros,
-        }
+        accuracy = subject.scores(result.model)["accuracy"]
+        return {"accuracy": accuracy, "relative_error": report.relative_error, "nonzeros": report.nonzeros}
 
 
 @dataclass(frozen=True)

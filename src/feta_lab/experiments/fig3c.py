@@ -7,8 +7,6 @@ dimension of the data: `intrinsic_dimension`, by TwoNN over `samples` projected 
 `energy` how much of the variance is left.
 """
 
-from __future__ import annotations
-
 import functools
 import statistics
 import sys

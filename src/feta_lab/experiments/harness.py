@@ -13,8 +13,6 @@ the `reason` and the kind of `failure`:
     died      its process ended, out of memory for example; run again by the next run
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

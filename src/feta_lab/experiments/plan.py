@@ -8,8 +8,6 @@ defaults, then from a TOML file (or the settings of the quick run), then from op
     seeds = 3
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import tomllib
@@ -101,13 +99,11 @@ class Plan(ABC):
         return {"data": self.data, "data_dir": self.data_dir, "device": self.where}
 
     @property
-    def where(self) -> str:
-        """The device."""
+    def where(self) -> str:  # the device
         return self.device or resolve_device(None)
 
     @property
     def records(self) -> Path:
-        """The file of the records."""
         return (self.out or Path("results") / self.name) / "records.jsonl"
 
     def grid(self, net: str, settings: Mapping[str, Any], **axes: Iterable[Any]) -> list[Cell]:

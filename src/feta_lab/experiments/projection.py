@@ -6,10 +6,8 @@ Of the normalised training images, x as a row of d = c h w values: k is then an 
 of what a network sees, and the same network can be trained for every k.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -64,27 +62,21 @@ def fit_basis(images: Tensor, normalisation: Normalisation, r: int, device: str)
     # An eigenvector's sign is arbitrary: the same one on every machine.
     largest = leading.gather(0, leading.abs().argmax(0, keepdim=True))
     leading = leading * torch.where(largest < 0, -1.0, 1.0)
-    return PrincipalBasis(
-        mean.float().cpu(), leading.float().cpu().contiguous(), variances.flip(0).clamp_min(0).cpu()
-    )
+    variances = variances.flip(0).clamp_min(0)
+    return PrincipalBasis(mean.float().cpu(), leading.float().cpu().contiguous(), variances.cpu())
 
 
 def cached_basis(data: DataSet, r: int, folder: Path, device: str) -> PrincipalBasis:
     """The basis of a data set's training images, from its file in `folder` or fitted now and kept there."""
     path = folder / f"{data.name}-components.safetensors"
-    described = {
-        "data": data.label,
-        "rows": len(data.train),
-        "mean": list(data.normalisation.mean),
-        "std": list(data.normalisation.std),
-    }
+    moments = {name: list(values) for name, values in asdict(data.normalisation).items()}
+    described = {"data": data.label, "rows": len(data.train), **moments}
     if path.exists():
         tensors, found = sparse_file.read(path)
         if found == described and tensors["components"].shape[1] >= r:
             return PrincipalBasis(**tensors)
     basis = fit_basis(data.train.images, data.normalisation, r, device)
-    tensors = {"mean": basis.mean, "components": basis.components, "variances": basis.variances}
-    sparse_file.write(path, tensors, described)
+    sparse_file.write(path, vars(basis), described)
     return basis
 
 

@@ -5,8 +5,6 @@ once for both. A file belongs to a cell and to the dense network that was pruned
 does not know of changes to the code; after one, use another folder.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Iterable, Mapping
@@ -73,12 +71,9 @@ class PruningPlan(Plan):
             settings=Settings(n_samples=cell["samples"], cache=cache),
             **options,
         )
-        return result, {
-            "relative_error": [layer.relative_error for layer in result.report.layers],
-            "status": [layer.status for layer in result.report.layers],
-            "nonzeros": [layer.nonzeros for layer in result.report.layers],
-            "options": result.report.options,
-        }
+        names = ("relative_error", "status", "nonzeros")
+        fields = {name: [getattr(layer, name) for layer in result.report.layers] for name in names}
+        return result, {**fields, "options": result.report.options}
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,8 +99,7 @@ class PaperPlan(PruningPlan):
     def pruned(self, cell: Cell) -> Pruned:
         """The subject pruned as the cell says, from its file in `keep` if there is one."""
         subject = subject_of(self, cell)
-        found = None if self.keep is None else find(self.keep, cell, subject)
-        if found is not None:
+        if self.keep is not None and (found := find(self.keep, cell, subject)):
             return found
         many = make(*parse_method(cell["method"])).needs.passes == "many"
         # Hundreds of passes on a GPU: rows must not come from disk each time.

@@ -4,8 +4,7 @@ What a process pays once (loading kernels, making handles and workspaces) is pai
 few rows, and not in the first cell that happens to be timed.
 """
 
-from __future__ import annotations
-
+import contextlib
 import functools
 import gc
 from dataclasses import dataclass, replace
@@ -42,11 +41,8 @@ class Subject:
     @property
     def fields(self) -> dict[str, Any]:
         """What every record of a cell with this subject says."""
-        return {
-            "data": self.data.label,
-            "dense_accuracy": self.dense["test"],
-            "dense_validation": self.dense["validation"],
-        }
+        dense = {"dense_accuracy": self.dense["test"], "dense_validation": self.dense["validation"]}
+        return {"data": self.data.label, **dense}
 
     def scores(self, model: nn.Module) -> dict[str, float]:
         """The fields of a record that judge a network made of the subject's."""
@@ -63,10 +59,9 @@ def subject_of(plan: Plan, cell: Cell) -> Subject:
 def _subject(net: str, seed: int, folder: Path, *source: tuple[str, Any]) -> Subject:
     where = dict(source)
     network, device = trained(net, seed, folder, **where), where["device"]
-    data = load_data(network.info.data, where["data_dir"])
-    data = replace(data, normalisation=network.info.normalisation)
+    found = load_data(network.info.data, where["data_dir"])
+    data, model = replace(found, normalisation=network.info.normalisation), network.model.to(device)
     images = data.normalisation.apply(data.train.images, device)
-    model = network.model.to(device)
     return Subject(model, data, images, data.train.labels.to(device), judge(model, data, device))
 
 
@@ -98,7 +93,5 @@ def warm_up_method(method: str, device: str) -> None:
     toy = nn.Sequential(nn.Linear(32, 24), nn.ReLU(), nn.Linear(24, 16), nn.ReLU(), nn.Linear(16, 4))
     name, options = parse_method(method)
     rows = torch.randn(WARM_ROWS, 32, generator=torch.Generator().manual_seed(0)).to(device)
-    try:
+    with contextlib.suppress(ConfigError):  # an option that the toy does not suit: the cell itself will say so
         prune(toy.to(device), rows, 0.5, name, options=options, device=device)
-    except ConfigError:  # an option the toy does not suit; the cell itself will say what it has to say
-        return

@@ -7,8 +7,6 @@ ends when validation accuracy is within `tolerance` points of the dense network'
 `patience` epochs, or when `epochs` are spent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -72,7 +70,5 @@ class Table1(PaperPlan):
             "total_seconds": pruned.fields["prune_seconds"] + report.seconds,
             "retrained_accuracy": after["test"],
             "retrained_validation": after["validation"],
-            "recovered": report.recovered,
-            "epochs": report.epochs,
-            "stopped": report.stopped,
+            **{name: getattr(report, name) for name in ("recovered", "epochs", "stopped")},
         }

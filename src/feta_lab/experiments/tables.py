@@ -1,7 +1,5 @@
 """Records as a table for people: seconds are medians over the seeds, everything else is a mean."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The trained networks that experiments share: each is trained once, kept as a file, and found again."""
 
-from __future__ import annotations
-
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The page of a certificate: a function of its JSON alone."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

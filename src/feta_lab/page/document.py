@@ -1,7 +1,5 @@
 """The page itself: blocks in, one self-contained HTML file out."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import itertools

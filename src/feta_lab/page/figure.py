@@ -4,8 +4,6 @@ A chart checks its data when it is made, so that drawing it cannot fail later. T
 matplotlib's version alone: no date, no random id, no user's matplotlibrc.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import re

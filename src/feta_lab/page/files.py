@@ -1,7 +1,5 @@
 """Tables as files: CSV for programs, Markdown to paste, LaTeX for a paper. pandas writes all three."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

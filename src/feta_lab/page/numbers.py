@@ -1,7 +1,5 @@
 """Numbers as text: single values, and columns of a table."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -5,15 +5,13 @@
 Everything is a function of the records alone: the same records give the same bytes.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from feta_lab.claims import Finding, judge_claims
-from feta_lab.page.blocks import Block, Section, Table, Text, Verdicts
+from feta_lab.page.blocks import Block, Cell, Section, Table, Text, Verdicts
 from feta_lab.page.document import blocks_of, render, save_figures, write
 from feta_lab.page.files import write_tables
 from feta_lab.page.sections import SECTIONS
@@ -89,8 +87,9 @@ def _environments(results: Results) -> Section:
             values = [record.get(field, "") for field in ("data", "device")]
             values += [machine.get(field, "") for field in ENVIRONMENT]
             counts[source.name, *map(str, values)] += 1
-    rows = tuple((key[0], count, *key[1:]) for key, count in counts.items())
-    return Section("Environments", (Table("", ("records of", "how many", "data", "device", *ENVIRONMENT), rows),))
+    rows: list[tuple[Cell, ...]] = [(key[0], count, *key[1:]) for key, count in counts.items()]
+    columns = ("records of", "how many", "data", "device", *ENVIRONMENT)
+    return Section("Environments", (Table("", columns, tuple(rows)),))
 
 
 def _passed_over(found: Sequence[PassedOver]) -> list[Section]:

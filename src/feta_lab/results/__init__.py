@@ -8,8 +8,6 @@ then the last by name. Cells of two settings are never averaged: the setting tha
 counts. Records that do not count are passed over, and the page says so.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Collection, Sequence

@@ -1,7 +1,5 @@
 """The kinds of records that the page shows: what names their cells, and what each record must hold."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -61,19 +59,15 @@ class Form:
 
 
 METHOD, PRUNED = "net method seed sparsity", "dense_accuracy prune_seconds"
+CELL = ("method", "seed", "sparsity", "compensate")
 LAYER = Form("net layer depth layers sparsity", "dense_accuracy", ("seed", "layer", "sparsity"))
-COMPONENTS = Form("k network sparsity", "dense_accuracy", ("k", "network", "layer", "sparsity"), where=())
 FORMS: dict[str, Form] = {
     "table1": Form(METHOD, f"{PRUNED} retrain_seconds retrained_accuracy recovered"),
     "fig2": Form(f"{METHOD} refine", PRUNED),
     "fig3a": LAYER,
     "fig3b": LAYER,
-    "fig3c": COMPONENTS,
-    "bench": Form(
-        f"{METHOD} compensate floor_seconds dense_accuracy",
-        "seconds relative_error",
-        ("method", "seed", "sparsity", "compensate"),
-    ),
+    "fig3c": Form("k network sparsity", "dense_accuracy", ("k", "network", "layer", "sparsity"), where=()),
+    "bench": Form(f"{METHOD} compensate floor_seconds dense_accuracy", "seconds relative_error", CELL),
 }
 
 

@@ -3,8 +3,6 @@
 One statistic for a quantity everywhere: the mean for accuracies and errors, the median for seconds.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterable, Sequence

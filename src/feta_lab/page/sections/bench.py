@@ -1,7 +1,5 @@
 """Benchmarks: every method on the same networks, with and without compensation of the last layer."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Figure 2: accuracy without retraining against time, a panel per network, pruned and refined."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from feta_lab import paper

@@ -1,7 +1,5 @@
 """Figure 3: one layer pruned at a time (a and b), and networks on data of k dimensions (c)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from feta_lab.claims.depth import depth_trends

@@ -1,7 +1,5 @@
 """Accuracy lost against sparsity, for every experiment that pruned without retraining."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from feta_lab.page.blocks import Fold, Section, Table

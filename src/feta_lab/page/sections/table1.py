@@ -1,7 +1,5 @@
 """Table 1: pruning and retraining to 90 %, the paper's numbers beside ours."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ A row is a mapping of names to plain values and to `Spread`s. Names that end in 
 median, all others by the mean.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
