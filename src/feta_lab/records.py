@@ -38,15 +38,9 @@ R = TypeVar("R", bound=Mapping[str, Any])
 
 def record(kind: str, config: Mapping[str, Any], seed: int, metrics: Mapping[str, Any]) -> dict[str, Any]:
     """A single run as a record; its configuration and seed are its key."""
-    return {
-        "kind": kind,
-        "key": {**config, "seed": seed},
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "config": dict(config),
-        "seed": seed,
-        "metrics": dict(metrics),
-        "environment": environment(),
-    }
+    time = datetime.now(UTC).isoformat(timespec="seconds")
+    about = {"kind": kind, "key": {**config, "seed": seed}, "time": time, "config": dict(config), "seed": seed}
+    return {**about, "metrics": dict(metrics), "environment": environment()}
 
 
 def identity(kind: str, key: Mapping[str, Any]) -> str:

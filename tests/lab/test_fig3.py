@@ -15,7 +15,7 @@ from feta_lab import networks, store
 from feta_lab.ensemble import train_together
 from feta_lab.experiments import EXPERIMENTS, fig3c, subject
 from feta_lab.experiments import run as run_experiment
-from feta_lab.experiments.dimensions import dimension_of, layer_inputs
+from feta_lab.experiments.fig3_layers import dimension_of, layer_inputs
 from feta_lab.experiments.fig3c import Fig3c
 from feta_lab.experiments.projection import fit_basis
 from feta_lab.experiments.zoo import network_path, trained

@@ -66,10 +66,7 @@ def run(
             tell(f"fetching {source}")
             datasets.load(source, plan.data_dir)  # now, not hours into the run
     plan.train(tell)
-    how: dict[str, Any] = {
-        "resume": plan.resume,
-        "jobs": 1 if plan.timed else plan.jobs,
-        "cell_budget": plan.cell_budget,
-    }
-    records = run_cells(name, plan.cells(), plan.run, plan.records, prepare=plan.prepare, tell=tell, **how)
+    how: dict[str, Any] = {"resume": plan.resume, "cell_budget": plan.cell_budget, "prepare": plan.prepare}
+    jobs = 1 if plan.timed else plan.jobs
+    records = run_cells(name, plan.cells(), plan.run, plan.records, jobs=jobs, tell=tell, **how)
     return Done(records, plan.records, table(records, plan.lines, plan.columns, plan.across))

@@ -99,7 +99,7 @@ class _Crew:
     test: Tensor
     energy: float
     dimension: float | None
-    failure: str = ""
+    failure: str
 
 
 @functools.lru_cache(maxsize=1)
@@ -111,15 +111,15 @@ def _crew(plan: Fig3c, k: int) -> _Crew:
         for part in (train, data.validation.images, data.test.images)
     )
     seen = dimension_of(images[: plan.samples].flatten(1))
-    crew = functools.partial(_Crew, test=test, energy=basis.energy(k), dimension=seen)
     notation, tell = networks.preset(plan.nets[0]).specification, functools.partial(_tell, k)
+    models, failure = list[nn.Sequential](), ""
     try:
         models = train_together(notation, images, labels, range(plan.seeds), plan.recipe(), callback=tell)
     except ModelError as error:
-        return crew(models=[], dense=[], failure=str(error))
+        failure = str(error)
     halves = {"dense_accuracy": (test, data.test.labels), "dense_validation": (validation, data.validation.labels)}
     dense = [{name: accuracy(model, *half) for name, half in halves.items()} for model in models]
-    return crew(models=models, dense=dense)
+    return _Crew(models, dense, test, basis.energy(k), seen, failure)
 
 
 def _tell(k: int, event: SprintEvent) -> None:

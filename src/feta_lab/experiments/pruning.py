@@ -60,17 +60,9 @@ class PruningPlan(Plan):
         """Prune as the cell says, with more options of feta.prune, and say what records hold of it."""
         subject = subject_of(self, cell)
         method, own = parse_method(cell["method"])
-        result = prune(
-            subject.model,
-            subject.images,
-            cell["sparsity"],
-            method,
-            options=own,
-            seed=cell["seed"],
-            device=self.where,
-            settings=Settings(n_samples=cell["samples"], cache=cache),
-            **options,
-        )
+        options |= {"options": own, "seed": cell["seed"], "device": self.where}
+        options["settings"] = Settings(n_samples=cell["samples"], cache=cache)
+        result = prune(subject.model, subject.images, cell["sparsity"], method, **options)
         names = ("relative_error", "status", "nonzeros")
         fields = {name: [getattr(layer, name) for layer in result.report.layers] for name in names}
         return result, {**fields, "options": result.report.options}

@@ -52,16 +52,13 @@ class Table1(PaperPlan):
         subject, pruned = subject_of(self, cell), self.pruned(cell)
         before, held_out = subject.scores(pruned.model), subject.data.validation
         images = subject.data.normalisation.apply(held_out.images, self.where)
-        retrained = retrain(
-            pruned.model,
-            (subject.images, subject.labels),
-            Retraining(**self.retraining()),
-            masks=pruned.masks,
-            validation=(images, held_out.labels.to(self.where)),
-            goal=subject.dense["validation"],
-            seed=cell["seed"],
-            device=self.where,
-        )
+        rows, settings = (subject.images, subject.labels), Retraining(**self.retraining())
+        how: dict[str, Any] = {
+            "validation": (images, held_out.labels.to(self.where)),
+            "goal": subject.dense["validation"],
+        }
+        how |= {"masks": pruned.masks, "seed": cell["seed"], "device": self.where}
+        retrained = retrain(pruned.model, rows, settings, **how)
         after, report = judge(retrained.model, subject.data, self.where), retrained.report
         return {
             **pruned.fields,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 from feta.errors import ConfigError
 from feta_lab.claims.finding import Finding
 from feta_lab.page.figure import Figure
-from feta_lab.page.numbers import show, show_column
 from feta_lab.results.forms import is_number
 
 
@@ -72,6 +72,40 @@ def _texts(column: Sequence[Cell]) -> list[str]:
     texts = [cell.text if isinstance(cell, Shown) else cell for cell in column]
     written = iter(show_column([text for text in texts if isinstance(text, int | float) and is_number(text)]))
     return [next(written) if is_number(text) else show(text) for text in texts]
+
+
+def show(value: str | float | None) -> str:
+    """Write one value with about four digits: show(1234567) is "1,234,567", show(None) is a dash."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None or not is_number(value):
+        return "–"
+    if isinstance(value, int) or 1e3 <= abs(value) < 1e15:
+        return minus(f"{value:,.0f}")
+    return minus(f"{value:.4g}")
+
+
+def show_column(values: Sequence[float]) -> list[str]:
+    """Write the numbers of one column, with the same decimals where they are of similar size."""
+    sizes = [abs(value) for value in values if value]
+    alike = sizes and max(sizes) <= 1000 * min(sizes) and 1e-3 <= max(sizes) < 1e4
+    if not alike or all(isinstance(value, int) for value in values):
+        return [show(value) for value in values]
+    room = max(0, 3 - math.floor(math.log10(max(sizes))))
+    decimals = max(_decimals(round(value, room), room) for value in values)
+    return [minus(f"{value:,.{decimals}f}") for value in values]
+
+
+def minus(text: str) -> str:
+    """Replace hyphens by true minus signs."""
+    return text.replace("-", "−")
+
+
+def _decimals(value: float, most: int) -> int:
+    """The fewest decimals that write the value exactly, up to rounding errors."""
+    return next((d for d in range(most) if math.isclose(round(value, d), value, rel_tol=1e-6)), most)
 
 
 @dataclass(frozen=True)

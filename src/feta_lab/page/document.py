@@ -28,13 +28,8 @@ def render(
 
     All words are escaped. Example: render("Pruning", "", [Text("Hello.")], {}).
     """
-    engine = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
+    strict, files = jinja2.StrictUndefined, jinja2.FileSystemLoader(TEMPLATES)
+    engine = jinja2.Environment(loader=files, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=strict)
     numbers = itertools.count(1)
     engine.filters |= {
         "kind": lambda block: type(block).__name__,
@@ -44,19 +39,12 @@ def render(
         "svg": lambda figure: figure.inline(f"f{next(numbers)}-"),
     }
     style, script = ((TEMPLATES / name).read_text(encoding="utf-8") for name in ("style.css", "sort.js"))
-    return engine.get_template("page.html.j2").render(
-        title=title,
-        subtitle=subtitle,
-        blocks=list(blocks),
-        contents=contents,
-        environment=environment,
-        light=LIGHT,
-        dark=DARK,
-        style=Markup(style),
-        script=Markup(script),
-        # The browser runs this script and no other, whatever text found its way into the page.
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-    )
+    # The browser runs this script and no other, whatever text found its way into the page.
+    script_hash = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    shown = {"title": title, "subtitle": subtitle, "blocks": list(blocks), "contents": contents}
+    looks = {"light": LIGHT, "dark": DARK, "style": Markup(style), "script": Markup(script)}
+    template = engine.get_template("page.html.j2")
+    return template.render(**shown, **looks, environment=environment, script_hash=script_hash)
 
 
 def write(path: str | os.PathLike[str], html: str) -> None:

@@ -9,16 +9,8 @@ from feta.files.atomic import write_atomic
 from feta_lab.page.blocks import Table
 
 # Characters that LaTeX's usual fonts do not have; pandas escapes its commands.
-TEX: dict[str, str | int | None] = {
-    "–": "--",
-    "−": "$-$",
-    "×": r"$\times$",
-    "²": "$^2$",
-    "±": r"$\pm$",
-    "<": "$<$",
-    ">": "$>$",
-    "ρ": r"$\rho$",
-}
+IN_TEX = ("--", "$-$", r"$\times$", "$^2$", r"$\pm$", "$<$", "$>$", r"$\rho$")
+TEX = str.maketrans(dict(zip("–−×²±<>ρ", IN_TEX, strict=True)))
 
 
 def write_tables(tables: Iterable[Table], folder: Path) -> list[Path]:
@@ -60,7 +52,7 @@ def latex(table: Table) -> str:
     columns = "".join("r" if numeric else "l" for numeric in table.numeric)
     text = style.apply(lambda _: bold, axis=None).to_latex(hrules=True, column_format=columns)
     caption = f"% {table.caption}\n" if table.caption else ""
-    return caption + str(text).translate(str.maketrans(TEX))
+    return caption + str(text).translate(TEX)
 
 
 def _frame(table: Table) -> pd.DataFrame:

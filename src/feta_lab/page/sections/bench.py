@@ -60,12 +60,12 @@ def bench_sections(rows: Sequence[Row], order: tuple[str, ...], prefix: str = ""
             shares = [row["sparsity"] for row in mine]
             shown = 0.9 if 0.9 in shares else shares[0]
             charts = {"sparsity": sparsity_charts(mine), "time": time_charts(mine, shown)}
-            figures = (
+            blocks: list[Block] = [
                 Figure(f"{prefix}{name}-{stem}", panels, f"Accuracy against {name}", order)
                 for name, panels in charts.items()
                 if panels
-            )
-            found.append(Section(title, (*figures, Fold("Every cell", (bench_table(mine),)))))
+            ]
+            found.append(Section(title, (*blocks, Fold("Every cell", (bench_table(mine),)))))
     return found
 
 

@@ -84,15 +84,10 @@ def accuracy_charts(rows: Sequence[Row]) -> tuple[LineChart, ...]:
 
 def stage_table(rows: Sequence[Row]) -> Table:
     """Test accuracy by method and stage, a column per network."""
-    entries = [
-        Entry(
-            (row["method"], row["stage"]),
-            row["net"],
-            mean_cell(row["accuracy"]) or FAILED,
-            contest=(row["net"], row["stage"]),
-            rank=-row["accuracy"].mean if row["accuracy"] else None,
-        )
-        for row in rows
-    ]
+    entries = []
+    for row in rows:
+        net, method, stage, score = (row[name] for name in ("net", "method", "stage", "accuracy"))
+        rank = -score.mean if score else None
+        entries.append(Entry((method, stage), net, mean_cell(score) or FAILED, (net, stage), rank))
     caption = "Test accuracy (%), mean over the seeds; bold: the best of its stage"
     return pivot("fig2-stages", caption, ("method", "stage"), entries)

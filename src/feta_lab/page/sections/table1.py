@@ -46,15 +46,14 @@ def _summary(cells: Sequence[Record], old: paper.Printed | None) -> Row:
     """Cells that shared the machine with others count, but their times do not."""
     ran = [r for r in cells if r["accuracy"] is not None]
     timed = [r for r in ran if r.get("timed", True)]
+    seconds = ("prune_seconds", "retrain_seconds")
+    scores = {"dense": "dense_accuracy", "pruned": "accuracy", "retrained": "retrained_accuracy"}
     return {
         "runs": len(ran),
         "recovered": sum(bool(r["recovered"]) for r in ran),
-        "prune_seconds": spread(r["prune_seconds"] for r in timed),
-        "retrain_seconds": spread(r["retrain_seconds"] for r in timed),
-        "total_seconds": spread(r["prune_seconds"] + r["retrain_seconds"] for r in timed),
-        "dense_accuracy": spread(r["dense_accuracy"] for r in ran),
-        "pruned_accuracy": spread(r["accuracy"] for r in ran),
-        "retrained_accuracy": spread(r["retrained_accuracy"] for r in ran),
+        **{name: spread(r[name] for r in timed) for name in seconds},
+        "total_seconds": spread(sum(r[name] for name in seconds) for r in timed),
+        **{f"{which}_accuracy": spread(r[name] for r in ran) for which, name in scores.items()},
         "epochs": spread(r["epochs"] for r in ran if r.get("epochs") is not None),
         "paper_seconds": Shown(old.time, old.seconds) if old else None,
         "paper_accuracy": Shown(f"{old.accuracy:g}", old.accuracy) if old else None,

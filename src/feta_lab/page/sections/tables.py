@@ -8,9 +8,8 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from feta_lab.page.blocks import Cell, Shown, Table
+from feta_lab.page.blocks import Cell, Shown, Table, minus
 from feta_lab.page.figure import Point
-from feta_lab.page.numbers import minus
 from feta_lab.results import Record
 from feta_lab.results.summaries import Spread, by_setting, duration, method_order, spread
 
@@ -71,14 +70,9 @@ def pivot(
         if entry.rank is not None:
             place = (list(lines).index(entry.down), len(heads) + columns.index(entry.across))
             winners[entry.contest] = min(winners.get(entry.contest, (entry.rank, place)), (entry.rank, place))
-    return Table(
-        caption,
-        (*heads, *columns),
-        tuple((*down, *line) for down, line in lines.items()),
-        frozenset(place for _, place in winners.values()),
-        name,
-        numbers,
-    )
+    rows = tuple((*down, *line) for down, line in lines.items())
+    strong = frozenset(place for _, place in winners.values())
+    return Table(caption, (*heads, *columns), rows, strong, name, numbers)
 
 
 def full_table(name: str, columns: Mapping[str, str], rows: Sequence[Row]) -> Table:
