@@ -134,22 +134,23 @@ def k_cells(dice: random.Random, slope: float = 0.03, networks: int = 10) -> lis
     ]
 
 
-def write(path: Path, records: list[dict[str, Any]]) -> None:
+def write(folder: Path, records: list[dict[str, Any]]) -> Path:
     """Write records with their keys; what has no kind is of the experiment that the folder is named after."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     lines = []
     for record in records:
         key = {name: record[name] for name in KEY if name in record}
-        lines.append(json.dumps({"kind": path.parent.name.partition("-")[0], "key": key, **record}) + "\n")
-    path.write_text("".join(lines), encoding="utf-8")
+        lines.append(json.dumps({"kind": folder.name.partition("-")[0], "key": key, **record}) + "\n")
+    (folder / "records.jsonl").write_text("".join(lines), encoding="utf-8")
+    return folder / "records.jsonl"
 
 
 def results(folder: Path) -> Path:
     """A whole results folder."""
     dice = random.Random(0)
-    write(folder / "table1" / "records.jsonl", table1(dice))
-    write(folder / "fig2" / "records.jsonl", fig2(dice))
-    write(folder / "fig3a" / "records.jsonl", layer_cells("conv-mnist", 4, dice))
-    write(folder / "fig3b" / "records.jsonl", layer_cells("conv-cifar", 8, dice))
-    write(folder / "fig3c" / "records.jsonl", k_cells(dice))
+    write(folder / "table1", table1(dice))
+    write(folder / "fig2", fig2(dice))
+    write(folder / "fig3a", layer_cells("conv-mnist", 4, dice))
+    write(folder / "fig3b", layer_cells("conv-cifar", 8, dice))
+    write(folder / "fig3c", k_cells(dice))
     return folder
