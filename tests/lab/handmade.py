@@ -1,7 +1,5 @@
 """Records as the experiments write them, with numbers made up: good enough to draw, never to believe."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator

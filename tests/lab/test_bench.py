@@ -1,7 +1,5 @@
 """The benchmark: every cell once, equal terms, reasons for what cannot be done, a page that is read in a browser."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -135,19 +133,11 @@ def test_labels():
     assert parse_method("feta:solver=svrg+debias=false") == ("feta", {"solver": "svrg", "debias": "false"})
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"nets": ("dense-mnst",)},
-        {"methods": ("alp",)},
-        {"methods": ("feta:qality=best",)},
-        {"seeds": 0},
-        {"allocation": ("erc",)},
-    ],
-)
-def test_bad_plans(change):
-    with pytest.raises(ConfigError):
-        Bench(**change)
+def test_bad_plans():
+    wrong = {"nets": "dense-mnst", "methods": "alp", "allocation": "erc"}
+    for change in ({"seeds": 0}, {"methods": ("feta:qality=best",)}, *({n: (v,)} for n, v in wrong.items())):
+        with pytest.raises(ConfigError):
+            Bench(**change)
 
 
 def test_charts_and_page(cells, tmp_path):

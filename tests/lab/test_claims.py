@@ -1,7 +1,5 @@
 """Verdicts on records made by hand: every outcome of every rule, and data in which there is nothing to find."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -336,15 +334,8 @@ def test_accuracies_are_means_over_shared_seeds() -> None:
 
 def test_feta_as_published_meets_the_paper_s_rivals_only() -> None:
     label = "feta:solver=svrg+debias=false"
-    values = {
-        label: 90.0,
-        "feta": 95.0,
-        "alps": 94.0,
-        "lobs": 85.0,
-        "threshold": 80.0,
-        "net-trim": 80.0,
-        "corenet": 70.0,
-    }
+    values = {label: 90.0, "feta": 95.0, "alps": 94.0, "lobs": 85.0, "threshold": 80.0, "net-trim": 80.0}
+    values["corenet"] = 70.0
     found = feta_most_accurate.judge_published(cells(same(values, NETS[:2])))  # first of five, twice
     assert found is not None
     assert (found.key, found.verdict, found.rows[0][2]) == ("feta-published", "holds", "lobs")

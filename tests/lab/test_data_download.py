@@ -1,7 +1,5 @@
 """The downloader against a server on this machine: resumed, dropped, lied to, absent."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

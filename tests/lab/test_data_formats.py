@@ -1,7 +1,5 @@
 """The readers of IDX and CIFAR files: a good file is read exactly, and a bad one is refused with a reason."""
 
-from __future__ import annotations
-
 import gzip
 import re
 import struct

@@ -1,7 +1,5 @@
 """Where data sets are searched, in which order, and what the error says when they are nowhere."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The data sets in memory: the embedded one always, the others where they are found."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import shutil

@@ -1,7 +1,5 @@
 """The demo on a small data set: its files, and that the page is a function of the records alone."""
 
-from __future__ import annotations
-
 import pytest
 
 import feta

@@ -1,7 +1,5 @@
 """Figure 3: the same path as the full run, on embedded data and a network small enough for a test."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Figures: files that open, the same bytes twice, one colour per name, awkward data."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import os
@@ -13,7 +11,8 @@ import numpy as np
 import pytest
 
 from feta.errors import ConfigError
-from feta_lab.page import Figure, LineChart, Point, palette
+from feta_lab.page import palette
+from feta_lab.page.figure import Figure, LineChart, Point
 
 SVG = "{http://www.w3.org/2000/svg}svg"
 
@@ -80,15 +79,18 @@ def test_awkward_lines_are_drawn(lines: dict[str, list[Point]], log_x: bool) -> 
     assert ("<!-- no data -->" in text) == (not panel.drawn)
 
 
-def test_bad_charts_are_refused() -> None:
-    with pytest.raises(ConfigError, match="Figure 'a' must have at least one chart, got none"):
-        Figure("a", ())
-    with pytest.raises(ConfigError, match=r"Point\.x must be a finite number, got nan"):
-        Point(math.nan, 1)
-    with pytest.raises(ConfigError, match=r"Point\.low must be <= Point\.high"):
-        Point(1, 1, low=2, high=0)
-    with pytest.raises(ConfigError, match=r"'LeNet', line 'feta': x must be > 0 on a log axis, got 0"):
-        LineChart("LeNet", "s", "y", {"feta": [Point(1, 1), Point(0, 1)]}, log_x=True)
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Figure("a", ()), "Figure 'a' must have at least one chart, got none"),
+        (lambda: Point(math.nan, 1), r"Point\.x must be a finite number, got nan"),
+        (lambda: Point(1, 1, low=2, high=0), r"Point\.low must be <= Point\.high"),
+        (lambda: LineChart("A", "s", "y", {"feta": [Point(0, 1)]}, log_x=True), "'A', line 'feta': x must be > 0 on"),
+    ],
+)
+def test_bad_charts_are_refused(make, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make()
 
 
 def linear_light(colour: str) -> np.ndarray:

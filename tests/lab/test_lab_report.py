@@ -1,7 +1,5 @@
 """The report: what is written from which records, and how the page behaves in a browser."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

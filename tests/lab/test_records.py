@@ -1,7 +1,5 @@
 """Records: one line per run, traceable, and readable after a kill."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Table 1 and Figure 2: the same path as the full run, on embedded data and networks made for the test."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import gc

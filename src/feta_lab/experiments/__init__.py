@@ -58,7 +58,8 @@ def run(
     if name not in EXPERIMENTS:
         raise unknown_name("experiment", name, EXPERIMENTS)
     if quick and config is not None:
-        raise ConfigError(f"quick must go without a config, got {config}; change a quick run by options")
+        cure = "change a quick run by options"
+        raise ConfigError(f"quick must go without a config, for both say what to run, got {config}; {cure}")
     plan = load_plan(EXPERIMENTS[name], config, options, quick)
     plan.check()
     for source in dict.fromkeys(map(plan.data_of, plan.nets)):
