@@ -43,7 +43,6 @@ LAB = (
     ("store",),
     ("subject", "judge"),
     ("training", "ensemble"),
-    ("zoo",),
     ("experiments",),
     ("results",),
     ("claims",),
