@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -33,7 +33,7 @@ try:
 except ImportError:  # no such locks on this system: there, one run per file
     fcntl = None  # type: ignore[assignment]
 
-R = TypeVar("R", bound=Mapping[str, Any])
+Record = Mapping[str, Any]
 
 
 def record(kind: str, config: Mapping[str, Any], seed: int, metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,9 +48,17 @@ def identity(kind: str, key: Mapping[str, Any]) -> str:
     return json.dumps([kind, key], sort_keys=True)
 
 
-def latest(records: Iterable[R]) -> dict[str, R]:
+def latest(records: Iterable[Record]) -> dict[str, Any]:
     """The last record of every cell by its identity; records without a kind and a key are left out."""
     return {identity(r["kind"], r["key"]): r for r in records if "kind" in r and "key" in r}
+
+
+def groups(records: Iterable[Record], *names: str) -> dict[tuple[Any, ...], list[Record]]:
+    """Records with the same values under `names`, in order of appearance."""
+    found: dict[tuple[Any, ...], list[Record]] = {}
+    for one in records:
+        found.setdefault(tuple(one[name] for name in names), []).append(one)
+    return found
 
 
 def append(path: Path, line: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from feta_lab import networks, store
 from feta_lab.experiments import pruning, run
 from feta_lab.experiments.bench import Bench, floor_seconds, table
 from feta_lab.experiments.plan import parse_method
-from feta_lab.experiments.zoo import network_path
+from feta_lab.experiments.subject import network_path
 from feta_lab.page.sections.bench import sparsity_charts, time_charts, verdicts, write_bench
 from feta_lab.records import read
 

@@ -17,7 +17,7 @@ def bare(monkeypatch, tmp_path):
     """Only the places that a test makes exist."""
     monkeypatch.delenv("FETA_DATA", raising=False)
     monkeypatch.setenv("FETA_CACHE", str(tmp_path / "cache"))
-    fashion = replace(catalog.CATALOG["fashion-mnist"], system=tmp_path / "system")
+    fashion = replace(catalog.CATALOG["fashion-mnist"], system=str(tmp_path / "system"))
     monkeypatch.setattr(catalog, "CATALOG", {**catalog.CATALOG, "fashion-mnist": fashion})
 
 

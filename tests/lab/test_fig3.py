@@ -16,7 +16,7 @@ from feta_lab.experiments import run as run_experiment
 from feta_lab.experiments.fig3_layers import dimension_of, layer_inputs
 from feta_lab.experiments.fig3c import Fig3c
 from feta_lab.experiments.projection import fit_basis
-from feta_lab.experiments.zoo import network_path, trained
+from feta_lab.experiments.subject import network_path, trained
 from feta_lab.judge import accuracy
 from feta_lab.records import read
 
@@ -40,7 +40,7 @@ def few():
 def small(few, monkeypatch):
     monkeypatch.setitem(networks.PRESETS, "tiny", TINY)
     monkeypatch.setattr(datasets, "load", lambda name, data_dir=None: few)
-    for cached in (subject._subject, subject.load_data, fig3c._basis, fig3c._crew):
+    for cached in (subject.subject_of, subject.load_data, fig3c._basis, fig3c._crew):
         cached.cache_clear()
 
 

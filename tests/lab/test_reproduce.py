@@ -13,13 +13,13 @@ import pytest
 
 from feta.errors import ConfigError, FileError
 from feta_lab import data as datasets
-from feta_lab import networks, store
-from feta_lab.experiments import EXPERIMENTS, fig2, pruning, run, subject
+from feta_lab import networks, paper, store
+from feta_lab.experiments import EXPERIMENTS, fig2, pruning, run
 from feta_lab.experiments.fig3c import Fig3c
-from feta_lab.experiments.plan import PAPER_NETS, load_plan
+from feta_lab.experiments.plan import load_plan
 from feta_lab.experiments.pruning import METHODS
+from feta_lab.experiments.subject import network_path
 from feta_lab.experiments.table1 import Table1
-from feta_lab.experiments.zoo import network_path
 from feta_lab.records import identity, read
 
 ROOT = Path(__file__).parents[2]
@@ -107,7 +107,7 @@ def test_a_network_is_pruned_once_for_both(folder, tmp_path, monkeypatch):
     assert refined["nonzeros"] == first["nonzeros"]
     # Not another sparsity's, and not another dense network's.
     plan = fig2.Fig2(data="mnist-mini", networks=folder, device="cpu")
-    dense = subject.subject_of(plan, first["key"])
+    dense = plan.subject(first["key"])
     other = dataclasses.replace(dense, dense={"validation": 50.0, "test": 50.0})
     assert pruning.find(tmp_path / "pruned", first["key"], dense) is not None
     assert pruning.find(tmp_path / "pruned", {**first["key"], "sparsity": 0.8}, dense) is None
@@ -180,7 +180,7 @@ def test_every_configuration_loads(path):
 
 def test_the_defaults_are_the_papers_and_ours():
     for kind in (Table1, fig2.Fig2):
-        assert (kind().nets, kind().methods, kind().seeds) == (PAPER_NETS, METHODS, 3)
+        assert (kind().nets, kind().methods, kind().seeds) == (paper.NETS, METHODS, 3)
 
 
 def test_options_come_before_the_file_and_the_file_before_defaults(tmp_path):
@@ -250,10 +250,10 @@ def test_a_cell_does_not_pay_for_garbage_of_others():
     kept = Ring()
     alive = weakref.ref(kept)
     try:
-        subject.settle()
+        pruning.settle()
         assert gc.get_freeze_count() > 0
         del kept  # it was alive the first time, and is looked at the second time
-        subject.settle()
+        pruning.settle()
         assert alive() is None
     finally:
         gc.unfreeze()

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from feta_lab import paper
+from feta_lab.records import groups
 from feta_lab.results import Record
 from feta_lab.results.summaries import at_sparsity, by_setting
 
@@ -13,12 +14,10 @@ Runs = Mapping[str, Mapping[int, Record]]
 
 def runs_of(records: Sequence[Record]) -> Mapping[str, Runs]:
     """network -> method -> seed -> record, at the paper's sparsity; cells without a result are left out."""
-    found: dict[str, dict[str, dict[int, Record]]] = {}
+    found = {}
     for net, mine in by_setting(at_sparsity(records, paper.SPARSITY)).items():
-        runs = found.setdefault(net, {})
-        for record in mine:
-            if record["accuracy"] is not None:
-                runs.setdefault(record["method"], {})[record["seed"]] = record
+        methods = groups((record for record in mine if record["accuracy"] is not None), "method")
+        found[net] = {method: {record["seed"]: record for record in held} for (method,), held in methods.items()}
     return found
 
 

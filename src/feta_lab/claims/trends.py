@@ -14,6 +14,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from feta_lab.claims.finding import Answer, Cell, signed
+from feta_lab.records import groups
 from feta_lab.results import Record
 
 VISIBLE = 1.0  # points: where no layer loses this much, there is no order to explain
@@ -105,18 +106,12 @@ def loss(record: Record) -> float:
 
 def layers_of(records: Iterable[Record]) -> list[Layer]:
     """The layers of one network, first to last, averaged over its seeds."""
-    groups: dict[tuple[int, str], list[Record]] = {}
-    for record in records:
-        if record["accuracy"] is not None:
-            groups.setdefault((record["depth"], record["layer"]), []).append(record)
-    return [_layer(name, mine) for (_, name), mine in sorted(groups.items())]
-
-
-def _layer(name: str, records: Sequence[Record]) -> Layer:
-    measured = {m: [r[f] for r in records if r.get(f) is not None] for m, f in MEASURES.items()}
-    dimensions = {measure: statistics.fmean(values) for measure, values in measured.items() if values}
-    losses = mean_by(records, "sparsity", loss)
-    return Layer(name, records[0]["layers"] - records[0]["depth"], dimensions, losses)
+    layers, found = groups((r for r in records if r["accuracy"] is not None), "depth", "layer"), []
+    for (depth, name), mine in sorted(layers.items()):
+        measured = {m: [r[f] for r in mine if r.get(f) is not None] for m, f in MEASURES.items()}
+        dimensions = {measure: statistics.fmean(values) for measure, values in measured.items() if values}
+        found.append(Layer(name, mine[0]["layers"] - depth, dimensions, mean_by(mine, "sparsity", loss)))
+    return found
 
 
 def mean_by(records: Sequence[Record], field: str, number: Callable[[Record], float]) -> dict[Any, float]:

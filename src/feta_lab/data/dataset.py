@@ -154,15 +154,9 @@ def check(name: str, data_dir: Path | None = None) -> dict[str, Any]:
         except DataError as error:
             report["problem"] = str(error)
         reports.append(report)
-    return {
-        "name": name,
-        "label": _label(known, contents),
-        "folder": str(place.folder),
-        "origin": place.origin,
-        "files": reports,
-        "ok": len(contents) == len(reports),
-        "official": all(report["checksum"] == "official" for report in reports),
-    }
+    found = {"name": name, "label": _label(known, contents), "folder": str(place.folder), "origin": place.origin}
+    official = all(report["checksum"] == "official" for report in reports)
+    return {**found, "files": reports, "ok": len(contents) == len(reports), "official": official}
 
 
 def _split(contents: Sequence[Content]) -> Split:

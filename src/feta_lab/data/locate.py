@@ -52,7 +52,7 @@ def looked_in(name: str, data_dir: Path | None = None) -> list[Location]:
         chosen = os.environ.get("FETA_DATA")
         places = [(folder, "FETA_DATA") for folder in _folders(known, Path(chosen))] if chosen else []
         if known.system is not None:
-            places.append((known.system, "Debian's dataset package"))
+            places.append((Path(known.system), "Debian's dataset package"))
         places.append((cache_dir() / known.folder, "feta's cache"))
     return [Location(folder, origin, _missing(known, folder)) for folder, origin in places]
 

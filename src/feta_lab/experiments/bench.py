@@ -25,10 +25,11 @@ from feta.engine.select import select
 from feta.layers import LayerView
 from feta.pruners import METHODS
 from feta_lab.experiments.pruning import PruningPlan
-from feta_lab.experiments.subject import Subject, subject_of
-from feta_lab.experiments.tables import Record, groups, summary
+from feta_lab.experiments.subject import Subject
+from feta_lab.experiments.tables import summary
 from feta_lab.experiments.workers import Cell
 from feta_lab.networks import PRESETS
+from feta_lab.records import Record, groups
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Bench(PruningPlan):
         return [cell | {"layers": layers} for cell in cells]
 
     def prepare(self, cell: Cell) -> Mapping[str, Any]:
-        common, subject = super().prepare(cell), subject_of(self, cell)
+        common, subject = super().prepare(cell), self.subject(cell)
         floor = _floor(subject, cell["samples"], cell["seed"])
         return {**common, "floor_seconds": floor, "rows": cell["samples"] or len(subject.images)}
 
@@ -70,7 +71,7 @@ class Bench(PruningPlan):
         result, fields = self.prune(cell, **how)
         report, allocated = result.report, result.report.allocation
         return {
-            **subject_of(self, cell).scores(result.model),
+            **self.subject(cell).scores(result.model),
             **fields,
             "seconds": report.seconds,
             "layer_seconds": [layer.seconds for layer in report.layers],
@@ -154,10 +155,10 @@ def table(records: Sequence[Record]) -> list[dict[str, Any]]:
     Only over the seeds that every method of a net and sparsity was run on: the same networks for all.
     """
     rows = []
-    for (net, sparsity, compensate), rivals in groups(records, ("net", "sparsity", "compensate")).items():
-        ran = groups([record for record in rivals if record["accuracy"] is not None], ("method",))
+    for (net, sparsity, compensate), rivals in groups(records, "net", "sparsity", "compensate").items():
+        ran = groups((record for record in rivals if record["accuracy"] is not None), "method")
         seeds = set.intersection(*({record["seed"] for record in mine} for mine in ran.values())) if ran else set()
-        for (method,), members in groups(rivals, ("method",)).items():
+        for (method,), members in groups(rivals, "method").items():
             mine = [record for record in ran.get((method,), []) if record["seed"] in seeds]
             row = {"net": net, "sparsity": sparsity, "compensate": compensate, "method": method, "seeds": len(mine)}
             row["dense"] = summary(mine or members, "dense_accuracy")

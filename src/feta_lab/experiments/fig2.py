@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 from feta.tuning.refine import Refinement, refine
 from feta_lab.experiments.pruning import NAMED, PaperPlan, Pruned
-from feta_lab.experiments.subject import subject_of
 from feta_lab.experiments.workers import Cell
 
 
@@ -39,7 +38,7 @@ class Fig2(PaperPlan):
 
     def run(self, cell: Cell) -> Mapping[str, Any]:
         """Prune, or take what the cell before has pruned; refine; judge."""
-        subject = subject_of(self, cell)
+        subject = self.subject(cell)
         pruned = _pruned(self, *((name, cell[name]) for name in NAMED))
         if not cell["refine"]:
             return {**pruned.fields, **subject.scores(pruned.model), "refine_seconds": 0.0}

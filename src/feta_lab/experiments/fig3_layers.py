@@ -24,7 +24,7 @@ from feta.layers import LayerView, prunable_names
 from feta.theory.dimension import nearest, sample_rows, two_nn
 from feta_lab import networks
 from feta_lab.experiments.plan import Plan
-from feta_lab.experiments.subject import Subject, subject_of
+from feta_lab.experiments.subject import Subject
 from feta_lab.experiments.workers import Cell
 
 PART = 50  # images unfolded at a time
@@ -61,7 +61,7 @@ class Fig3a(Plan):
 
     def prepare(self, cell: Cell) -> Mapping[str, Any]:
         """Load the network and measure the inputs of the layer."""
-        subject, hidden = subject_of(self, cell), hidden_layers(cell["net"])
+        subject, hidden = self.subject(cell), hidden_layers(cell["net"])
         rows, maps = _dimensions(subject, cell["layer"], self.samples)
         return {
             "depth": hidden.index(cell["layer"]) + 1,
@@ -75,7 +75,7 @@ class Fig3a(Plan):
 
     def run(self, cell: Cell) -> Mapping[str, Any]:
         """Threshold the layer, judge the network."""
-        subject = subject_of(self, cell)
+        subject = self.subject(cell)
         sample, only = _sample(subject, self.samples), [cell["layer"]]
         result = prune(subject.model, sample, cell["sparsity"], "threshold", layers=only, device=self.where)
         (report,) = result.report.layers

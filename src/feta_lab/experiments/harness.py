@@ -83,21 +83,19 @@ def run_cells(
 
 def label(cell: Cell) -> str:
     """What progress calls a cell: dense-mnist, seed 0, feta, 0.9."""
-    words = {"net": "", "k": "k = ", "seed": "seed ", "network": "network ", "layer": "", "method": ""}
-    words |= {"sparsity": "", "allocation": "", "round": "round "}
-    said = [f"{word}{cell[name]}" for name, word in words.items() if name in cell]
-    said += [word for name, word in (("refine", "refined"), ("compensate", "compensated")) if cell.get(name)]
-    return ", ".join(said)
+    names = ("net", "k", "seed", "network", "layer", "method", "sparsity", "allocation", "round")
+    words = {"k": "k = ", "seed": "seed ", "network": "network ", "round": "round "}
+    said = [f"{words.get(name, '')}{cell[name]}" for name in names if name in cell]
+    return ", ".join(said + [f"{name}d" for name in ("refine", "compensate") if cell.get(name)])
 
 
 def _record(kind: str, cell: Cell, outcome: Outcome, budget: float | None, *, timed: bool) -> dict[str, Any]:
     record = {"kind": kind, "key": cell, **cell, **outcome.fields}
     if outcome.failure:
         record |= {"accuracy": None, "failure": outcome.failure, "reason": outcome.reason}
-    if outcome.failure == "budget":
-        record["cell_budget"] = budget
+        record |= {"cell_budget": budget} if outcome.failure == "budget" else {}
     threads = {} if timed else {"threads": "1"}
-    return record | {"timed": timed, "environment": {**environment(), **threads}}
+    return record | {"timed": timed, "environment": environment() | threads}
 
 
 def _worth_another(record: Mapping[str, Any], budget: float | None) -> bool:

@@ -25,11 +25,10 @@ from feta.errors import ConfigError, FileError, unknown_name
 from feta.files.atomic import check_writable
 from feta.pruners import make
 from feta.sparsity import check_share
-from feta_lab import networks
+from feta_lab import networks, paper
+from feta_lab.experiments.subject import Subject, subject_of, train_missing
 from feta_lab.experiments.workers import Cell
-from feta_lab.experiments.zoo import train_missing
 
-PAPER_NETS = ("dense-mnist", "dense-fashion", "dense-cifar", "conv-mnist", "conv-fashion", "conv-cifar")
 QUICK = Path(__file__).with_name("quick.toml")
 
 P = TypeVar("P", bound="Plan")
@@ -43,7 +42,7 @@ class Plan(ABC):
     setting that could change the numbers. Cells may be prepared and run in other processes.
     """
 
-    nets: tuple[str, ...] = PAPER_NETS
+    nets: tuple[str, ...] = paper.NETS
     seeds: int = 3  # networks per preset
     device: str | None = None  # by default a GPU if there is one
     data: str | None = None  # instead of the nets' own
@@ -92,6 +91,10 @@ class Plan(ABC):
     def train(self, tell: Callable[[str], None]) -> None:
         """Train the networks that are not there yet, `jobs` at a time."""
         train_missing(self.nets, range(self.seeds), self.networks, jobs=self.jobs, tell=tell, **self.source)
+
+    def subject(self, cell: Cell) -> Subject:
+        """The trained network that a cell names, with its data."""
+        return subject_of(cell["net"], cell["seed"], self.networks, *self.source.items())
 
     @property
     def source(self) -> dict[str, Any]:

@@ -1,12 +1,8 @@
-"""The subject of a cell: a trained network on its device with its data, loaded once and warmed up.
+"""The subjects of experiments: each network is trained once, kept as a file, and found again with its data."""
 
-What a process pays once (loading kernels, making handles and workspaces) is paid in `warm_up`, by pruning on a
-few rows, and not in the first cell that happens to be timed.
-"""
-
-import contextlib
 import functools
-import gc
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,18 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from feta.engine.prune import prune
-from feta.errors import ConfigError
-from feta.tuning.refine import refine
-from feta.tuning.retrain import retrain
+from feta.errors import FetaError
 from feta_lab import data as datasets
+from feta_lab import networks, store
 from feta_lab.data import DataSet
-from feta_lab.experiments.plan import Plan, parse_method
-from feta_lab.experiments.workers import Cell
-from feta_lab.experiments.zoo import trained
+from feta_lab.experiments.workers import Cell, nothing, run_in_workers
 from feta_lab.judge import judge
-
-WARM_ROWS = 256
+from feta_lab.training import Training, train
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,13 +41,9 @@ class Subject:
         return {"accuracy": found["test"], "validation": found["validation"]}
 
 
-def subject_of(plan: Plan, cell: Cell) -> Subject:
-    """The subject that a cell names; the one before is let go, as cells come network by network."""
-    return _subject(cell["net"], cell["seed"], plan.networks, *plan.source.items())
-
-
 @functools.lru_cache(maxsize=1)
-def _subject(net: str, seed: int, folder: Path, *source: tuple[str, Any]) -> Subject:
+def subject_of(net: str, seed: int, folder: Path, *source: tuple[str, Any]) -> Subject:
+    """The subject of a preset and seed; the one before is let go, as cells come network by network."""
     where = dict(source)
     network, device = trained(net, seed, folder, **where), where["device"]
     found = load_data(network.info.data, where["data_dir"])
@@ -71,27 +58,62 @@ def load_data(name: str, data_dir: Path | None) -> DataSet:
     return datasets.load(name, data_dir)
 
 
-def settle() -> None:
-    """Collect garbage now, and keep what is left out of later rounds: none of them falls into a timed cell."""
-    gc.unfreeze()  # what the cells before have left
-    gc.collect()
-    gc.freeze()
+def network_path(folder: Path, preset: str, seed: int, data: str | None = None) -> Path:
+    """Where a network is kept; one trained on another data set than the preset's own has a name of its own."""
+    other = "" if data in (None, networks.preset(preset).data) else f"-{data}"
+    return folder / f"{preset}{other}-seed{seed}.safetensors"
 
 
-@functools.lru_cache(maxsize=1)
-def warm_up(subject: Subject) -> None:
-    """Prune, refine and retrain a subject once, on a few rows."""
-    few, device = (subject.images[:WARM_ROWS], subject.labels[:WARM_ROWS]), str(subject.images.device)
-    small = prune(subject.model, few[0], 0.9, "wanda", device=device)
-    refine(small.model, subject.model, few[0], masks=small.masks, passes=1, device=device)
-    retrain(small.model, few, masks=small.masks, validation=few, max_epochs=1, device=device)
+def trained(
+    preset: str,
+    seed: int,
+    folder: Path,
+    *,
+    data: str | None = None,
+    data_dir: Path | None = None,
+    device: str = "cpu",
+    epochs: int | None = None,
+) -> store.Network:
+    """The network of a preset and seed, from its file or trained now, for at most `epochs`."""
+    path = network_path(folder, preset, seed, data)
+    if path.exists():
+        return store.load(path)
+    known = networks.preset(preset)
+    loaded = datasets.load(data or known.data, data_dir)
+    partial = path.with_name(path.name + ".partial")
+    settings = Training(seed=seed, max_epochs=epochs or Training.max_epochs)
+    network = train(known.specification, loaded, settings, preset=preset, device=device, checkpoint=partial)
+    store.save(network, path)
+    partial.unlink(missing_ok=True)
+    return network
 
 
-@functools.cache
-def warm_up_method(method: str, device: str) -> None:
-    """Prune a toy network: every library call of the method is made once, at next to no cost."""
-    toy = nn.Sequential(nn.Linear(32, 24), nn.ReLU(), nn.Linear(24, 16), nn.ReLU(), nn.Linear(16, 4))
-    name, options = parse_method(method)
-    rows = torch.randn(WARM_ROWS, 32, generator=torch.Generator().manual_seed(0)).to(device)
-    with contextlib.suppress(ConfigError):  # an option that the toy does not suit: the cell itself will say so
-        prune(toy.to(device), rows, 0.5, name, options=options, device=device)
+def train_missing(
+    presets: Sequence[str],
+    seeds: Sequence[int],
+    folder: Path,
+    *,
+    data: str | None = None,
+    jobs: int = 1,
+    tell: Callable[[str], None] = lambda text: None,
+    **options: Any,
+) -> None:
+    """Train the networks that are not in the folder yet, `jobs` at a time; `tell` gets a line on each.
+
+    The other options are those of `trained`. Raises FetaError when a network cannot be trained.
+    """
+    wanted: list[Cell] = [{"preset": preset, "seed": seed} for preset in presets for seed in seeds]
+    missing = [cell for cell in wanted if not network_path(folder, **cell, data=data).exists()]
+    one = functools.partial(_train_one, folder=folder, data=data, **options)
+    for index, outcome in run_in_workers(missing, one, nothing, jobs=jobs):
+        name = "{preset} seed {seed}".format(**missing[index])
+        if outcome.failure:
+            raise FetaError(f"cannot train {name}: {outcome.reason}")
+        tell("trained {}: {test:.2f} % test, {epochs} epochs, {seconds:.1f} s".format(name, **outcome.fields))
+
+
+def _train_one(cell: Cell, **where: Any) -> Mapping[str, Any]:
+    started = time.perf_counter()
+    torch.set_num_threads(1)
+    info = trained(**cell, **where).info
+    return {"seconds": time.perf_counter() - started, "epochs": info.epochs, "test": info.accuracy["test"]}

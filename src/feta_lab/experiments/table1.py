@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 from feta.tuning.retrain import Retraining, retrain
 from feta_lab.experiments.pruning import PaperPlan
-from feta_lab.experiments.subject import subject_of
 from feta_lab.experiments.workers import Cell
 from feta_lab.judge import judge
 
@@ -49,7 +48,7 @@ class Table1(PaperPlan):
 
     def run(self, cell: Cell) -> Mapping[str, Any]:
         """Prune, judge, retrain, judge."""
-        subject, pruned = subject_of(self, cell), self.pruned(cell)
+        subject, pruned = self.subject(cell), self.pruned(cell)
         before, held_out = subject.scores(pruned.model), subject.data.validation
         images = subject.data.normalisation.apply(held_out.images, self.where)
         rows, settings = (subject.images, subject.labels), Retraining(**self.retraining())

@@ -52,13 +52,12 @@ def attempt(run_one: RunOne, cell: Cell) -> Outcome:
     try:
         fields = dict(run_one(cell))
         json.dumps(fields, allow_nan=False)  # what cannot be recorded is the cell's failure, not the file's
-    except FileError as error:  # the place said no, not the method: it may be put right
-        return Outcome({}, "error", str(error))
+        return Outcome(fields)
     except FetaError as error:
-        return Outcome({}, "refused", str(error))
+        # Where the place said no, and not the method, it may be put right.
+        return Outcome({}, "error" if isinstance(error, FileError) else "refused", str(error))
     except Exception as error:
         return Outcome({}, "error", f"{type(error).__name__}: {error}")
-    return Outcome(fields)
 
 
 def run_in_workers(
@@ -140,9 +139,8 @@ class _Worker:
         self.usable = False
         self.process.terminate()
         self.process.join(GRACE_SECONDS)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
+        self.process.kill()
+        self.process.join()
         self.pipe.close()
 
 

@@ -130,10 +130,10 @@ class Figure:
 
     def save(self, folder: Path) -> list[Path]:
         """Write NAME.svg and NAME.png into a folder; returns their paths. Raises FileError."""
-        files = {folder / f"{self.name}.svg": self.svg, folder / f"{self.name}.png": self._saved("png")}
-        for path, data in files.items():
+        paths = [folder / f"{self.name}.{kind}" for kind in ("svg", "png")]
+        for path, data in zip(paths, (self.svg, self._saved("png")), strict=True):
             write_atomic(path, data)
-        return list(files)
+        return paths
 
     def inline(self, prefix: str) -> Markup:
         """The SVG as an element of an HTML page; `prefix` makes its ids differ from those of other figures."""
@@ -149,8 +149,7 @@ class Figure:
         # Smaller letters could not be read on a phone; there the figure scrolls.
         limits = f"min-width: {0.85 * pixels:.0f}px; max-width: {1.35 * pixels:.0f}px"
         label = Markup.escape("; ".join(chart.title for chart in self.charts))
-        box = f'viewBox="0 0 {width} {height}" style="{limits}"'
-        return Markup(f'<svg {box} role="img" aria-label="{label}">{body}')
+        return Markup(f'<svg viewBox="0 0 {width} {height}" style="{limits}" role="img" aria-label="{label}">{body}')
 
 
 def _draw(figure: Figure) -> Canvas:
@@ -166,9 +165,9 @@ def _draw(figure: Figure) -> Canvas:
     for number, chart in enumerate(figure.charts, start=1):
         axes = canvas.add_subplot(rows, columns, number, xlabel=chart.x_label, ylabel=chart.y_label)
         axes.set_title(textwrap.fill(chart.title, int(11 * width)))
-        for name in chart.lines:
+        for name, points in chart.lines.items():
             if name in chart.drawn:
-                _draw_line(axes, chart.lines[name], styles[name])
+                _draw_line(axes, points, styles[name])
         if chart.log_x:
             _log_axis(axes)
         else:
@@ -183,12 +182,10 @@ def _draw(figure: Figure) -> Canvas:
 
 def _styles(figure: Figure) -> dict[str, dict[str, Any]]:
     """For every name what `Axes.plot` and the legend need."""
-    styles = {}
-    for slot, name in enumerate(dict.fromkeys([*figure.order, *(n for chart in figure.charts for n in chart.lines)])):
-        colour, marker = look(slot)
-        size = {"s": 4.1, "D": 3.8, "o": 4.6}.get(marker, 5.2)
-        styles[name] = {"color": colour, "marker": marker, "markersize": size}
-    return styles
+    names = dict.fromkeys([*figure.order, *(name for chart in figure.charts for name in chart.lines)])
+    looks = {name: look(slot) for slot, name in enumerate(names)}
+    sizes = {"s": 4.1, "D": 3.8, "o": 4.6}
+    return {n: {"color": c, "marker": m, "markersize": sizes.get(m, 5.2)} for n, (c, m) in looks.items()}
 
 
 def _draw_line(axes: Axes, points: Sequence[Point], style: Mapping[str, Any]) -> None:
@@ -226,6 +223,5 @@ def _handles(figure: Figure, styles: Mapping[str, Mapping[str, Any]]) -> Sequenc
         for name in dict.fromkeys(name for chart in figure.charts for name in chart.lines)
     ]
     grey: dict[str, Any] = {"ls": "none", "marker": "o", "ms": 4.6, "markeredgecolor": SOFT}
-    for words, fill in zip(figure.fills, (SOFT, PAPER), strict=False):
-        lines.append(Line2D([], [], label=words, markerfacecolor=fill, **grey))
-    return lines
+    fills = zip(figure.fills, (SOFT, PAPER), strict=False)
+    return lines + [Line2D([], [], label=words, markerfacecolor=fill, **grey) for words, fill in fills]

@@ -14,7 +14,7 @@ from feta_lab.claims import Finding, judge_claims
 from feta_lab.page.blocks import Block, Cell, Section, Table, Text, Verdicts
 from feta_lab.page.document import blocks_of, render, save_figures, write
 from feta_lab.page.files import write_tables
-from feta_lab.page.sections import SECTIONS
+from feta_lab.page.sections import bench, fig2, fig3, losses, table1
 from feta_lab.results import PassedOver, Results, gather
 
 TITLE = "The paper's claims, measured again"
@@ -22,6 +22,7 @@ WORDS = {
     "holds": "hold", "depends": "depend on the case", "does not hold": "do not hold",
     "not measured": "are not measured",
 }  # fmt: skip
+SECTIONS = (table1, fig2, losses, fig3, bench)  # in the order of the page
 ENVIRONMENT = ("processor", "cores", "threads", "gpu", "system", "python", "torch", "numpy", "feta", "commit")
 
 
@@ -65,7 +66,7 @@ def report_blocks(results: Results, findings: tuple[Finding, ...]) -> list[Block
     said = [str(finding.verdict) for finding in findings]
     counts = ", ".join(f"{said.count(name)} {words}" for name, words in WORDS.items() if name in said)
     claims = Text(f"Of {len(findings)} claims, {counts}."), Verdicts(findings)
-    experiments = (section for sections in SECTIONS for section in sections(results))
+    experiments = (section for module in SECTIONS for section in module.sections(results))
     return [Section("Claims", claims), *experiments, _environments(results), *_passed_over(results.passed_over)]
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from feta.errors import FileError
-from feta_lab.records import latest, read
-from feta_lab.results.forms import FORMS, Form, Record, check
+from feta_lab.records import Record, groups, latest, read
+from feta_lab.results.forms import FORMS, Form, check
 
 __all__ = ["PassedOver", "Record", "Results", "Source", "gather", "unretrained"]
 
@@ -100,12 +100,11 @@ def _begins_as_ours(path: Path) -> bool:
 
 def _sources(path: Path, name: str, records: Sequence[Record]) -> list[Source]:
     """The last record of every cell in a file, by kind: several experiments may share a file."""
-    kinds: dict[str, list[Record]] = {}
-    for number, record in enumerate(records, start=1):
-        if record.get("kind") in FORMS and "key" in record:
-            check(record, f"{path}, line {number}")
-            kinds.setdefault(record["kind"], []).append(record)
-    return [Source(name, kind, tuple(latest(mine).values())) for kind, mine in kinds.items()]
+    ours = [(n, r) for n, r in enumerate(records, start=1) if r.get("kind") in FORMS and "key" in r]
+    for number, record in ours:
+        check(record, f"{path}, line {number}")
+    kinds = groups((record for _, record in ours), "kind")
+    return [Source(name, kind, tuple(latest(mine).values())) for (kind,), mine in kinds.items()]
 
 
 def _once(sources: Sequence[Source], unread: Sequence[PassedOver]) -> Results:
@@ -134,11 +133,11 @@ def _others(pool: Sequence[Source], form: Form) -> dict[int, tuple[str, str]]:
             there, same = first.setdefault(json.dumps(record["key"], sort_keys=True), (number, record))
             if same is not record:
                 passed[id(record)] = (source.name, f"the same cells are in {pool[there].name}")
-    groups: dict[str, dict[str, list[tuple[int, int, Record]]]] = {}
+    settings: dict[str, dict[str, list[tuple[int, int, Record]]]] = {}
     for order, (number, record) in enumerate(first.values()):
         place, setting = map(json.dumps, form.split(record["key"]))
-        groups.setdefault(place, {}).setdefault(setting, []).append((number, order, record))
-    for held in groups.values():
+        settings.setdefault(place, {}).setdefault(setting, []).append((number, order, record))
+    for held in settings.values():
         # Of two settings that as many cells have, the first source's counts, and in it the last written.
         usual = max(held, key=lambda one: (len(held[one]), -held[one][0][0], held[one][-1][1]))
         most = json.loads(usual)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from feta.errors import FileError
-
-Record = Mapping[str, Any]
+from feta_lab.records import Record
 
 
 def is_number(value: object) -> bool:

@@ -10,6 +10,7 @@ from feta_lab.page.blocks import Block, Cell, Facts, Fold, Section, Table
 from feta_lab.page.document import publish
 from feta_lab.page.figure import Figure, LineChart, Point
 from feta_lab.page.sections.fig2 import colours
+from feta_lab.records import groups
 from feta_lab.results import Results
 from feta_lab.results.summaries import by_setting, method_order
 
@@ -26,8 +27,8 @@ def sections(results: Results) -> list[Section]:
     for source in results.sources:
         if source.kind == "bench":
             # A network that was run on two devices or data sets is two networks here.
-            groups = by_setting(source.records).items()
-            rows = [row | {"net": net} for net, mine in groups for row in table(mine)]
+            nets = by_setting(source.records).items()
+            rows = [row | {"net": net} for net, mine in nets for row in table(mine)]
             parts = bench_sections(rows, colours(results), f"{source.name}-")
             found.append(Section(f"Benchmark {source.name}", tuple(parts)))
     return found
@@ -71,19 +72,17 @@ def bench_sections(rows: Sequence[Row], order: tuple[str, ...], prefix: str = ""
 
 def sparsity_charts(rows: Sequence[Row]) -> tuple[LineChart, ...]:
     """Accuracy against sparsity, a panel per network."""
-    ran = sorted((row for row in rows if row["seeds"]), key=lambda row: float(row["sparsity"]))
-    nets = dict.fromkeys(row["net"] for row in rows if row["seeds"])
-    title = "{net} (dense {dense:.2f} %)"
-    return tuple(_panel([row for row in ran if row["net"] == net], title, "sparsity (%)") for net in nets)
+    nets = groups((row for row in rows if row["seeds"]), "net").values()
+    ordered = (sorted(mine, key=lambda row: float(row["sparsity"])) for mine in nets)
+    return tuple(_panel(mine, "{net} (dense {dense:.2f} %)", "sparsity (%)") for mine in ordered)
 
 
 def time_charts(rows: Sequence[Row], sparsity: float) -> tuple[LineChart, ...]:
     """Accuracy against time at one sparsity, a panel per network; times of a shared machine are left out."""
     # A time of 0 has no place on a logarithmic axis.
     ran = [r for r in rows if r["sparsity"] == sparsity and r["seeds"] and r["timed"] and r["seconds"] > 0]
-    nets = dict.fromkeys(row["net"] for row in ran)
     title = f"{{net}} at {100 * sparsity:g} % (floor {{floor:.2f}} s)"
-    return tuple(_panel([row for row in ran if row["net"] == net], title, "seconds") for net in nets)
+    return tuple(_panel(mine, title, "seconds") for mine in groups(ran, "net").values())
 
 
 def _panel(rows: Sequence[Row], title: str, x: Literal["sparsity (%)", "seconds"]) -> LineChart:
@@ -101,7 +100,7 @@ def bench_table(rows: Sequence[Row]) -> Table:
     for r in rows:
         cell = (r["net"], round(100 * r["sparsity"], 1), r["method"])
         if not r["seeds"]:
-            lines.append((*cell, None, r.get("reason", ""), None, None, None, None))
+            lines.append((*cell, None, r["reason"], None, None, None, None))
             continue
         scores = (round(r["accuracy"], 2), f"{r['low']:.2f}–{r['high']:.2f}", round(r["dense"] - r["accuracy"], 2))
         times = (round(r["seconds"], 3), round(r["seconds"] / r["floor"], 2)) if r["timed"] else (None, None)
@@ -113,22 +112,20 @@ def verdicts(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """What the benchmark was asked to show, counted from the rows, as (claim, numbers)."""
     said = []
     for on, where in ((False, "without"), (True, "with")):
-        cells: dict[tuple[str, float], dict[str, float]] = {}
-        for row in rows:
-            if row["seeds"] and row["compensate"] == on and row["sparsity"] in (0.9, 0.95, 0.98):
-                cells.setdefault((row["net"], row["sparsity"]), {})[row["method"]] = row["accuracy"]
+        mine = [r for r in rows if r["seeds"] and r["compensate"] == on and r["sparsity"] in (0.9, 0.95, 0.98)]
         gaps = []
-        for scores in cells.values():
-            rivals = [score for name, score in scores.items() if name.partition(":")[0] != "feta"]
-            if "feta" in scores and rivals:
-                gaps.append(max(0.0, max(rivals) - scores["feta"]))
+        for cells in groups(mine, "net", "sparsity").values():
+            ours = [row["accuracy"] for row in cells if row["method"] == "feta"]
+            rivals = [row["accuracy"] for row in cells if row["method"].partition(":")[0] != "feta"]
+            if ours and rivals:
+                gaps.append(max(0.0, max(rivals) - ours[-1]))
         if gaps:
             best = sum(gap <= 1e-9 for gap in gaps)
             numbers = f"{best} of {len(gaps)} cells, at most {max(gaps):.2f} points under"
             said.append((f"feta is the most accurate, {where} compensation", numbers))
-    ours = [row for row in rows if row["compensate"] and row["method"] == "feta" and row["seeds"]]
+    feta = [row for row in rows if row["compensate"] and row["method"] == "feta" and row["seeds"]]
     for share in (0.9, 0.95):
-        lost = [row["dense"] - row["accuracy"] for row in ours if row["sparsity"] == share]
+        lost = [row["dense"] - row["accuracy"] for row in feta if row["sparsity"] == share]
         if lost:
             numbers = f"{statistics.fmean(lost):.2f} points over {len(lost)} networks"
             said.append((f"mean loss at {100 * share:g} % with compensation", numbers))

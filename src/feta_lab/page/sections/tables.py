@@ -10,6 +10,7 @@ from typing import Any
 
 from feta_lab.page.blocks import Cell, Shown, Table, minus
 from feta_lab.page.figure import Point
+from feta_lab.records import groups as records_by
 from feta_lab.results import Record
 from feta_lab.results.summaries import Spread, by_setting, duration, method_order, spread
 
@@ -33,9 +34,7 @@ def groups(records: Sequence[Record], *fields: str) -> Iterator[tuple[str, tuple
     """The records with the same network and the same values of `fields`, as (network, values, records)."""
     for net, mine in by_setting(records).items():
         methods = method_order(mine) if "method" in fields else ()
-        found: dict[tuple[Any, ...], list[Record]] = {}
-        for record in mine:
-            found.setdefault(tuple(record[field] for field in fields), []).append(record)
+        found = records_by(mine, *fields)
         for key in sorted(found, key=lambda key: [methods.index(v) if v in methods else v for v in key]):
             yield net, key, found[key]
 
