@@ -110,9 +110,7 @@ def test_table_uses_the_seeds_all_methods_share(cells):
     first = next(c for c in cells if c["method"] == "threshold" and c["sparsity"] == 0.9 and c["seed"] == 0)
     assert rows["threshold", 0.9, False]["accuracy"] == first["accuracy"]
     assert "max_cost" in rows["exact-obs:max-cost=1", 0.9, False]["reason"]
-
-
-def test_accuracies_are_means_and_seconds_are_medians(cells):
+    # Accuracies are means, seconds are medians.
     three = [
         {**cells[0], "seed": seed, "accuracy": value, "seconds": value, "floor_seconds": value}
         for seed, value in enumerate((1.0, 2.0, 9.0))
@@ -128,12 +126,9 @@ def test_verdicts_do_not_count_our_own_variants_as_rivals(cells):
             assert verdict.split()[2] == "2"
 
 
-def test_labels():
+def test_labels_and_bad_plans():
     assert parse_method("alps") == ("alps", {})
     assert parse_method("feta:solver=svrg+debias=false") == ("feta", {"solver": "svrg", "debias": "false"})
-
-
-def test_bad_plans():
     wrong = {"nets": "dense-mnst", "methods": "alp", "allocation": "erc"}
     for change in ({"seeds": 0}, {"methods": ("feta:qality=best",)}, *({n: (v,)} for n, v in wrong.items())):
         with pytest.raises(ConfigError):

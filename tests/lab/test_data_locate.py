@@ -59,9 +59,7 @@ def test_data_dir_is_the_only_place(monkeypatch, tmp_path):
     assert {place.origin for place in data.looked_in("mnist", empty)} == {"--data-dir"}
     with pytest.raises(DataError, match=rf"--data-dir: {empty / 'mnist'} \(no such folder\)"):
         data.load("mnist", empty)
-
-
-def test_mnist_mini_is_always_there(tmp_path):
+    # The embedded set is always there.
     assert data.find("mnist-mini", tmp_path).folder == EMBEDDED
     assert data.fetch("mnist-mini", tmp_path) == EMBEDDED
 

@@ -178,12 +178,9 @@ def test_every_configuration_loads(path):
     assert load_plan(EXPERIMENTS[name], None, {}, quick=True).cells()
 
 
-def test_the_defaults_are_the_papers_and_ours():
+def test_options_come_before_the_file_and_the_file_before_defaults(tmp_path):
     for kind in (Table1, fig2.Fig2):
         assert (kind().nets, kind().methods, kind().seeds) == (paper.NETS, METHODS, 3)
-
-
-def test_options_come_before_the_file_and_the_file_before_defaults(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text('experiment = "table1"\nnets = ["dense-mnist"]\nseeds = 5\nout = "mine"\n')
     plan = load_plan(Table1, path, {"seeds": 2, "methods": "feta, lobs", "epochs": None})
