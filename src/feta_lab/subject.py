@@ -51,7 +51,7 @@ def subject_of(network: Network, data: DataSet | None) -> Subject:
     return Subject(
         model=network.model,
         specification=info.specification,
-        data=None if data is None else data.label,
+        data=data.label if data else None,
         preparation=(info.shape, info.normalisation),
         deviations=info.normalisation.std,
         rows=rows,

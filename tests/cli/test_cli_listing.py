@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 import feta
 from feta.pruners import METHODS
 from feta_lab.data import NAMES
-from feta_lab.data.locate import EMBEDDED
+from feta_lab.data.files import EMBEDDED
 
 
 def test_info_of_a_pruned_network(run, trained):
@@ -102,7 +102,7 @@ def test_data_check(run):
 
 def test_data_check_of_a_spoilt_set_fails(run, tmp_path, monkeypatch):
     copy = shutil.copytree(EMBEDDED, tmp_path / "mini")
-    monkeypatch.setattr("feta_lab.data.locate.EMBEDDED", copy)
+    monkeypatch.setattr("feta_lab.data.files.EMBEDDED", copy)
     (copy / "train-labels-idx1-ubyte.gz").write_bytes(b"\0\0\x08\x01")
     answer = run("data", "check", "mnist-mini", "--json")
     assert answer.code == 1

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from feta_lab.claims.trends import rank_correlation, spearman_rows
+from feta_lab.claims.cells import rank_correlation, spearman_rows
 
 
 @pytest.mark.parametrize("n", [3, 5, 40])

@@ -9,8 +9,7 @@ import pytest
 
 from feta.errors import DataError
 from feta_lab.data.catalog import CIFAR_ROW, DataFile, entry
-from feta_lab.data.formats import read_file, unpack
-from feta_lab.data.locate import EMBEDDED, path_of
+from feta_lab.data.files import EMBEDDED, path_of, read_file, unpack
 
 IMAGES = DataFile("train-images-idx3-ubyte", "idx", (5, 4, 3), sha256="")
 LABELS = DataFile("train-labels-idx1-ubyte", "idx", (5,), sha256="")

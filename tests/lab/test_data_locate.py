@@ -9,7 +9,7 @@ import pytest
 from feta.errors import ConfigError, DataError
 from feta_lab import data
 from feta_lab.data import catalog
-from feta_lab.data.locate import EMBEDDED, cache_dir
+from feta_lab.data.files import EMBEDDED, cache_dir
 
 
 @pytest.fixture(autouse=True)

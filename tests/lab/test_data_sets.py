@@ -14,7 +14,7 @@ from feta.errors import DataError
 from feta_lab import data
 from feta_lab.data.catalog import CIFAR_ROW, entry
 from feta_lab.data.dataset import Normalisation, halves, read_set
-from feta_lab.data.locate import EMBEDDED, Location
+from feta_lab.data.files import EMBEDDED, Location
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def test_the_label_says_which_bytes_these_are(copy):
 
 
 def test_check_reports_every_fault(copy, monkeypatch):
-    monkeypatch.setattr("feta_lab.data.locate.EMBEDDED", copy)
+    monkeypatch.setattr("feta_lab.data.files.EMBEDDED", copy)
     (copy / "train-labels-idx1-ubyte.gz").write_bytes(b"\0\0\x08\x01")
     images = copy / "t10k-images-idx3-ubyte.gz"
     images.write_bytes(images.read_bytes()[:1000])

@@ -14,8 +14,7 @@ from feta_lab.ensemble import train_together
 from feta_lab.experiments import EXPERIMENTS, fig3c, subject
 from feta_lab.experiments import run as run_experiment
 from feta_lab.experiments.fig3_layers import dimension_of, layer_inputs
-from feta_lab.experiments.fig3c import Fig3c
-from feta_lab.experiments.projection import fit_basis
+from feta_lab.experiments.fig3c import Fig3c, fit_basis
 from feta_lab.experiments.subject import network_path, trained
 from feta_lab.judge import accuracy
 from feta_lab.records import read

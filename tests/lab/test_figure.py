@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from feta.errors import ConfigError
-from feta_lab.page import palette
-from feta_lab.page.figure import Figure, LineChart, Point
+from feta_lab.page.figure import DARK, LIGHT, Figure, LineChart, Point, look
 
 SVG = "{http://www.w3.org/2000/svg}svg"
 
@@ -43,10 +42,10 @@ def test_the_bytes_depend_on_the_charts_alone(tmp_path: Path) -> None:
 
 
 def test_order_fixes_the_colours() -> None:
-    assert palette.LIGHT[0] in svg(chart(names=("lobs",)))
+    assert LIGHT[0] in svg(chart(names=("lobs",)))
     ordered = svg(chart(names=("lobs",)), order=("feta", "lobs"))
-    assert palette.LIGHT[1] in ordered
-    assert palette.LIGHT[0] not in ordered
+    assert LIGHT[1] in ordered
+    assert LIGHT[0] not in ordered
 
 
 def test_the_legend_says_what_hollow_markers_mean() -> None:
@@ -114,7 +113,7 @@ SIGHT = {
 
 
 @pytest.mark.parametrize("sight", SIGHT)
-@pytest.mark.parametrize(("colours", "ground"), [(palette.LIGHT, "#ffffff"), (palette.DARK, "#14171c")])
+@pytest.mark.parametrize(("colours", "ground"), [(LIGHT, "#ffffff"), (DARK, "#14171c")])
 def test_colours_differ_from_each_other_and_from_the_page(colours: tuple[str, ...], ground: str, sight: str) -> None:
     seen = [lab(np.clip(SIGHT[sight] @ linear_light(colour), 0, 1)) for colour in colours]
     assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 12
@@ -125,4 +124,4 @@ def test_colours_differ_from_each_other_and_from_the_page(colours: tuple[str, ..
 
 
 def test_sixty_series_all_look_different() -> None:
-    assert len({palette.look(number) for number in range(60)}) == 60
+    assert len({look(number) for number in range(60)}) == 60

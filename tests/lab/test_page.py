@@ -10,11 +10,9 @@ import pytest
 
 from feta.errors import ConfigError, FileError
 from feta_lab.claims import Finding
-from feta_lab.page import palette
 from feta_lab.page.blocks import Facts, Fold, Section, Shown, Table, Text, Verdicts, show, show_column
-from feta_lab.page.document import render, write
-from feta_lab.page.figure import Figure, LineChart, Point
-from feta_lab.page.files import comma_separated, latex, markdown
+from feta_lab.page.document import comma_separated, latex, markdown, render, write
+from feta_lab.page.figure import DARK, LIGHT, Figure, LineChart, Point
 
 VOID = {"meta", "link", "br"}
 EVIL = '"><script>alert(1)</script><!-- -->'
@@ -95,7 +93,7 @@ def test_a_figure_takes_its_colours_from_the_stylesheet() -> None:
         re.findall(r"var\(--\w+\)", drawing)
     )
     style = page().partition("</style>")[0]
-    assert all(colour in style for colour in (*palette.LIGHT, *palette.DARK))
+    assert all(colour in style for colour in (*LIGHT, *DARK))
 
 
 def test_names_cannot_inject_markup() -> None:

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from feta.errors import ConfigError
-from feta_lab.experiments import projection
-from feta_lab.experiments.projection import cached_basis, fit_basis
+from feta_lab.experiments import fig3c as projection
+from feta_lab.experiments.fig3c import cached_basis, fit_basis
 
 
 @pytest.fixture

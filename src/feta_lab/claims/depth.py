@@ -9,8 +9,8 @@ are the points, not seeds, so it takes at least six layers to say yes.
 
 from collections.abc import Sequence
 
+from feta_lab.claims.cells import VISIBLE, Trend, agreement, layers_of, rank_correlation, shared_sparsities, summary
 from feta_lab.claims.finding import Finding, listed, needs, overall, sentence
-from feta_lab.claims.trends import VISIBLE, Trend, agreement, layers_of, rank_correlation, shared_sparsities, summary
 from feta_lab.results import Record
 from feta_lab.results.summaries import by_setting
 

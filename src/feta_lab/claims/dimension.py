@@ -10,8 +10,8 @@ falls beyond chance. The claim holds when both say yes.
 from collections.abc import Callable, Sequence
 
 from feta_lab import paper
+from feta_lab.claims.cells import VISIBLE, Trend, agreement, loss, mean_by, rank_correlation, summary
 from feta_lab.claims.finding import Finding, needs, overall
-from feta_lab.claims.trends import VISIBLE, Trend, agreement, loss, mean_by, rank_correlation, summary
 from feta_lab.results import Record
 
 KEY, CLAIM = "dimension", "Networks trained on data of more dimensions lose more when pruned"

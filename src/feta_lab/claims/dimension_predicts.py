@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from feta_lab.claims.cells import MEASURES, Layer, layers_of, spearman_rows
 from feta_lab.claims.finding import LEVEL, Answer, Cell, Finding, needs, overall, sentence, signed
-from feta_lab.claims.trends import MEASURES, Layer, layers_of, spearman_rows
 from feta_lab.results import Record
 from feta_lab.results.summaries import by_setting
 

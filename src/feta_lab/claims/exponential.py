@@ -21,8 +21,8 @@ import numpy as np
 from scipy.stats import t
 
 from feta_lab import paper
+from feta_lab.claims.cells import MOST, VISIBLE, Layer, layers_of, rank_correlation, shared_sparsities
 from feta_lab.claims.finding import Answer, Cell, Finding, listed, needs, overall
-from feta_lab.claims.trends import MOST, VISIBLE, Layer, layers_of, rank_correlation, shared_sparsities
 from feta_lab.results import Record
 from feta_lab.results.summaries import by_setting
 

@@ -10,8 +10,8 @@ import statistics
 from collections.abc import Sequence
 
 from feta_lab import paper
+from feta_lab.claims.cells import runs_of, shared
 from feta_lab.claims.finding import LEVEL, Cell, Finding, VerdictName, by_lot, needs, networks
-from feta_lab.claims.runs import runs_of, shared
 from feta_lab.results import Record
 from feta_lab.results.summaries import duration
 

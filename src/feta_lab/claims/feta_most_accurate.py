@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from feta_lab import paper
+from feta_lab.claims.cells import EQUAL, Runs, gains, runs_of, shared
 from feta_lab.claims.finding import Answer, Cell, Finding, between, by_lot, needs, networks, overall
-from feta_lab.claims.runs import EQUAL, Runs, gains, runs_of, shared
 from feta_lab.results import Record
 
 KEY, CLAIM = "feta-most-accurate", "Without retraining, FeTa is the most accurate at 90 % sparsity"

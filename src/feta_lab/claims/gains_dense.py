@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from scipy.stats import mannwhitneyu
 
+from feta_lab.claims.cells import EQUAL, gains, runs_of
 from feta_lab.claims.finding import Answer, Cell, Finding, needs, overall, signed
-from feta_lab.claims.runs import EQUAL, gains, runs_of
 from feta_lab.results import Record
 
 KEY, CLAIM = "gains-dense", "Gains over thresholding are larger in dense than in convolutional networks"

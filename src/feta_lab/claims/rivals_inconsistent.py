@@ -12,8 +12,8 @@ from collections.abc import Collection, Sequence
 
 from scipy.stats import f_oneway
 
+from feta_lab.claims.cells import EQUAL, gains, runs_of
 from feta_lab.claims.finding import LEVEL, Answer, Cell, Finding, between, needs, networks, overall, sentence
-from feta_lab.claims.runs import EQUAL, gains, runs_of
 from feta_lab.results import Record
 
 KEY, CLAIM = "rivals-inconsistent", "Corenet and Net-Trim are inconsistent against thresholding"

@@ -12,8 +12,8 @@ from statistics import median
 from typing import NamedTuple
 
 from feta_lab import paper
+from feta_lab.claims.cells import Runs, runs_of
 from feta_lab.claims.finding import Answer, Cell, Finding, by_lot, listed, needs, networks, overall
-from feta_lab.claims.runs import Runs, runs_of
 from feta_lab.results import Record
 from feta_lab.results.summaries import duration
 

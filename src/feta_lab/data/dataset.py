@@ -19,8 +19,7 @@ from torch import Tensor
 from feta.errors import DataError
 from feta_lab.data.catalog import CLASSES, Entry, entry
 from feta_lab.data.download import Progress, fetch
-from feta_lab.data.formats import Content, read_file
-from feta_lab.data.locate import path_of, require
+from feta_lab.data.files import Content, path_of, read_file, require
 
 FACTS = ("size", "sha256", "checksum", "images", "labels", "problem")  # what a report says of a file
 

@@ -21,8 +21,7 @@ from urllib.request import Request, urlopen
 
 from feta.errors import DataError
 from feta_lab.data.catalog import DataFile, entry
-from feta_lab.data.formats import read_file
-from feta_lab.data.locate import EMBEDDED, cache_dir, path_of
+from feta_lab.data.files import EMBEDDED, cache_dir, path_of, read_file
 
 if sys.platform != "win32":
     import fcntl

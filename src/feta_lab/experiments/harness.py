@@ -13,6 +13,7 @@ the `reason` and the kind of `failure`:
     died      its process ended, out of memory for example; run again by the next run
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -100,6 +101,5 @@ def _record(kind: str, cell: Cell, outcome: Outcome, budget: float | None, *, ti
 
 def _worth_another(record: Mapping[str, Any], budget: float | None) -> bool:
     """Whether a cell that failed may do better now."""
-    if record.get("failure") == "budget":
-        return budget is None or budget > record["cell_budget"]
-    return record.get("failure") in ("error", "died")
+    more = budget is None or budget > record.get("cell_budget", math.inf)
+    return more if record.get("failure") == "budget" else record.get("failure") in ("error", "died")

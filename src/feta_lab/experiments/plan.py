@@ -132,8 +132,8 @@ def load_plan(kind: type[P], config: Path | None, given: Mapping[str, Any], quic
     """
     values: dict[str, Any] = {}
     if quick:
-        small = {"networks": "results/quick/networks", "out": f"results/quick/{kind.name}"}
-        values = small | _read(QUICK)[kind.name]
+        values = {"networks": "results/quick/networks", "out": f"results/quick/{kind.name}"}
+        values |= _read(QUICK)[kind.name]
     elif config is not None:
         values = _read(config)
         named = values.pop("experiment", None)

@@ -47,8 +47,7 @@ class Table:
         width = len(self.columns)
         for number, row in enumerate(self.rows):
             if len(row) != width:
-                where = f"Table '{self.caption}', row {number}"
-                raise ConfigError(f"{where}: must have {width} cells, got {len(row)}")
+                raise ConfigError(f"Table '{self.caption}', row {number}: must have {width} cells, got {len(row)}")
 
     @property
     def numeric(self) -> list[bool]:

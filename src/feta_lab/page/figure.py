@@ -23,7 +23,6 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from feta.errors import ConfigError
 from feta.files.atomic import write_atomic
-from feta_lab.page.palette import PAPER, SOFT, VARIABLES, look
 from feta_lab.results.forms import is_number
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -31,6 +30,17 @@ STYLE = TEMPLATES / "figure.mplstyle"
 # What the formats would otherwise put into the file: the time and the version.
 METADATA = {"svg": dict.fromkeys(("Date", "Creator", "Format", "Type")), "png": {"Software": None}}
 COLUMNS, PANEL, SINGLE = 3, (3.2, 2.3), (4.2, 2.9)  # panels in a row; sizes in inches
+# The hues are those of Okabe and Ito (https://jfly.uni-koeln.de/color/), moved a little until each has a contrast of
+# 3:1 with the page, light or dark, and every pair can be told apart with the three kinds of colour blindness (the
+# tests measure both). The marker repeats what the colour says.
+LIGHT = ("#065791", "#cf5c21", "#239a61", "#c069a4", "#13303a", "#d18300", "#2a9de4", "#5d5202", "#7d3fd1")
+DARK = ("#2a85d9", "#f05c2e", "#1ab979", "#c56cab", "#b3c1c1", "#fdb418", "#9fd4ff", "#f8ec80", "#9a6bff")
+MARKERS = "os^DvPXp>"
+PAPER, SOFT = "#ffffff", "#59626f"
+
+# On a page every colour of a figure becomes a variable of the stylesheet, which has a light and a dark value.
+VARIABLES = {PAPER: "--page", "#1c2129": "--ink", SOFT: "--soft", "#e6e8ec": "--faint"}
+VARIABLES |= {colour: f"--c{number}" for number, colour in enumerate(LIGHT)}
 MANY_POINTS = 40  # markers on a longer curve would merge into a ribbon
 
 
@@ -82,8 +92,9 @@ class LineChart:
         for name, points in self.lines.items():
             least = min((point.x for point in points), default=1.0)
             if self.log_x and least <= 0:
-                where = f"LineChart '{self.title}', line '{name}'"
-                raise ConfigError(f"{where}: x must be > 0 on a log axis, got {least}")
+                raise ConfigError(
+                    f"LineChart '{self.title}', line '{name}': x must be > 0 on a log axis, got {least}"
+                )
 
     @property
     def drawn(self) -> set[str]:
@@ -186,6 +197,12 @@ def _styles(figure: Figure) -> dict[str, dict[str, Any]]:
     looks = {name: look(slot) for slot, name in enumerate(names)}
     sizes = {"s": 4.1, "D": 3.8, "o": 4.6}
     return {n: {"color": c, "marker": m, "markersize": sizes.get(m, 5.2)} for n, (c, m) in looks.items()}
+
+
+def look(slot: int) -> tuple[str, str]:
+    """Colour and marker of the series with this number; the first 81 pairs differ."""
+    # Each round of colours moves the markers by one, so that no pair comes twice.
+    return LIGHT[slot % len(LIGHT)], MARKERS[(slot + slot // len(LIGHT)) % len(MARKERS)]
 
 
 def _draw_line(axes: Axes, points: Sequence[Point], style: Mapping[str, Any]) -> None:

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from feta_lab.claims import Finding, judge_claims
 from feta_lab.page.blocks import Block, Cell, Section, Table, Text, Verdicts
-from feta_lab.page.document import blocks_of, render, save_figures, write
-from feta_lab.page.files import write_tables
+from feta_lab.page.document import blocks_of, render, save_figures, write, write_tables
 from feta_lab.page.sections import bench, fig2, fig3, losses, table1
 from feta_lab.results import PassedOver, Results, gather
 

@@ -25,10 +25,9 @@ class Spread:
 
 def spread(values: Iterable[float]) -> Spread | None:
     """The spread of some values, or None where there are none: spread([1, 2, 6]).mean is 3."""
-    held = list(values)
-    if not held:
-        return None
-    return Spread(statistics.fmean(held), min(held), max(held), len(held), statistics.median(held))
+    if held := list(values):
+        return Spread(statistics.fmean(held), min(held), max(held), len(held), statistics.median(held))
+    return None
 
 
 def at_sparsity(records: Iterable[Record], sparsity: float) -> list[Record]:
@@ -61,14 +60,8 @@ def failures(records: Iterable[Record]) -> dict[str, str]:
 def method_order(records: Iterable[Record]) -> tuple[str, ...]:
     """feta first, then feta with options, then the paper's methods in its order, then the others as they come."""
     names = dict.fromkeys(record["method"] for record in records)
-    known = ("feta", *paper.METHODS)
-
-    def place(name: str) -> int:
-        if name.startswith("feta:"):
-            return 1
-        return 2 * known.index(name) if name in known else 2 * len(known)
-
-    return tuple(sorted(names, key=place))
+    places = {"feta": 0, **{name: place for place, name in enumerate(paper.METHODS, start=2)}}
+    return tuple(sorted(names, key=lambda name: places.get(name, 1 if name.startswith("feta:") else len(places) + 1)))
 
 
 def duration(seconds: float) -> str:

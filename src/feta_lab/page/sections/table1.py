@@ -1,7 +1,6 @@
 """Table 1: pruning and retraining to 90 %, the paper's numbers beside ours."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from feta_lab import paper
 from feta_lab.page.blocks import Cell, Fold, Section, Shown, Table, Text
@@ -70,9 +69,8 @@ def time_table(rows: Sequence[Row]) -> Table:
         ours: Cell = FAILED if row["reason"] and not row["runs"] else None
         if total:
             ours = Shown(("" if back else "> ") + duration(total.median), total.median)
-        entries += _pair(
-            row, paper_time, ours, paper_time and paper_time.key, total.median if total and back else None
-        )
+        rank = total.median if total and back else None
+        entries += _pair(row, paper_time, ours, paper_time and paper_time.key, rank)
     return pivot("table1-time", "Total time: pruning and retraining", ("method",), entries)
 
 
@@ -98,11 +96,11 @@ def machines(records: Sequence[Record]) -> str:
     """Which networks were timed on what: "dense-mnist on AMD EPYC with 1 thread; conv-mnist on NVIDIA H200."."""
     nets: dict[str, dict[str, None]] = {}
     for record in records:
-        environment: Mapping[str, Any] = record.get("environment") or {}
-        threads = environment.get("threads")
-        counted = f" with {threads} thread{'' if threads == '1' else 's'}" if threads else ""
-        name = f"{environment.get('processor', 'a CPU')}{counted}"
+        machine = record.get("environment") or {}
+        threads = machine.get("threads")
+        name = machine.get("processor", "a CPU")
+        name += f" with {threads} thread{'' if threads == '1' else 's'}" if threads else ""
         if str(record.get("device", "")).startswith("cuda"):
-            name = str(environment.get("gpu") or "a GPU")
+            name = machine.get("gpu") or "a GPU"
         nets.setdefault(name, {})[record["net"]] = None
     return "; ".join(f"{', '.join(held)} on {name}" for name, held in nets.items()) + "."

@@ -1,4 +1,4 @@
-"""Losses of single layers and networks, their rank correlations, and what those of several sparsities say together.
+"""What rules compare: runs of methods seed by seed; losses of layers and networks, and their rank correlations.
 
 r = Pearson's coefficient of the ranks, ties at their mean rank      (Spearman)
 95 % interval: tanh(atanh(r) ± 1.96 · sqrt((1 + r²/2) / (n - 3)))      (Fisher's z; Bonett and Wright, 2000)
@@ -6,21 +6,46 @@ r = Pearson's coefficient of the ranks, ties at their mean rank      (Spearman)
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy.stats import rankdata
 
+from feta_lab import paper
 from feta_lab.claims.finding import Answer, Cell, signed
 from feta_lab.records import groups
 from feta_lab.results import Record
+from feta_lab.results.summaries import at_sparsity, by_setting
 
+EQUAL = 0.1  # points within which two accuracies count as equal: 5 images of a test half of 5,000
 VISIBLE = 1.0  # points: where no layer loses this much, there is no order to explain
 MOST = 2 / 3  # the share of sparsities that must agree
 # What a layer's input is: the rows its weights multiply (patches, for a convolution), or all of it.
 MEASURES = {"rows": "intrinsic_dimension", "whole input": "intrinsic_dimension_maps"}
+
+Runs = Mapping[str, Mapping[int, Record]]  # method -> seed -> record
+
+
+def runs_of(records: Sequence[Record]) -> Mapping[str, Runs]:
+    """network -> method -> seed -> record, at the paper's sparsity; cells without a result are left out."""
+    found = {}
+    for net, mine in by_setting(at_sparsity(records, paper.SPARSITY)).items():
+        methods = groups((record for record in mine if record["accuracy"] is not None), "method")
+        found[net] = {method: {record["seed"]: record for record in held} for (method,), held in methods.items()}
+    return found
+
+
+def shared(runs: Runs, ours: str, theirs: str) -> list[tuple[Record, Record]]:
+    """The records of two methods, seed by seed, for the seeds that both have."""
+    mine, other = runs.get(ours, {}), runs.get(theirs, {})
+    return [(mine[seed], other[seed]) for seed in sorted(set(mine) & set(other))]
+
+
+def gains(runs: Runs, ours: str, theirs: str = "threshold") -> list[float]:
+    """How many points of accuracy one method is ahead of another, seed by seed."""
+    return [a["accuracy"] - b["accuracy"] for a, b in shared(runs, ours, theirs)]
 
 
 @dataclass(frozen=True)
