@@ -15,7 +15,7 @@ from feta_lab.experiments import EXPERIMENTS, fig3c, subject
 from feta_lab.experiments import run as run_experiment
 from feta_lab.experiments.fig3_layers import dimension_of, layer_inputs
 from feta_lab.experiments.fig3c import Fig3c, fit_basis
-from feta_lab.experiments.subject import network_path, trained
+from feta_lab.experiments.subject import Source, network_path, trained
 from feta_lab.judge import accuracy
 from feta_lab.records import read
 
@@ -60,7 +60,7 @@ def thresholded(model, layer, share):
 
 @pytest.mark.parametrize("name", ["fig3a", "fig3b"])
 def test_a_record_per_layer_and_sparsity(few, name, tmp_path):
-    trained("tiny", 0, tmp_path / "networks", epochs=1)  # here: other processes do not know the network
+    trained("tiny", 0, tmp_path / "networks", Source(epochs=1))  # here: other processes do not know the network
     done = run(name, tmp_path, sparsity="0,0.5,0.95", samples=200)
     assert read(done.path) == done.records
     keys = [(r["layer"], r["depth"], r["sparsity"]) for r in done.records]

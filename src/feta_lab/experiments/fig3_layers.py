@@ -11,7 +11,7 @@ whether they tell a layer's safe sparsity better than its depth does:
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -24,7 +24,7 @@ from feta.layers import LayerView, prunable_names
 from feta.theory.dimension import nearest, sample_rows, two_nn
 from feta_lab import networks
 from feta_lab.experiments.plan import Plan
-from feta_lab.experiments.subject import Subject
+from feta_lab.experiments.subject import Source, Subject
 from feta_lab.experiments.workers import Cell
 
 PART = 50  # images unfolded at a time
@@ -56,8 +56,8 @@ class Fig3a(Plan):
         return cells
 
     @property
-    def source(self) -> dict[str, Any]:
-        return {**super().source, "epochs": self.epochs}
+    def source(self) -> Source:
+        return replace(super().source, epochs=self.epochs)
 
     def prepare(self, cell: Cell) -> Mapping[str, Any]:
         """Load the network and measure the inputs of the layer."""

@@ -26,7 +26,7 @@ from feta.files.atomic import check_writable
 from feta.pruners import make
 from feta.sparsity import check_share
 from feta_lab import networks, paper
-from feta_lab.experiments.subject import Subject, subject_of, train_missing
+from feta_lab.experiments.subject import Source, Subject, subject_of, train_missing
 from feta_lab.experiments.workers import Cell
 
 QUICK = Path(__file__).with_name("quick.toml")
@@ -90,16 +90,15 @@ class Plan(ABC):
 
     def train(self, tell: Callable[[str], None]) -> None:
         """Train the networks that are not there yet, `jobs` at a time."""
-        train_missing(self.nets, range(self.seeds), self.networks, jobs=self.jobs, tell=tell, **self.source)
+        train_missing(self.nets, range(self.seeds), self.networks, self.source, self.jobs, tell)
 
     def subject(self, cell: Cell) -> Subject:
         """The trained network that a cell names, with its data."""
-        return subject_of(cell["net"], cell["seed"], self.networks, *self.source.items())
+        return subject_of(cell["net"], cell["seed"], self.networks, self.source)
 
     @property
-    def source(self) -> dict[str, Any]:
-        """How a missing network is trained."""
-        return {"data": self.data, "data_dir": self.data_dir, "device": self.where}
+    def source(self) -> Source:
+        return Source(self.data, self.data_dir, self.where)
 
     @property
     def where(self) -> str:  # the device

@@ -19,6 +19,19 @@ from feta_lab.judge import judge
 from feta_lab.training import Training, train
 
 
+@dataclass(frozen=True)
+class Source:
+    """How a missing network is trained."""
+
+    data: str | None = None  # instead of the preset's own
+    data_dir: Path | None = None
+    device: str = "cpu"
+    epochs: int | None = None  # at the most; by default as in the paper
+
+
+USUAL = Source()
+
+
 @dataclass(frozen=True, eq=False)
 class Subject:
     """A trained network and its data, on the device."""
@@ -42,11 +55,10 @@ class Subject:
 
 
 @functools.lru_cache(maxsize=1)
-def subject_of(net: str, seed: int, folder: Path, *source: tuple[str, Any]) -> Subject:
+def subject_of(net: str, seed: int, folder: Path, source: Source) -> Subject:
     """The subject of a preset and seed; the one before is let go, as cells come network by network."""
-    where = dict(source)
-    network, device = trained(net, seed, folder, **where), where["device"]
-    found = load_data(network.info.data, where["data_dir"])
+    network, device = trained(net, seed, folder, source), source.device
+    found = load_data(network.info.data, source.data_dir)
     data, model = replace(found, normalisation=network.info.normalisation), network.model.to(device)
     images = data.normalisation.apply(data.train.images, device)
     return Subject(model, data, images, data.train.labels.to(device), judge(model, data, device))
@@ -64,47 +76,31 @@ def network_path(folder: Path, preset: str, seed: int, data: str | None = None) 
     return folder / f"{preset}{other}-seed{seed}.safetensors"
 
 
-def trained(
-    preset: str,
-    seed: int,
-    folder: Path,
-    *,
-    data: str | None = None,
-    data_dir: Path | None = None,
-    device: str = "cpu",
-    epochs: int | None = None,
-) -> store.Network:
-    """The network of a preset and seed, from its file or trained now, for at most `epochs`."""
-    path = network_path(folder, preset, seed, data)
+def trained(preset: str, seed: int, folder: Path, source: Source = USUAL) -> store.Network:
+    """The network of a preset and seed, from its file or trained now."""
+    path = network_path(folder, preset, seed, source.data)
     if path.exists():
         return store.load(path)
     known = networks.preset(preset)
-    loaded = datasets.load(data or known.data, data_dir)
+    loaded = datasets.load(source.data or known.data, source.data_dir)
     partial = path.with_name(path.name + ".partial")
-    settings = Training(seed=seed, max_epochs=epochs or Training.max_epochs)
-    network = train(known.specification, loaded, settings, preset=preset, device=device, checkpoint=partial)
+    settings = Training(seed=seed, max_epochs=source.epochs or Training.max_epochs)
+    network = train(known.specification, loaded, settings, preset=preset, device=source.device, checkpoint=partial)
     store.save(network, path)
     partial.unlink(missing_ok=True)
     return network
 
 
 def train_missing(
-    presets: Sequence[str],
-    seeds: Sequence[int],
-    folder: Path,
-    *,
-    data: str | None = None,
-    jobs: int = 1,
-    tell: Callable[[str], None] = lambda text: None,
-    **options: Any,
+    presets: Sequence[str], seeds: Sequence[int], folder: Path, source: Source, jobs: int, tell: Callable[[str], None]
 ) -> None:
     """Train the networks that are not in the folder yet, `jobs` at a time; `tell` gets a line on each.
 
-    The other options are those of `trained`. Raises FetaError when a network cannot be trained.
+    Raises FetaError when a network cannot be trained.
     """
     wanted: list[Cell] = [{"preset": preset, "seed": seed} for preset in presets for seed in seeds]
-    missing = [cell for cell in wanted if not network_path(folder, **cell, data=data).exists()]
-    one = functools.partial(_train_one, folder=folder, data=data, **options)
+    missing = [cell for cell in wanted if not network_path(folder, **cell, data=source.data).exists()]
+    one = functools.partial(_train_one, folder=folder, source=source)
     for index, outcome in run_in_workers(missing, one, nothing, jobs=jobs):
         name = "{preset} seed {seed}".format(**missing[index])
         if outcome.failure:
@@ -112,8 +108,8 @@ def train_missing(
         tell("trained {}: {test:.2f} % test, {epochs} epochs, {seconds:.1f} s".format(name, **outcome.fields))
 
 
-def _train_one(cell: Cell, **where: Any) -> Mapping[str, Any]:
+def _train_one(cell: Cell, folder: Path, source: Source) -> Mapping[str, Any]:
     started = time.perf_counter()
     torch.set_num_threads(1)
-    info = trained(**cell, **where).info
+    info = trained(**cell, folder=folder, source=source).info
     return {"seconds": time.perf_counter() - started, "epochs": info.epochs, "test": info.accuracy["test"]}
