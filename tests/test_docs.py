@@ -1,7 +1,5 @@
 """What the pages say is true: their code compiles or runs, their commands and options exist, their tables hold."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import os
@@ -162,17 +160,11 @@ def test_every_option_is_documented(name):
     assert {key: value(cells[0]) for key, cells in documented.items() if len(cells) == 2} == options
 
 
-def test_presets_and_data_sets():
+def test_tables_of_presets_data_sets_statuses_and_pages():
     presets = rows("networks.md", "## Presets")
     assert presets == {preset.name: [preset.specification, preset.data] for preset in PRESETS.values()}
     assert re.findall(r"^\| `([\w-]+)` \| \d", text_of("data.md"), flags=re.MULTILINE) == list(NAMES)
-
-
-def test_every_status_is_documented():
     assert list(rows("engine.md", "## Statuses")) == [status.value for status in feta.Status]
-
-
-def test_every_page_is_in_the_index():
     assert all(f"({path.name})" in text_of("index.md") for path in PAGES if path.stem != "index")
 
 

@@ -1,7 +1,5 @@
 """Every example runs as a user would run it, stays short, and leaves nothing behind."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -11,10 +9,7 @@ import pytest
 
 FOLDER = Path(__file__).parents[1] / "examples"
 SAYS = {
-    "prune_your_model": (
-        "feta: 90.00 % of the weights of 2 layers zero",
-        "loaded weights are the same: True",
-    ),
+    "prune_your_model": ("feta: 90.00 % of the weights of 2 layers zero", "loaded weights are the same: True"),
     "compare_methods": ("threshold", "wanda", "sparsegpt", "alps", "feta", "4704"),
     "custom_pruner": ("threshold", "centred", "feta", "% test accuracy"),
 }

@@ -1,7 +1,5 @@
 """A GPU finds what a CPU finds: the same weights survive, and the network says the same."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Imports go one way, room by room; the product never needs the laboratory; the public names are those listed."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import subprocess

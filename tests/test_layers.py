@@ -1,7 +1,5 @@
 """rows @ matrix + bias = output rows, in float64, over everything a Linear or a Conv2d can be set to."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn
@@ -83,31 +81,25 @@ def test_groups(groups, inputs, outputs, bias):
     check_equation(layer, torch.randn(3, inputs, 6, 5))
 
 
-def test_a_single_image_without_a_batch():
-    check_equation(nn.Conv2d(3, 4, 3, groups=1), torch.randn(3, 6, 5))
-
-
-def test_channels_last():
+def test_a_single_image_without_a_batch_and_channels_last():
+    check_equation(nn.Conv2d(3, 4, 3), torch.randn(3, 6, 5))
     layer = nn.Conv2d(3, 4, 3, padding=1).to(memory_format=torch.channels_last)
     check_equation(layer, torch.randn(2, 3, 6, 5).to(memory_format=torch.channels_last))
 
 
-@pytest.mark.parametrize("max_values", [1, 5, 11, 30, EVERYTHING])
-def test_linear_chunks_hold_no_more_than_was_asked_for(max_values):
-    view, x = LayerView(nn.Linear(5, 2)), torch.randn(3, 4, 5)
-    chunks = list(view.row_chunks(x, view.layer(x), 0, max_values))
-    assert all(A.numel() <= max(max_values, 5) for A, _ in chunks)  # one row is the least there is
-    assert len(chunks) == -(-12 // max(1, min(12, max_values // 5)))
+CHUNKED = [
+    *((nn.Linear(5, 2), torch.randn(12, 5), 5, most) for most in (1, 5, 11, 30, EVERYTHING)),
+    *((nn.Conv2d(2, 3, 3), torch.randn(7, 2, 6, 5), 4 * 3 * 2 * 9, most) for most in (1, 200, 400, 1000, EVERYTHING)),
+]
 
 
-@pytest.mark.parametrize("max_values", [1, 200, 400, 1000, EVERYTHING])
-def test_conv_chunks_hold_no_more_than_was_asked_for(max_values):
-    layer, one_sample = nn.Conv2d(2, 3, 3), 4 * 3 * 2 * 9  # positions times d_in
-    x = torch.randn(7, 2, 6, 5)
-    view = LayerView(layer)
-    chunks = list(view.row_chunks(x, layer(x), 0, max_values))
-    assert all(A.numel() <= max(max_values, one_sample) for A, _ in chunks)
-    assert check_equation(layer, x, max_values) == len(chunks) == -(-7 // max(1, max_values // one_sample))
+@pytest.mark.parametrize(("layer", "x", "least", "max_values"), CHUNKED)
+def test_chunks_hold_no_more_than_was_asked_for(layer, x, least, max_values):
+    """least: the values of one sample, positions times d_in, below which no chunk can be."""
+    layer, x = layer.double(), x.double()
+    chunks = list(LayerView(layer).row_chunks(x, layer(x), 0, max_values))
+    assert all(A.numel() <= max(max_values, least) for A, _ in chunks)
+    assert check_equation(layer, x, max_values) == len(chunks) == -(-len(x) // max(1, max_values // least))
 
 
 LAYERS = {
@@ -147,30 +139,25 @@ def test_read_what_was_written(make):
             assert torch.equal(view.bias(group), bias)
 
 
-def test_matrix_and_bias_are_copies():
+def test_matrix_and_bias_are_copies_in_the_dtype_to_solve_in():
     view = LayerView(nn.Linear(3, 2))
     before = view.weight.detach().clone(), view.layer.bias.detach().clone()
     view.matrix().zero_()
     view.bias().zero_()
     assert torch.equal(view.weight, before[0])
     assert torch.equal(view.layer.bias, before[1])
-
-
-def test_half_precision_is_solved_in_float32():
-    for dtype in (torch.float16, torch.bfloat16):
-        assert LayerView(nn.Linear(3, 2).to(dtype)).matrix().dtype == torch.float32
-    assert LayerView(nn.Linear(3, 2).double()).matrix().dtype == torch.float64
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        wanted = torch.float64 if dtype == torch.float64 else torch.float32
+        assert LayerView(nn.Linear(3, 2).to(dtype)).matrix().dtype == wanted
 
 
 @pytest.mark.parametrize("layer", [nn.ReLU(), nn.Conv1d(2, 3, 1), nn.ConvTranspose2d(2, 3, 1), nn.BatchNorm1d(3)])
 def test_anything_else_is_refused_by_name(layer):
-    with pytest.raises(
-        ModelError, match=f"layer 'encoder.1' must be a Linear or a Conv2d, got {type(layer).__name__}"
-    ):
+    kind = type(layer).__name__
+    with pytest.raises(ModelError, match=f"layer 'encoder.1' must be a Linear or a Conv2d, got {kind}"):
         LayerView(layer, "encoder.1")
 
 
 def test_a_computed_weight_is_refused_because_writing_to_it_would_be_lost():
-    layer = parametrizations.weight_norm(nn.Linear(3, 2))
     with pytest.raises(ModelError, match="layer 'fc1' must hold its weight as a plain parameter"):
-        LayerView(layer, "fc1")
+        LayerView(parametrizations.weight_norm(nn.Linear(3, 2)), "fc1")

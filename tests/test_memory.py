@@ -4,8 +4,6 @@ Measured in a process of its own, by the system's high-water mark: torch's memor
 tracemalloc. The data set makes its batches when they are read, so that it takes no memory itself.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

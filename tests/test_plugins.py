@@ -1,7 +1,5 @@
 """The product without the laboratory: it prunes, saves and loads, and says where the rest is to be had."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -25,11 +23,9 @@ importlib.metadata.entry_points = lambda **kwargs: ()
 PRUNES = """
 import torch, feta
 torch.manual_seed(0)
-def model():
-    return torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.ReLU(), torch.nn.Linear(30, 3))
-result = feta.prune(model(), torch.randn(200, 20), 0.9)
-feta.save(result.model, "pruned.safetensors")
-again = feta.load_into(model(), "pruned.safetensors")
+model = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.ReLU(), torch.nn.Linear(30, 3))
+feta.save(feta.prune(model, torch.randn(200, 20), 0.9).model, "pruned.safetensors")
+again = feta.load_into(model, "pruned.safetensors")
 print(int(again[0].weight.count_nonzero()))
 """
 COMMAND = """
@@ -53,7 +49,7 @@ def test_the_product_prunes_by_itself(tmp_path):
 def test_help_shows_the_products_commands_alone(tmp_path):
     answer = alone(COMMAND.format(arguments=["--help"]), tmp_path)
     assert answer.returncode == 0
-    assert "prune" in answer.stdout
+    assert "Prune a network and report" in answer.stdout
     assert "reproduce" not in answer.stdout
 
 

@@ -1,7 +1,5 @@
 """A report as data and as a table."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

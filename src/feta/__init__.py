@@ -7,8 +7,6 @@ Names are resolved when they are first used, so that `feta --help` does not wait
 feta.pruners, ways to spread a budget in feta.allocation, the paper's theorems in feta.theory.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 

@@ -3,8 +3,6 @@
 A message reads *where must what, got value*, and names the cure where there is one.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

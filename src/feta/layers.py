@@ -8,8 +8,7 @@ samples at a time: row (n, position) holds the patch that meets the kernel there
 A grouped convolution is `groups` independent problems of the same size, one per block of channels.
 """
 
-from __future__ import annotations
-
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -101,51 +100,36 @@ class LayerView:
 
     def row_chunks(self, x: Tensor, z: Tensor, group: int, max_values: int) -> Iterator[tuple[Tensor, Tensor]]:
         """(A, Z) rows of one group from a layer's input and output, about max_values entries of A a chunk."""
-        if isinstance(self.layer, nn.Linear):
-            A, Z = x.reshape(-1, x.shape[-1]), z.reshape(-1, z.shape[-1])
-            step = max(1, max_values // A.shape[1])
-            yield from zip(A.split(step), Z.split(step), strict=True)
-            return
-        if x.ndim == 3:  # one image, without a batch
-            x, z = x[None], z[None]
-        step = self._samples_per_chunk(x, max_values)
-        for part, out in zip(x.split(step), z.split(step), strict=True):
-            yield (
-                self._unfold(part, group),
-                out.chunk(self.groups, dim=1)[group].permute(0, 2, 3, 1).flatten(0, 2),
-            )
+        if isinstance(self.layer, nn.Conv2d):
+            z = z if z.ndim == 4 else z[None]  # one image, without a batch
+            z = z.chunk(self.groups, dim=1)[group].movedim(1, -1)  # (samples, height, width, d_out)
+        else:
+            z = z.reshape(-1, z.shape[-1])
+        start = 0
+        for A in self.input_chunks(x, group, max_values):
+            stop = start + len(A) // math.prod(z.shape[1:-1])
+            yield A, z[start:stop].flatten(0, -2)
+            start = stop
 
     def input_chunks(self, x: Tensor, group: int, max_values: int) -> Iterator[Tensor]:
         """The rows A of `row_chunks` alone."""
-        if isinstance(self.layer, nn.Linear):
+        conv = self.layer
+        if not isinstance(conv, nn.Conv2d):
             A = x.reshape(-1, x.shape[-1])
             yield from A.split(max(1, max_values // A.shape[1]))
             return
-        x = x if x.ndim == 4 else x[None]
-        for part in x.split(self._samples_per_chunk(x, max_values)):
-            yield self._unfold(part, group)
-
-    def _samples_per_chunk(self, x: Tensor, max_values: int) -> int:
-        conv = self.layer
-        if not isinstance(conv, nn.Conv2d):  # pragma: no cover - callers have looked
-            raise ModelError(f"layer '{self.name}' must be a Conv2d")
-        left, right, top, bottom = padding_of(conv)
+        x = (x if x.ndim == 4 else x[None]).chunk(conv.groups, dim=1)[group]
+        left, right, top, bottom = padding = padding_of(conv)
         sizes = (x.shape[-2] + top + bottom, x.shape[-1] + left + right)
         rows, columns = (
             (size - d * (k - 1) - 1) // s + 1
             for size, d, k, s in zip(sizes, conv.dilation, conv.kernel_size, conv.stride, strict=True)
         )
-        return max(1, max_values // max(rows * columns * self.weight[0].numel(), 1))
-
-    def _unfold(self, x: Tensor, group: int) -> Tensor:
-        conv = self.layer
-        if not isinstance(conv, nn.Conv2d):  # pragma: no cover - callers have looked
-            raise ModelError(f"layer '{self.name}' must be a Conv2d")
-        x = x.chunk(self.groups, dim=1)[group]
         mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
-        x = F.pad(x, padding_of(conv), mode=mode)
-        patches = F.unfold(x, conv.kernel_size, dilation=conv.dilation, stride=conv.stride)
-        return patches.transpose(1, 2).flatten(0, 1)  # (samples * positions, d_in)
+        for part in x.split(max(1, max_values // max(rows * columns * self.weight[0].numel(), 1))):
+            padded = F.pad(part, padding, mode=mode)
+            patches = F.unfold(padded, conv.kernel_size, dilation=conv.dilation, stride=conv.stride)
+            yield patches.transpose(1, 2).flatten(0, 1)  # (samples * positions, d_in)
 
 
 def padding_of(conv: nn.Conv2d) -> list[int]:

@@ -10,11 +10,9 @@ alone; and after each step of an optimiser dead weights are set to zero, because
 the mask, or a moving average, moves weights that have no gradient.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Mapping, Sequence
-from types import TracebackType
+from functools import partial
 from typing import Any
 
 import torch
@@ -40,7 +38,7 @@ def masks_of(model: nn.Module, layers: Sequence[str] | str | None = None) -> dic
     return {name: mask for name, mask in masks.items() if layers is not None or not bool(mask.all())}
 
 
-def hold_zeros(model: nn.Module, masks: Mapping[str, Tensor] | None = None) -> ZeroHold:
+def hold_zeros(model: nn.Module, masks: Mapping[str, Tensor] | None = None) -> "ZeroHold":
     """Set the weights outside the masks to zero and hold them there until the hold is removed.
 
     with feta.hold_zeros(model):  # by default the zeros that the model has
@@ -59,21 +57,20 @@ class ZeroHold:
         self.masks = dict(masks)
         self._layers = {name: _owner(model, name, mask) for name, mask in self.masks.items()}
         self._factors: dict[str, Tensor] = {}
-        with torch.no_grad():
-            for name, mask in self.masks.items():
-                # Filled, not multiplied: what is not finite there must go too.
-                self._weight(name).masked_fill_(~mask.to(self._weight(name).device), 0)
-        self._handles: list[Any] = [
-            self._weight(name).register_hook(self._masking(name))
-            for name in self.masks
-            if self._weight(name).requires_grad
-        ]
+        self._handles: list[Any] = []
+        for name, mask in self.masks.items():
+            weight = self._weight(name)
+            with torch.no_grad():
+                weight.masked_fill_(~mask.to(weight.device), 0)  # no product: what is not finite must go too
+            if weight.requires_grad:
+                self._handles.append(weight.register_hook(partial(self._masked, name)))
         this = weakref.ref(self)  # torch's table of hooks must not keep the model alive
 
         def after_step(optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
             hold = this()
-            if hold is not None:
-                hold._after_step(optimiser)
+            held = set() if hold is None else {id(hold._weight(name)) for name in hold._layers}
+            if hold and any(id(p) in held for group in optimiser.param_groups for p in group["params"]):
+                hold.apply_()
 
         self._handles.append(register_optimizer_step_post_hook(after_step))
         weakref.finalize(self, self._handles[-1].remove)
@@ -91,12 +88,10 @@ class ZeroHold:
             handle.remove()
         self._handles = []
 
-    def __enter__(self) -> ZeroHold:
+    def __enter__(self) -> "ZeroHold":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.remove()
 
     def _weight(self, name: str) -> nn.Parameter:
@@ -110,13 +105,8 @@ class ZeroHold:
             factor = self._factors[name] = self.masks[name].to(like.device, like.dtype)
         return factor
 
-    def _masking(self, name: str) -> Any:
-        return lambda gradient: gradient * self._factor(name, gradient)
-
-    def _after_step(self, optimiser: torch.optim.Optimizer) -> None:
-        held = {id(self._weight(name)) for name in self._layers}
-        if any(id(p) in held for group in optimiser.param_groups for p in group["params"]):
-            self.apply_()
+    def _masked(self, name: str, gradient: Tensor) -> Tensor:
+        return gradient * self._factor(name, gradient)
 
 
 def plain(model: nn.Module) -> nn.Module:

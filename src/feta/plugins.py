@@ -7,8 +7,6 @@ feta.subjects   how a network file becomes something that commands can prune, ju
 The laboratory, feta_lab, adds the paper's networks, data sets and experiments this way.
 """
 
-from __future__ import annotations
-
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 

@@ -10,8 +10,6 @@ A0 are the inputs in the original network, A those in the network pruned so far 
 holds pre-activations then. The bias is fitted by methods that fit, and never penalised nor pruned.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -47,7 +45,7 @@ class ActivationStream(Protocol):
         """The rows of A alone: B need not be computed for them."""
         ...
 
-    def thinned(self, stride: int) -> ActivationStream:
+    def thinned(self, stride: int) -> "ActivationStream":
         """Every stride-th sample, with the same promises."""
         ...
 
@@ -111,7 +109,7 @@ class LayerProblem:
 
     def solved(
         self, V: Tensor, status: Status = Status.OK, message: str = "", stats: dict[str, Any] | None = None
-    ) -> LayerSolution:
+    ) -> "LayerSolution":
         """The solution with weights V (d_in [+ 1], d_out), in the layer's dtype.
 
         The bias is the last row of V; where V has none, the layer keeps the bias it has.

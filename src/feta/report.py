@@ -1,7 +1,5 @@
 """What a pruning run reports: per layer and in total, as data and as a readable table."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -124,15 +122,12 @@ class PruneReport:
     def __repr__(self) -> str:
         rows = [HEADER, *(layer_row(asdict(layer)) for layer in self.layers)]
         widths = [max(len(row[i]) for row in rows) for i in range(len(HEADER))]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-        ]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         share = f"{100 * self.sparsity:.2f} % of the weights of {len(self.layers)} layers zero"
         title = f"{self.method}: {share}, {self.seconds:.2f} s"
         notes = [f"{layer.name}: {layer.message}" for layer in self.layers if layer.message]
-        notes += [
-            f"{name}: its refit ended as {status}" for name, status in self.compensated.items() if status != "ok"
-        ]
+        refits = [(name, status) for name, status in self.compensated.items() if status != "ok"]
+        notes += [f"{name}: its refit ended as {status}" for name, status in refits]
         if self.refinement is not None:
             notes.append(repr(self.refinement))
         return "\n".join([title, *lines, *notes])
@@ -145,6 +140,5 @@ def layer_row(layer: Mapping[str, Any]) -> tuple[str, ...]:
     """A layer's fields as text, under HEADER."""
     error = "–" if layer["relative_error"] is None else f"{layer['relative_error']:.4f}"
     shape, share = "×".join(map(str, layer["shape"])), f"{100 * layer['sparsity']:.2f} %"
-    return (
-        layer["name"], shape, str(layer["nonzeros"]), share, error, f"{layer['seconds']:.3f}", layer["status"]
-    )  # fmt: skip
+    numbers = (str(layer["nonzeros"]), share, error, f"{layer['seconds']:.3f}")
+    return (layer["name"], shape, *numbers, layer["status"])

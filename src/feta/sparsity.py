@@ -4,8 +4,6 @@
 so that a mask is a function of the scores alone. Biases are never counted.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from fractions import Fraction

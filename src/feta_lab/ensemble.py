@@ -23,8 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from feta.errors import ConfigError, ModelError
-from feta.tuning.recorder import Recorder
-from feta.tuning.stepping import check_positive, order_of
+from feta.tuning.stepping import Recorder, check, generator_of
 from feta_lab import networks
 
 WARM_STEPS = 3  # taken one by one before a graph is recorded: buffers are made, algorithms are chosen
@@ -45,12 +44,9 @@ class Sprint:
     graph: bool = True  # record steps as a CUDA graph
 
     def __post_init__(self) -> None:
-        check_positive(self, ("epochs", "batch_size", "learning_rate", "clip"), "Sprint.")
-        for name in ("rise", "momentum"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"Sprint.{name} must be in [0, 1), got {getattr(self, name)}")
-        if not 0 <= self.weight_decay < math.inf:
-            raise ConfigError(f"Sprint.weight_decay must be >= 0 and finite, got {self.weight_decay}")
+        check(self, "> 0 and finite", "epochs", "batch_size", "learning_rate", "clip")
+        check(self, ">= 0 and finite", "weight_decay")
+        check(self, "in [0, 1)", "rise", "momentum")
         if self.precision not in ("auto", "float32", "bfloat16"):
             raise ConfigError(f"Sprint.precision must be auto, float32 or bfloat16, got '{self.precision}'")
 
@@ -101,75 +97,49 @@ def train_together(
     finally:
         cudnn.benchmark = before
     crew.recorder.graph = None  # freed now, not whenever garbage is collected
-    for member in crew.members:
-        member.model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-    return [member.model.eval() for member in crew.members]
-
-
-class _Member:
-    """One network, its optimiser, and the sum of its losses since the epoch began."""
-
-    def __init__(self, model: nn.Sequential, rate: Tensor, settings: Sprint, half: bool) -> None:
-        self.model, self.clip, self.half = model, settings.clip, half
-        self.optimiser = torch.optim.SGD(
-            model.parameters(),
-            rate,  # a tensor: a recorded step reads its value anew each time
-            settings.momentum,
-            weight_decay=settings.weight_decay,
-            nesterov=settings.momentum > 0,
-            fused=True,
-        )
-        self.total = torch.zeros((), device=rate.device)
-
-    def step(self, x: Tensor, y: Tensor) -> None:
-        self.optimiser.zero_grad(set_to_none=True)
-        # No cache of cast weights: a recorded graph would read a cast from before it was recorded.
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.half, cache_enabled=False):
-            scores = self.model(x)
-        loss = F.cross_entropy(scores.float(), y)
-        loss.backward()
-        nn.utils.clip_grad_norm_(list(self.model.parameters()), self.clip, foreach=True)
-        self.optimiser.step()
-        self.total += loss.detach()
+    for model in crew.models:
+        model.eval().to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    return crew.models
 
 
 class _Crew:
-    """All members, the shared images, and how a step of all of them is run."""
+    """A network per seed with its optimiser, the shared images, and how a step of all networks is run."""
 
     def __init__(
         self, specification: str, images: Tensor, labels: Tensor, seeds: Sequence[int], settings: Sprint
     ) -> None:
         self.settings, self.seeds, self.labels, self.note = settings, seeds, labels, ""
-        half = settings.precision == "bfloat16" or (settings.precision == "auto" and images.is_cuda)
+        self.half = settings.precision == "bfloat16" or (settings.precision == "auto" and images.is_cuda)
         # Channels last, by a plain layout of the rows: tensor cores want it, and a batch is one gather.
-        self.images = images.permute(0, 2, 3, 1).contiguous().to(torch.bfloat16 if half else torch.float32)
-        self.rate = torch.zeros((), device=images.device)
+        self.images = images.permute(0, 2, 3, 1).contiguous().to(torch.bfloat16 if self.half else torch.float32)
+        self.rate = torch.zeros((), device=images.device)  # a tensor: a recorded step reads its value anew
+        self.totals = torch.zeros(len(seeds), device=images.device)  # sums of losses since the epoch began
+        self.models, self.optimisers = [], []
         channels, height, width = images.shape[1:]
-        self.members = []
+        options: Any = {"weight_decay": settings.weight_decay, "nesterov": settings.momentum > 0, "fused": True}
         for seed in seeds:
             model = networks.build(specification, (channels, height, width), seed=seed).to(images.device)
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-            self.members.append(_Member(model, self.rate, settings, half))
+            self.models.append(model)
+            self.optimisers.append(torch.optim.SGD(model.parameters(), self.rate, settings.momentum, **options))
         self.batch_size = min(settings.batch_size, len(images))
         self.streams = [torch.cuda.Stream(images.device) for _ in seeds] if images.is_cuda else []
-        record = settings.graph and images.is_cuda
-        self.recorder = Recorder(self._step, WARM_STEPS if record else math.inf)
+        self.recorder = Recorder(self._step, WARM_STEPS if settings.graph and images.is_cuda else math.inf)
 
     def one_epoch(self, epoch: int) -> SprintEvent:
-        """One pass over the images, each member in its own order; rows that fill no batch wait for the next."""
+        """One pass over the images, each network in its own order; rows that fill no batch wait for the next."""
         started = time.perf_counter()
-        steps = len(self.labels) // self.batch_size
-        orders = torch.stack([order_of(len(self.labels), seed, epoch) for seed in self.seeds])
+        rows, steps = len(self.labels), len(self.labels) // self.batch_size
+        orders = torch.stack([torch.randperm(rows, generator=generator_of(seed, epoch)) for seed in self.seeds])
         batches = orders[:, : steps * self.batch_size].to(self.images.device).split(self.batch_size, dim=1)
-        for member in self.members:
-            member.total.zero_()
-        for index, rows in enumerate(batches):
+        self.totals.zero_()
+        for index, batch in enumerate(batches):
             self.rate.fill_(self.settings.rate((epoch + (index + 0.5) / steps) / self.settings.epochs))
-            self._take(rows)
-        losses = tuple((torch.stack([member.total for member in self.members]) / steps).tolist())
+            self._take(batch)
+        losses = tuple((self.totals / steps).tolist())
         seconds = time.perf_counter() - started
         for seed, loss in zip(self.seeds, losses, strict=True):
-            if not loss < float("inf"):
+            if not loss < math.inf:
                 raise ModelError(
                     f"training must keep a finite loss, got {loss} for seed {seed} in epoch {epoch + 1}; "
                     "lower the learning rate"
@@ -187,14 +157,23 @@ class _Crew:
             self.streams = []
 
     def _step(self, rows: Tensor) -> None:
-        """A step of every member, each on its own rows; on a GPU each on its own stream, too."""
-        contexts: list[Any] = [torch.cuda.stream(stream) for stream in self.streams]
-        contexts = contexts or [nullcontext()] * len(rows)
+        """A step of every network, each on its own rows; on a GPU each on its own stream, too."""
         for stream in self.streams:
             stream.wait_stream(torch.cuda.current_stream())
-        for member, own, context in zip(self.members, rows, contexts, strict=True):
-            with context:
-                x = self.images.index_select(0, own).permute(0, 3, 1, 2)  # channels last
-                member.step(x, self.labels.index_select(0, own))
+        for i, own in enumerate(rows):
+            with torch.cuda.stream(self.streams[i]) if self.streams else nullcontext():
+                self._step_of(i, own)
         for stream in self.streams:
             torch.cuda.current_stream().wait_stream(stream)
+
+    def _step_of(self, i: int, rows: Tensor) -> None:
+        x = self.images.index_select(0, rows).permute(0, 3, 1, 2)  # channels last
+        self.optimisers[i].zero_grad(set_to_none=True)
+        # No cache of cast weights: a recorded graph would read a cast from before it was recorded.
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.half, cache_enabled=False):
+            scores = self.models[i](x)
+        loss = F.cross_entropy(scores.float(), self.labels.index_select(0, rows))
+        loss.backward()
+        nn.utils.clip_grad_norm_(list(self.models[i].parameters()), self.settings.clip, foreach=True)
+        self.optimisers[i].step()
+        self.totals[i].add_(loss.detach())

@@ -18,12 +18,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from feta.calibration.model import clock
-from feta.errors import ConfigError, FileError
+from feta.errors import FileError
 from feta.files import sparse_file
 from feta.tuning.batches import labelled
-from feta.tuning.loop import Look, Loop
+from feta.tuning.loop import Loop
 from feta.tuning.ranks import Ranks
-from feta.tuning.stepping import check_positive, sgd, threads_for
+from feta.tuning.stepping import check, sgd, threads_for
 from feta_lab import networks
 from feta_lab.data import DataSet
 from feta_lab.judge import accuracy
@@ -43,10 +43,8 @@ class Training:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        numbers = ("learning_rate", "decay", "batch_size", "max_epochs", "patience")
-        check_positive(self, numbers, "Training.")
-        if not 0 <= self.momentum < 1:
-            raise ConfigError(f"Training.momentum must be in [0, 1), got {self.momentum}")
+        check(self, "> 0 and finite", "learning_rate", "decay", "batch_size", "max_epochs", "patience")
+        check(self, "in [0, 1)", "momentum")
 
 
 @dataclass(frozen=True)
@@ -77,6 +75,8 @@ def train(
         (data.normalisation.apply(half.images, where), half.labels.to(where))
         for half in (data.train, data.validation, data.test)
     )
+    rows = len(data.train.labels)
+    described = {"network": specification, "data": data.label, "rows": rows, **asdict(settings)}
     loop = _TrainLoop(
         model=model,
         optimiser=sgd(model, where, settings.learning_rate, settings.momentum),
@@ -85,11 +85,12 @@ def train(
         ranks=Ranks(where),
         started=clock(where),
         passes=settings.max_epochs,
+        decay=settings.decay,
         callback=callback,
-        settings=settings,
+        patience=settings.patience,
         validation=validation,
         checkpoint=checkpoint,
-        fingerprint=_fingerprint(specification, data, settings),
+        fingerprint=hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest(),
     )
     loop.restore()
     with threads_for(model):
@@ -107,24 +108,21 @@ def train(
 class _TrainLoop(Loop):
     """Judged by the validation images after each epoch, and stored then."""
 
-    settings: Training
+    patience: int
     validation: tuple[Tensor, Tensor]
     checkpoint: Path | None
     fingerprint: str
 
     cure = "lower --learning-rate"
 
-    def rate(self, first: float, over: float) -> float:
-        return first * self.settings.decay**self.number
-
     def judge(self) -> float:
         return accuracy(self.model, *self.validation)
 
-    def after(self, look: Look) -> str | None:
+    def after(self, seconds: float, passes: float, loss: float, score: float | None) -> str | None:
         if self.checkpoint is not None:
             self._store(self.checkpoint)
-        self.tell(EpochEvent(self.number + 1, self.passes, look.loss, look.score or 0.0, self.best))
-        return "saturated" if self.stale >= self.settings.patience else None
+        self.tell(EpochEvent(self.number + 1, self.passes, loss, score or 0.0, self.best))
+        return "saturated" if self.stale >= self.patience else None
 
     def _store(self, path: Path) -> None:
         state = self.optimiser.state
@@ -149,15 +147,8 @@ class _TrainLoop(Loop):
             kind, _, name = key.partition(".")
             parts[kind][name] = tensor.to(self.ranks.device)
         self.model.load_state_dict(parts["model"])
-        self.best_weights = dict(parts["best"])
+        self.best_weights = parts["best"]
         for name, buffer in parts["momentum"].items():
             self.optimiser.state[self.model.get_parameter(name)]["momentum_buffer"] = buffer
         progress = metadata["progress"]
-        self.number, self.stale = int(progress["epoch"]), int(progress["stale"])
-        self.best = float(progress["best"])
-
-
-def _fingerprint(specification: str, data: DataSet, settings: Training) -> str:
-    rows = len(data.train.labels)
-    described = {"network": specification, "data": data.label, "rows": rows, **asdict(settings)}
-    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
+        self.number, self.stale, self.best = progress["epoch"], progress["stale"], progress["best"]

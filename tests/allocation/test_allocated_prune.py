@@ -1,15 +1,13 @@
 """Allocations in a whole run: exact counts, sense, the report, and every refusal."""
 
-from __future__ import annotations
-
 import copy
-from collections import OrderedDict
 
 import pytest
 import torch
 from torch import nn
 
 import feta
+import nets
 from feta.allocation import ALLOCATIONS
 from feta.sparsity import Sparsity
 
@@ -20,31 +18,11 @@ IMAGES = torch.randn(80, 2, 6, 6, generator=torch.Generator().manual_seed(2))
 
 
 def mlp(narrow: int = 6) -> nn.Sequential:
-    torch.manual_seed(0)
-    layers: OrderedDict[str, nn.Module] = OrderedDict(
-        fc1=nn.Linear(20, 30),
-        relu1=nn.ReLU(),
-        fc2=nn.Linear(30, narrow),
-        relu2=nn.ReLU(),
-        out=nn.Linear(narrow, 3),
-    )
-    return nn.Sequential(layers)
+    return nets.mlp(20, 30, narrow, 3)
 
 
 def convnet() -> nn.Sequential:
-    torch.manual_seed(0)
-    layers: OrderedDict[str, nn.Module] = OrderedDict(
-        conv1=nn.Conv2d(2, 4, 3, padding=1),
-        norm=nn.BatchNorm2d(4),
-        relu1=nn.ReLU(),
-        conv2=nn.Conv2d(4, 6, 3, groups=2),
-        relu2=nn.ReLU(),
-        flatten=nn.Flatten(),
-        fc1=nn.Linear(96, 5),
-        relu3=nn.ReLU(),
-        out=nn.Linear(5, 3),
-    )
-    return nn.Sequential(layers)
+    return nets.convnet(96, norm=nn.BatchNorm2d(4))
 
 
 @pytest.mark.parametrize("method", ["threshold", "alps", "feta"])
@@ -128,32 +106,22 @@ def test_the_report():
 
 
 def test_one_shot_data_is_read_once():
-    stream = iter(X.split(50))
-    result = feta.prune(mlp(), stream, 0.9, "alps", allocation="bound")
-    reference = feta.prune(mlp(), list(X.split(50)), 0.9, "alps", allocation="bound")
-    assert result.report.allocation.kept == reference.report.allocation.kept
-
-
-@pytest.mark.parametrize("allocation", MEASURED)
-def test_measuring_needs_data(allocation):
-    message = f"data must be given for allocation '{allocation}', got None"
-    with pytest.raises(feta.ConfigError, match=message):
-        feta.prune(mlp(), None, 0.9, "threshold", allocation=allocation)
-
-
-def test_erk_needs_none():
-    report = feta.prune(mlp(), None, 0.8, "threshold", allocation="erk").report
-    assert [layer.nonzeros for layer in report.layers] == [91, 65]  # 50 : 36
+    data = (iter(X.split(50)), list(X.split(50)))
+    once, often = (feta.prune(mlp(), form, 0.9, "alps", allocation="bound").report for form in data)
+    assert once.allocation.kept == often.allocation.kept
 
 
 @pytest.mark.parametrize("allocation", SHARED)
-def test_a_share_per_layer_leaves_nothing_to_allocate(allocation):
+def test_what_cannot_be_allocated(allocation):
     with pytest.raises(feta.ConfigError, match="allocation must be uniform where sparsity is per layer"):
         feta.prune(mlp(), X, {"fc1": 0.5}, "threshold", allocation=allocation)
+    if allocation in MEASURED:
+        with pytest.raises(feta.ConfigError, match=f"data must be given for allocation '{allocation}', got None"):
+            feta.prune(mlp(), None, 0.9, "threshold", allocation=allocation)
+        with pytest.raises(feta.FetaError, match="finite"):
+            feta.prune(mlp(), X * float("inf"), 0.9, "threshold", allocation=allocation)
 
 
-@pytest.mark.parametrize("allocation", MEASURED)
-def test_outputs_that_are_not_finite(allocation):
-    model = mlp()
-    with pytest.raises(feta.FetaError, match="finite"):
-        feta.prune(model, X * float("inf"), 0.9, "threshold", allocation=allocation)
+def test_erk_needs_no_data():
+    report = feta.prune(mlp(), None, 0.8, "threshold", allocation="erk").report
+    assert [layer.nonzeros for layer in report.layers] == [91, 65]  # 50 : 36

@@ -1,7 +1,5 @@
 """Budgets over layers: exact in total, one threshold for all when that is asked for."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import pytest
@@ -20,18 +18,21 @@ SIZES = {"a": (7, 5), "b": (3, 11), "c": (2, 2, 3, 3)}
 
 def weights(seed: int = 0) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    return {
-        name: torch.randn(shape, generator=generator) * scale
-        for (name, shape), scale in zip(SIZES.items(), (1.0, 3.0, 0.1), strict=True)
-    }
+    scales = zip(SIZES.items(), (1.0, 3.0, 0.1), strict=True)
+    return {name: torch.randn(shape, generator=generator) * scale for (name, shape), scale in scales}
 
 
 def allocate(given_weights, share, allocation, probe=None):
     return make_allocation(allocation).allocate(Budget(given_weights, share, probe))
 
 
-def test_uniform_gives_every_layer_the_share():
+def test_by_rule():
     assert allocate(weights(), 0.8, "uniform") == {"a": 7, "b": 7, "c": 7}
+    assert allocate(weights(), 0.5, "erk") == {"a": 18, "b": 20, "c": 14}  # sides 12 : 14 : 10, 52 together
+    ties = {"a": torch.ones(3, 3), "b": torch.ones(3, 3)}
+    assert allocate(ties, 0.5, "global-magnitude") == {"a": 8, "b": 1}
+    with pytest.raises(ConfigError, match="unknown allocation 'uniforn'; did you mean 'uniform'"):
+        make_allocation("uniforn")
 
 
 @given(st.integers(0, 99), st.integers(0, 5))
@@ -48,16 +49,6 @@ def test_global_magnitude_is_one_threshold_with_an_exact_total(percent, seed):
         empty = [n for n in above if above[n] == 0]
         above |= dict.fromkeys(empty, 1) | {fullest: above[fullest] - len(empty)}
     assert found == above
-
-
-def test_ties_over_layers_are_still_exact():
-    found = allocate({"a": torch.ones(3, 3), "b": torch.ones(3, 3)}, 0.5, "global-magnitude")
-    assert found == {"a": 8, "b": 1}
-
-
-def test_erk_goes_by_the_sides_of_a_layer():
-    found = allocate(weights(), 0.5, "erk")
-    assert list(found.values()) == [18, 20, 14]  # 12 : 14 : 10, 52 together
 
 
 class Known:
@@ -84,8 +75,3 @@ def test_measured_allocations_go_by_the_steepest_curve(allocation):
     assert allocate(weights(), 0.5, allocation, Known()) == {"a": 4, "b": 12, "c": 36}
     with pytest.raises(ConfigError, match="data must be given for an allocation that measures"):
         allocate(weights(), 0.5, allocation)
-
-
-def test_unknown():
-    with pytest.raises(ConfigError, match="unknown allocation 'uniforn'; did you mean 'uniform'"):
-        make_allocation("uniforn")

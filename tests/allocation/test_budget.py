@@ -1,7 +1,5 @@
 """The split of a budget: the least sum of errors, found by trying every split, and what curves may be."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise, product
 
@@ -104,12 +102,7 @@ def test_a_layer_that_does_not_matter_gets_what_is_left():
     assert least_error(layers, 40) == {"idle": 0, "busy": 40}
     assert least_error(layers, 40, {"idle": 3, "busy": 0}) == {"idle": 3, "busy": 37}
     assert least_error(layers, 60) == {"idle": 10, "busy": 50}
-
-
-def test_fewer_weights_than_layers():
-    layers = {name: Curve((0, 4), (error, 0.0)) for name, error in (("a", 1.0), ("b", 9.0), ("c", 2.0))}
-    assert least_error(layers, 2) == {"a": 0, "b": 2, "c": 0}
-    assert least_error(layers, 0) == {"a": 0, "b": 0, "c": 0}
+    assert least_error(layers, 0) == {"idle": 0, "busy": 0}
 
 
 @pytest.mark.parametrize("total", [-1, 2, 14])
@@ -118,18 +111,20 @@ def test_budgets_that_cannot_be_met(total):
         least_error({"a": Curve((0, 13), (1.0, 0.0))}, total, {"a": 3})
 
 
-@pytest.mark.parametrize("counts", [(0,), (1, 5), (0, 5, 5), (0, 6, 3)])
-def test_counts_that_are_no_curve(counts):
-    with pytest.raises(ConfigError, match=r"Curve.counts must rise from 0 to the layer's size"):
-        Curve(counts, (1.0,) * len(counts))
-
-
-def test_errors_that_are_no_curve():
-    with pytest.raises(ConfigError, match=r"Curve.errors must be as many as counts \(2\), got 1"):
-        Curve((0, 5), (1.0,))
-    for bad in (float("nan"), float("inf"), -1.0):
-        with pytest.raises(DataError, match="errors must be finite and >= 0"):
-            Curve((0, 5), (bad, 0.0))
+@pytest.mark.parametrize(
+    ("counts", "errors", "message"),
+    [
+        *(
+            (counts, (1.0,) * len(counts), "counts must rise from 0")
+            for counts in ((0,), (1, 5), (0, 5, 5), (0, 6, 3))
+        ),
+        ((0, 5), (1.0,), r"Curve.errors must be as many as counts \(2\), got 1"),
+        *(((0, 5), (bad, 0.0), "errors must be finite and >= 0") for bad in (math.nan, math.inf, -1.0)),
+    ],
+)
+def test_what_is_no_curve(counts, errors, message):
+    with pytest.raises(DataError if "finite" in message else ConfigError, match=message):
+        Curve(counts, errors)
 
 
 def test_errors_are_compounded():

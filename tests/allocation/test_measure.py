@@ -1,17 +1,15 @@
 """Error–count curves: against pruning and running the network by hand, and what is read and restored."""
 
-from __future__ import annotations
-
 import copy
-from collections import OrderedDict
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+import nets
 from feta.allocation import measure
-from feta.allocation.bound import _rooted
+from feta.allocation.budget import Curve
 from feta.allocation.haste import HastyLayer
 from feta.allocation.measure import GRID, Probe
 from feta.calibration.capture import trace_layers
@@ -21,31 +19,15 @@ from feta.calibration.stream import TensorStream
 from feta.errors import ModelError
 from feta.layers import LayerView, prunable_names
 
-CPU, F64 = torch.device("cpu"), torch.float64
+F64 = torch.float64
 
 
 def mlp() -> nn.Sequential:
-    torch.manual_seed(0)
-    layers: OrderedDict[str, nn.Module] = OrderedDict(
-        fc1=nn.Linear(9, 12), relu1=nn.ReLU(), fc2=nn.Linear(12, 8), relu2=nn.ReLU(), out=nn.Linear(8, 3)
-    )
-    return nn.Sequential(layers).double()
+    return nets.mlp(9, 12, 8, 3).double()
 
 
 def convnet() -> nn.Sequential:
-    torch.manual_seed(0)
-    layers: OrderedDict[str, nn.Module] = OrderedDict(
-        conv1=nn.Conv2d(2, 4, 3, padding=1),
-        relu1=nn.ReLU(),
-        conv2=nn.Conv2d(4, 6, 3, groups=2, stride=2),
-        relu2=nn.ReLU(),
-        pool=nn.MaxPool2d(2, stride=1),
-        flatten=nn.Flatten(),
-        fc1=nn.Linear(24, 5),
-        relu3=nn.ReLU(),
-        out=nn.Linear(5, 3),
-    )
-    return nn.Sequential(layers).double()
+    return nets.convnet(24, pool=nn.MaxPool2d(2, stride=1), stride=2).double()
 
 
 X = torch.randn(600, 9, generator=torch.Generator().manual_seed(1), dtype=F64)
@@ -54,22 +36,21 @@ IMAGES = torch.randn(60, 2, 7, 7, generator=torch.Generator().manual_seed(2), dt
 
 def probe_of(model, data):
     inputs = Inputs(data)
-    traces = trace_layers(model, prunable_names(model), next(iter(inputs)), CPU, F64)
-    return Probe.of(model, copy.deepcopy(model), traces, inputs, CPU, F64)
+    traces = trace_layers(model, prunable_names(model), next(iter(inputs)))
+    return Probe.of(model, copy.deepcopy(model), traces, inputs)
 
 
 def errors_of(model, data, allocation, names):
     """E_l of each layer as the allocation measures it, before errors are compounded."""
     probe = probe_of(model, data)
     with evaluating(model, probe.copy):
-        if allocation == "sensitivity":
-            moved = probe.outputs_moved()
-            found = {name: probe.curve(name, moved) for name in names}
-        else:
-            gains = probe.gains()
-            found = {name: _rooted(probe.curve(name, probe.response_moved), gains[name]) for name in names}
-    for mine, theirs in zip(probe.copy.parameters(), model.parameters(), strict=True):
-        assert torch.equal(mine, theirs)
+        judge = probe.outputs_moved() if allocation == "sensitivity" else probe.response_moved
+        found = {name: probe.curve(name, judge) for name in names}
+        if allocation == "bound":
+            for name, gain in ((name, probe.gains()[name]) for name in names):
+                errors = tuple(gain * error**0.5 for error in found[name].errors)
+                found[name] = Curve(found[name].counts, errors)
+    assert all(map(torch.equal, probe.copy.parameters(), model.parameters()))
     return found, probe
 
 
@@ -120,7 +101,7 @@ def test_the_bound_bounds_what_sensitivity_measures(model, data):
 
 def test_what_is_read_is_little_and_held_out():
     data = torch.arange(30_000.0)[:, None].repeat(1, 2)
-    probe = Probe.of(nn.Linear(2, 2), nn.Linear(2, 2), [], Inputs(data), CPU, torch.float32)
+    probe = Probe.of(nn.Linear(2, 2), nn.Linear(2, 2), [], Inputs(data))
     fit, held = (torch.cat(list(part))[:, 0] for part in (probe.fit, probe.held))
     assert 0.5 * measure.FIT_SAMPLES < len(fit) == probe.fit_samples <= measure.FIT_SAMPLES
     assert 0.5 * measure.HELD_SAMPLES < len(held) <= measure.HELD_SAMPLES
@@ -151,27 +132,20 @@ def test_rows_of_convolutions_are_limited(monkeypatch):
     assert all(10 <= count <= 250 for rows in seen for count in rows)
 
 
-def test_outputs_that_are_no_numbers():
-    class Labels(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.net = mlp()
+class Wrapped(nn.Module):
+    """A network whose answer is a mapping."""
 
-        def forward(self, x):
-            return {"label": self.net(x).argmax(1)}
+    def __init__(self, answer):
+        super().__init__()
+        self.a, self.b, self.answer = nn.Linear(9, 6).double(), nn.Linear(6, 3).double(), answer
 
-    with pytest.raises(ModelError, match="model must return a float tensor"):
-        errors_of(Labels(), X, "sensitivity", ["net.fc1"])
+    def forward(self, x):
+        return self.answer(self.b(F.relu(self.a(x))))
 
 
-def test_functional_networks_and_dictionaries_of_inputs():
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = nn.Linear(9, 6).double(), nn.Linear(6, 3).double()
-
-        def forward(self, x):
-            return {"logits": self.b(F.relu(self.a(x)))}
-
-    found, _ = errors_of(Net(), [{"x": part, "labels": part} for part in X.split(50)], "sensitivity", ["a"])
+def test_outputs_and_inputs_in_mappings():
+    data = [{"x": part, "labels": part} for part in X.split(50)]
+    found, _ = errors_of(Wrapped(lambda z: {"logits": z}), data, "sensitivity", ["a"])
     assert found["a"].errors[0] > found["a"].errors[-2]
+    with pytest.raises(ModelError, match="model must return a float tensor"):
+        errors_of(Wrapped(lambda z: {"label": z.argmax(1)}), X, "sensitivity", ["a"])

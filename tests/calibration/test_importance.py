@@ -1,14 +1,11 @@
 """Importance of outputs against the Jacobian, and that the model is left as it was."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn
 
 from feta.calibration.importance import output_importance
 
-CPU = torch.device("cpu")
 X = torch.randn(30, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
@@ -19,7 +16,7 @@ def model():
 
 
 def importance(model: nn.Module, names=("0",), x=X, **options) -> dict[str, torch.Tensor]:
-    return output_importance(model, names, x, CPU, x.dtype, **options)
+    return output_importance(model, names, x, **options)
 
 
 def test_it_is_the_jacobians_size_where_the_output_is_active(model):
@@ -55,7 +52,7 @@ def test_the_seed_decides(model):
 def test_a_frozen_model_with_whole_number_inputs(model):
     torch.manual_seed(0)
     embedded = nn.Sequential(nn.Embedding(9, 5), *model.float()).requires_grad_(False)
-    found = output_importance(embedded, ["1"], torch.arange(9)[:, None], CPU, torch.float32)
+    found = output_importance(embedded, ["1"], torch.arange(9)[:, None])
     assert (found["1"] > 0).any()
 
 

@@ -1,7 +1,5 @@
 """The one door to a model: which of its outputs counts, and where its inputs go."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest
@@ -13,19 +11,11 @@ from feta.errors import ModelError
 X, WHOLE = torch.randn(8, 6), torch.arange(8)
 
 
-@pytest.mark.parametrize(
-    "result",
-    [
-        X,
-        {"features": torch.zeros(8), "logits": X},
-        SimpleNamespace(logits=X),
-        (X, 3),
-        [None, WHOLE, X],
-        {"loss": None, "scores": X},
-        ("x", X),
-    ],
-    ids=str,
-)
+MORE = {"features": torch.zeros(8), "logits": X}
+OUTPUTS = [X, (X, 3), [None, WHOLE, X], ("x", X), MORE, SimpleNamespace(logits=X), {"loss": None, "scores": X}]
+
+
+@pytest.mark.parametrize("result", OUTPUTS, ids=str)
 def test_the_output_among_what_a_model_returns(result):
     """A tensor itself; an entry or attribute `logits`; else the first float tensor of a tuple, list or mapping."""
     assert outputs_of(result) is X
@@ -33,8 +23,7 @@ def test_the_output_among_what_a_model_returns(result):
 
 @pytest.mark.parametrize("result", [None, 3, {}, (), {"label": WHOLE}, SimpleNamespace(scores=X)], ids=str)
 def test_no_output(result):
-    message = f"or a tuple, list or mapping that holds one, got {type(result).__name__}$"
-    with pytest.raises(ModelError, match=message):
+    with pytest.raises(ModelError, match=f"or a tuple, list or mapping that holds one, got {type(result).__name__}$"):
         outputs_of(result)
 
 

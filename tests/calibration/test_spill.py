@@ -1,11 +1,6 @@
 """Tensors on disk: what comes back, that it can be read again, and what a full disk says."""
 
-from __future__ import annotations
-
 import errno
-import resource
-import tempfile
-from contextlib import contextmanager
 
 import pytest
 import torch
@@ -21,7 +16,7 @@ DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int
 def test_round_trip(dtype, shape):
     odd = torch.ones(3, dtype=torch.uint8)  # what follows it does not start at a multiple of its size
     tensor = torch.randn(shape, generator=torch.Generator().manual_seed(0)).mul(3).to(dtype)
-    spill = Spill.of([odd, tensor])
+    spill = Spill([odd, tensor])
     for _ in range(2):
         back = list(spill)[1]
         assert back.dtype == dtype
@@ -29,51 +24,25 @@ def test_round_trip(dtype, shape):
 
 
 def test_structures():
-    item = {"x": torch.ones(2), "pair": (torch.zeros(1), [torch.ones(3)]), "flag": True, "name": "a"}
-    (back,) = Spill.of([item])
+    transposed = torch.arange(6.0).reshape(2, 3).t()
+    item = {"x": transposed, "pair": (torch.zeros(1), [torch.ones(3)]), "flag": True, "name": "a"}
+    (back,) = Spill([item])
     assert torch.equal(back["x"], item["x"])
     assert torch.equal(back["pair"][0], item["pair"][0])
     assert torch.equal(back["pair"][1][0], item["pair"][1][0])
     assert (back["flag"], back["name"]) == (True, "a")
 
 
-def test_a_transposed_tensor_comes_back_as_it_was():
-    tensor = torch.arange(6.0).reshape(2, 3).t()
-    assert torch.equal(next(iter(Spill.of([tensor]))), tensor)
-
-
 def test_changing_what_was_read_changes_no_later_pass():
-    spill = Spill.of([torch.ones(4)])
+    spill = Spill([torch.ones(4)])
     next(iter(spill)).zero_()
     assert next(iter(spill)).tolist() == [1.0] * 4
 
 
-def test_close(monkeypatch, tmp_path):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    spill = Spill.of([torch.ones(4)])
-    assert len(spill) == 1
-    assert len(list(tmp_path.iterdir())) == 1
-    spill.close()
-    assert len(spill) == 0
-    assert list(tmp_path.iterdir()) == []
-
-
-@contextmanager
-def files_limited_to(n_bytes: int):
-    """The system itself refuses to write more: a real error in the middle of a file."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 @pytest.mark.parametrize("size", [100_000, 300], ids=["in a write", "when the buffer is flushed"])
-def test_no_room_is_an_error_with_its_cures(monkeypatch, tmp_path, size):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def test_no_room_is_an_error_with_its_cures(size, files_limited_to):
     with files_limited_to(1000), pytest.raises(FileError) as caught:
-        Spill.of([torch.ones(size)])
+        Spill([torch.ones(size)])
     for words in ("cannot keep calibration data in", "TMPDIR", "n_samples="):
         assert words in str(caught.value)
     assert caught.value.__cause__.errno == errno.EFBIG

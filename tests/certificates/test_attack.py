@@ -1,7 +1,5 @@
 """The attack finds what is there: on a linear network the distance to the border is known."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn
@@ -9,11 +7,12 @@ from torch import nn
 from feta.certificates.attack import Attack, slopes
 from feta.errors import ConfigError
 
+X = torch.randn(40, 30, generator=torch.Generator().manual_seed(1))
 
-def linear(seed: int) -> nn.Linear:
+
+def linear() -> nn.Linear:
     layer = nn.Linear(30, 4)
-    with torch.no_grad():
-        layer.weight.copy_(torch.randn(4, 30, generator=torch.Generator().manual_seed(seed)))
+    nn.init.normal_(layer.weight, generator=torch.Generator().manual_seed(0))
     return layer
 
 
@@ -28,22 +27,19 @@ def border(layer: nn.Linear, x: torch.Tensor, classes: torch.Tensor, order: int)
 
 @pytest.mark.parametrize(("norm", "dual"), [("l2", 2), ("linf", 1)])
 def test_it_finds_a_change_just_outside_and_none_inside(norm, dual):
-    layer = linear(0)
-    x = torch.randn(40, 30, generator=torch.Generator().manual_seed(1))
-    classes = layer(x).argmax(1)
-    distance = border(layer, x, classes, dual)
+    layer = linear()
+    classes = layer(X).argmax(1)
+    distance = border(layer, X, classes, dual)
     attack = Attack(points=5, restarts=2, steps=30)
-    assert not attack.changed([layer], x, classes, 0.99 * distance, norm).any()
-    assert attack.changed([layer], x, classes, 1.05 * distance, norm).double().mean() >= 0.9
+    assert not attack.changed([layer], X, classes, 0.99 * distance, norm).any()
+    assert attack.changed([layer], X, classes, 1.05 * distance, norm).double().mean() >= 0.9
 
 
 def test_a_change_of_either_network_counts():
-    first, second = linear(0), linear(0)
-    with torch.no_grad():
-        second.weight.mul_(torch.tensor([1.0, 1.0, 1.0, -1.0])[:, None])
-    x = torch.randn(40, 30, generator=torch.Generator().manual_seed(1))
-    classes = first(x).argmax(1)
-    x, classes = (values[(second(x).argmax(1) == classes)] for values in (x, classes))
+    first, second = linear(), linear()
+    second.weight.data[3] *= -1
+    classes = first(X).argmax(1)
+    x, classes = (values[second(X).argmax(1) == classes] for values in (X, classes))
     near = border(second, x, classes, 2)
     attack = Attack(points=2, restarts=1)
     alone = attack.changed([first], x, classes, 1.1 * near)
@@ -52,12 +48,11 @@ def test_a_change_of_either_network_counts():
 
 
 def test_same_seed_same_answer_and_the_mode_is_kept():
-    layer = linear(3).train()
-    x = torch.randn(20, 30, generator=torch.Generator().manual_seed(2))
-    classes = layer(x).argmax(1)
-    radius = border(layer, x, classes, 2) * 1.02
+    layer = linear().train()
+    classes = layer(X).argmax(1)
+    asked = [layer], X, classes, border(layer, X, classes, 2) * 1.02
     attack = Attack(points=3, restarts=1, steps=4)
-    assert torch.equal(attack.changed([layer], x, classes, radius), attack.changed([layer], x, classes, radius))
+    assert torch.equal(attack.changed(*asked), attack.changed(*asked))
     assert layer.training
 
 

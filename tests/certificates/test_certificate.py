@@ -1,7 +1,5 @@
 """feta.certify: never wrong, over networks, methods and sparsities; the numbers it reports; what it refuses."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 
@@ -13,7 +11,7 @@ import feta
 from feta.certificates.agreement import lower_limit
 from feta.certificates.attack import Attack
 from feta.certificates.certificate import Form, certify
-from feta.errors import ConfigError, DataError, ModelError
+from feta.errors import ConfigError
 
 SHAPE, CLASSES = (1, 8, 8), 4
 ATTACK = Attack(points=10, restarts=2, steps=12, beyond=(50.0,))
@@ -31,24 +29,13 @@ def data() -> tuple[torch.Tensor, torch.Tensor]:
 @cache
 def trained(name: str) -> nn.Module:
     torch.manual_seed(0)
-    model = {
-        "dense": lambda: nn.Sequential(
-            nn.Flatten(), nn.Linear(64, 24), nn.ReLU(), nn.Linear(24, 16), nn.ReLU(), nn.Linear(16, CLASSES)
-        ),
-        "conv": lambda: nn.Sequential(
-            nn.Conv2d(1, 4, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(4, 6, 3, padding=1),
-            nn.BatchNorm2d(6),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(24, 16),
-            nn.ReLU(),
-            nn.Linear(16, CLASSES),
-        ),
-    }[name]()
+    if name == "dense":
+        body = nn.Flatten(), nn.Linear(64, 24), nn.ReLU(), nn.Linear(24, 16)
+    else:
+        first = nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)
+        second = nn.Conv2d(4, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2)
+        body = *first, *second, nn.Flatten(), nn.Linear(24, 16)
+    model = nn.Sequential(*body, nn.ReLU(), nn.Linear(16, CLASSES))
     images, labels = data()
     optimiser = torch.optim.Adam(model.parameters(), 5e-3)
     for _ in range(12):
@@ -73,14 +60,9 @@ def held_out() -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("method", ["threshold", "feta", "wanda"])
 @pytest.mark.parametrize("name", ["dense", "conv"])
 def test_no_certificate_is_wrong(name, method, sparsity):
-    found = certify(
-        trained(name),
-        pruned(name, method, sparsity),
-        *held_out(),
-        samples=15,
-        attack=ATTACK,
-        norm="linf" if method == "wanda" else "l2",
-    )
+    norm = "linf" if method == "wanda" else "l2"
+    networks = trained(name), pruned(name, method, sparsity)
+    found = certify(*networks, *held_out(), samples=15, attack=ATTACK, norm=norm)
     for form in found.forms.values():
         assert form.any_certified >= 7
         assert form.certified_but_changed == 0
@@ -100,9 +82,8 @@ def test_the_numbers():
     assert said["samples"] == 400
     assert said["agree"] == int((a == b).sum()) < 400
     assert said["agreement_lower_bound"] == lower_limit(said["agree"], 400, 1 - 0.99)
-    assert said["accuracy_lost"] == pytest.approx(
-        float((a == labels).double().mean() - (b == labels).double().mean())
-    )
+    lost = int((a == labels).sum()) - int((b == labels).sum())
+    assert said["accuracy_lost"] == pytest.approx(lost / 400)
     assert said["accuracy_lost"] < said["accuracy_lost_upper_bound"] < 1
     assert set(said["forms"]) == {"global", "local"}
     for name, form in said["forms"].items():
@@ -170,24 +151,3 @@ def test_progress_is_told():
 def test_refused_options(options, message):
     with pytest.raises(ConfigError, match=message):
         certify(trained("dense"), trained("dense"), held_out()[0], **options)
-
-
-def test_refused_networks_and_data():
-    images, labels = held_out()
-    model = trained("dense")
-    with pytest.raises(DataError, match=r"labels must be a class for each of 400 inputs, got \(3,\)"):
-        certify(model, model, images, labels[:3])
-    with pytest.raises(ConfigError, match="labels must come with the batches"):
-        certify(model, model, [images], labels)
-    with pytest.raises(ConfigError, match="at least one sample"):
-        certify(model, model, images[:0])
-    with pytest.raises(DataError, match="at least one held-out sample"):
-        certify(model, model, [])
-    fewer = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
-    with pytest.raises(ModelError, match=r"same number of scores, got \(4,\) and \(3,\)"):
-        certify(model, fewer, images)
-    half = nn.Sequential(nn.Flatten(), nn.Linear(64, CLASSES)).to(torch.bfloat16)
-    with pytest.raises(ModelError, match="float32 networks"):
-        certify(half, half, images.to(torch.bfloat16))
-    with pytest.raises(ModelError, match="Sigmoid"):
-        certify(model, nn.Sequential(nn.Flatten(), nn.Linear(64, CLASSES), nn.Sigmoid()), images)

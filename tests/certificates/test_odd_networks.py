@@ -1,7 +1,5 @@
 """Networks that would get a wrong certificate if they were taken for what they look like."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest
@@ -13,8 +11,6 @@ from torch.nn.utils import prune
 from feta.certificates.certificate import certify
 from feta.certificates.chain import chain_of
 from feta.errors import ConfigError, DataError, ModelError
-from feta.solvers.norms import operator_norm
-from feta.theory.dimension import intrinsic_dimension
 
 X = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
 
@@ -42,11 +38,10 @@ def both(model: nn.Module, x: torch.Tensor = X, **options):
 
 def cancelling(seed: int) -> nn.Module:
     """Two batch-norms in a row: the first adds 1e5 and takes it away, the second multiplies by a thousand."""
+    linear, first, second = nn.Linear(1, 2, bias=False), nn.BatchNorm1d(2), nn.BatchNorm1d(2)
     torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(1, 2, bias=False), nn.BatchNorm1d(2), nn.BatchNorm1d(2)).eval()
-    first, second = model[1], model[2]
     with torch.no_grad():
-        model[0].weight.copy_(torch.tensor([[1.0], [-1.0]]))
+        linear.weight.copy_(torch.tensor([[1.0], [-1.0]]))
         first.running_var.uniform_(0.5, 2)
         first.running_mean.uniform_(1e5, 2e5)
         first.weight.uniform_(0.5, 2)
@@ -55,7 +50,7 @@ def cancelling(seed: int) -> nn.Module:
         first.bias.copy_(shift)
         second.running_mean.copy_(first.bias.double() - shift)
         second.weight.fill_(1e3)
-    return model
+    return nn.Sequential(linear, first, second).eval()
 
 
 def test_batch_norm_after_batch_norm():
@@ -76,9 +71,45 @@ def in_half(layers, x):
         return layers(x).float()
 
 
-def test_half_precision_inside_is_refused_and_outside_is_kept_out():
-    with pytest.raises(ModelError, match=r"compute in float32 or float64, got aten\..* in bfloat16"):
-        both(Custom(in_half))
+@torch.fx.wrap
+def relu(x: torch.Tensor) -> torch.Tensor:
+    return x.clamp(0, 6)
+
+
+def filled(layer: int, name: str, value: float) -> nn.Module:
+    """The plain network with one parameter of one value."""
+    model = net()
+    nn.init.constant_(getattr(model[layer], name), value)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "x", "error", "words"),
+    [
+        (Custom(in_half), X, ModelError, r"compute in float32 or float64, got aten\..* in bfloat16"),
+        (Custom(lambda layers, x: layers[2](relu(layers[0](x)))), X, ModelError, "got 'relu'"),
+        (
+            net(nn.AvgPool2d(2, divisor_override=-2), nn.Flatten(), nn.ReLU(), nn.Linear(4, 3)),
+            torch.ones(6, 1, 4, 4),
+            ModelError,
+            "must have a divisor > 0, got -2",
+        ),
+        (net(), torch.cat([X, torch.full((9, 4), torch.nan)]), DataError, "finite inputs, got inf or NaN"),
+        (filled(2, "weight", 3e38), X, DataError, "finite scores, got inf or NaN"),
+        (Custom(lambda layers, x: (layers(x), x)), X, ModelError, "two or more scores for each sample"),
+        (net().to(torch.bfloat16), X, ModelError, "float32 networks"),
+        (net(nn.Linear(4, 1)), X, ModelError, "two or more scores for each sample"),
+        (net(nn.Unflatten(1, (2, 2)), nn.Linear(2, 3)), X, ModelError, "two or more scores for each sample"),
+        (Custom(torch.no_grad()(lambda layers, x: layers(x))), X, ModelError, "must have gradients in its input"),
+    ],
+)
+def test_what_cannot_be_certified_is_refused(model, x, error, words):
+    """A function is known by what it is, not by its name; what is not finite agrees with nothing."""
+    with pytest.raises(error, match=words):
+        both(model, x)
+
+
+def test_a_caller_s_autocast_is_kept_out():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = both(net())
     assert inside.to_dict() == both(net()).to_dict()
@@ -103,27 +134,10 @@ def test_torch_s_own_pruning_is_made_permanent_first():
     assert both(model).forms["local"].any_certified == len(X)
 
 
-@torch.fx.wrap
-def relu(x: torch.Tensor) -> torch.Tensor:
-    return x.clamp(0, 6)
-
-
-def test_a_function_is_known_by_what_it_is():
-    with pytest.raises(ModelError, match="got 'relu'"):
-        both(Custom(lambda layers, x: layers[2](relu(layers[0](x)))))
-
-
-def test_a_negative_divisor():
-    layers = nn.AvgPool2d(2, divisor_override=-2), nn.Flatten(), nn.ReLU(), nn.Linear(4, 3)
-    with pytest.raises(ModelError, match="must have a divisor > 0, got -2"):
-        both(net(*layers), torch.randn(6, 1, 4, 4))
-
-
 def test_values_beyond_float32_are_not_certified():
     """The ball as well as the sample must be in range: that of 8 reaches sums of 3e38."""
     model = net(nn.Linear(1, 2, bias=False))
-    with torch.no_grad():
-        model[0].weight.copy_(torch.tensor([[2e37], [1e37]]))
+    model[0].weight.data = torch.tensor([[2e37], [1e37]])
     x = torch.tensor([[10.0], [8.0], [1.0]])
     forms = both(model, x, attack=None).forms
     for form in forms.values():
@@ -162,53 +176,38 @@ def test_what_the_attack_refutes_is_not_certified(monkeypatch):
     assert form.any_certified == len(X) - form.certified_but_changed
 
 
-def test_values_that_are_not_finite_agree_with_nothing():
-    bad = X.clone()
-    bad[20:] = torch.nan
-    with pytest.raises(DataError, match="finite inputs, got inf or NaN"):
-        both(net(), bad)
-    model = net()
-    with torch.no_grad():
-        model[2].weight.fill_(3e38)
-    with pytest.raises(DataError, match="finite scores, got inf or NaN"):
-        both(model)
-
-
 @pytest.mark.parametrize(
-    ("data", "labels", "error"),
+    ("data", "labels", "error", "words"),
     [
-        (X, torch.zeros(40, 1, dtype=torch.long), DataError),
-        (X, torch.zeros(40), DataError),
-        ([{"x": X}], None, ConfigError),
-        ([(X, torch.zeros(40, 3))], None, DataError),
+        (X, torch.zeros(40, 1, dtype=torch.long), DataError, r"labels must be a class .* got \(40, 1\)"),
+        (X, torch.zeros(3, dtype=torch.long), DataError, r"labels must be a class for each of 40 inputs, got \(3,\)"),
+        (X, torch.zeros(40), DataError, r"labels must be a class .*\.float32"),
+        ([(X, torch.zeros(40, 3))], None, DataError, "labels must be a class"),
+        ([X], torch.zeros(40, dtype=torch.long), ConfigError, "labels must come with the batches"),
+        ([{"x": X}], None, ConfigError, "data must be batches .* got dict"),
+        (X[:0], None, ConfigError, "at least one sample"),
+        ([], None, DataError, "at least one held-out sample"),
     ],
 )
-def test_data_of_another_kind(data, labels, error):
-    with pytest.raises(error, match="must be"):
+def test_data_of_another_kind(data, labels, error, words):
+    with pytest.raises(error, match=words):
         certify(net(), net(), data, labels)
+
+
+def test_networks_of_two_kinds():
+    for other, words in (
+        (net(nn.Linear(4, 2)), r"same number of scores, got \(3,\) and \(2,\)"),
+        (net(nn.Linear(4, 3), nn.Sigmoid()), "Sigmoid"),
+        (net().double(), "of one type, got"),
+    ):
+        with pytest.raises(ModelError, match=words):
+            certify(net(), other, X)
 
 
 def test_labels_as_a_list_and_batches_without_them_as_a_loader_gives_them():
     assert certify(net(), net(), X, [0] * 40, forms=("global",)).agreement.both_right is not None
     loader = [[part] for part in X.split(10)]
     assert certify(net(), net(), loader, forms=("global",), attack=None).agreement.samples == len(X)
-
-
-def test_outputs_of_another_kind():
-    for model in (
-        Custom(lambda layers, x: (layers(x), x)),
-        net(nn.Linear(4, 1)),
-        net(nn.Unflatten(1, (2, 2)), nn.Linear(2, 3)),
-    ):
-        with pytest.raises(ModelError, match="two or more scores for each sample"):
-            both(model)
-    with pytest.raises(ModelError, match="of one type, got"):
-        certify(net(), net().double(), X)
-
-
-def test_a_network_without_gradients():
-    with pytest.raises(ModelError, match="must have gradients in its input"):
-        both(Custom(torch.no_grad()(lambda layers, x: layers(x))))
 
 
 def test_the_caller_s_data_stay_as_they_are():
@@ -229,51 +228,21 @@ def test_sizes_read_from_the_values():
 
 def test_local_is_never_less_than_global():
     """Where all hidden units are dead the slope is zero, and says nothing of how far to look."""
-    model = net()
-    with torch.no_grad():
-        model[0].bias.fill_(-8.0)
-    found = both(model)
+    found = both(filled(0, "bias", -8.0))
     pairs = zip(found.forms["local"].radius, found.forms["global"].radius, strict=True)
     assert all(local >= everywhere for local, everywhere in pairs)
     assert min(found.forms["local"].radius) > 0
+    form = found.to_dict()["forms"]["global"]
+    assert form["certified_any_in_exact_arithmetic"] >= form["certified_any"]
 
 
 def test_a_sample_without_a_slope_does_not_mislead_the_next(monkeypatch):
     from feta.certificates import radius
 
     monkeypatch.setattr(radius, "BATCH_VALUES", 1)  # a batch for each sample
-    model = net()
-    with torch.no_grad():
-        model[0].bias.fill_(-2.0)
-    dead = torch.full((1, 4), 1e-3)
-    with torch.no_grad():
-        assert not bool((model[0](dead) > 0).any())
+    model, dead = filled(0, "bias", -2.0), torch.full((1, 4), 1e-3)
+    assert not bool((model[0](dead) > 0).any())
     alone = both(model, X[:3]).forms["local"].radius
     after = both(model, torch.cat([dead, X[:3]])).forms["local"].radius
     assert after[0] > 0
     assert after[1:] == pytest.approx(alone, rel=0.1)
-
-
-def test_what_rounding_costs_is_said():
-    form = both(net(), forms=("global",)).to_dict()["forms"]["global"]
-    assert form["certified_any_in_exact_arithmetic"] >= form["certified_any"]
-
-
-@pytest.mark.parametrize("scale", [1e-170, 1e160])
-def test_norms_of_extreme_weights(scale):
-    conv = nn.Conv2d(2, 3, 3, padding=1).double()
-    plain = operator_norm(conv, (2, 6, 6))
-    with torch.no_grad():
-        conv.weight.mul_(scale)
-    found = operator_norm(conv, (2, 6, 6))
-    assert found.converged
-    assert found.value == pytest.approx(scale * plain.value)
-    assert found.upper == pytest.approx(scale * plain.upper)
-
-
-def test_rows_that_nearly_coincide():
-    cloud = torch.rand(400, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 100
-    plain = intrinsic_dimension(cloud)
-    twins = intrinsic_dimension(torch.cat([cloud, cloud[:1] + 1e-9]))
-    assert twins.maximum_likelihood == pytest.approx(plain.maximum_likelihood, rel=0.05)
-    assert twins.two_nn == pytest.approx(plain.two_nn, rel=0.05)

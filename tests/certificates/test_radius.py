@@ -1,8 +1,5 @@
 """Radii: the global one against its equation, a linear border and attack; what the search returns."""
 
-from __future__ import annotations
-
-import itertools
 import math
 
 import pytest
@@ -16,17 +13,21 @@ from feta.certificates.rounding import Rounding
 from feta.errors import ModelError
 
 
-def dense(seed: int = 0, *widths: int) -> nn.Sequential:
-    torch.manual_seed(seed)
-    sizes = widths or (12, 9, 7, 4)
-    layers: list[nn.Module] = []
-    for number, (before, after) in enumerate(itertools.pairwise(sizes)):
-        layers += [nn.ReLU()] * (number > 0) + [nn.Linear(before, after)]
-    return nn.Sequential(*layers)
+def dense(*after: nn.Module) -> nn.Sequential:
+    torch.manual_seed(0)
+    hidden = nn.Linear(12, 9), nn.ReLU(), nn.Linear(9, 7), nn.ReLU()
+    return nn.Sequential(*hidden, nn.Linear(7, 4), *after)
 
 
-def inputs(*shape: int, seed: int = 1) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+def ends_in_relu() -> nn.Sequential:
+    model = dense(nn.ReLU())
+    model[4].bias.data += 2  # most scores are positive
+    return model
+
+
+def samples(model: nn.Module, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    x = torch.randn(count, 12, generator=torch.Generator().manual_seed(1))
+    return x, model(x).argmax(1)
 
 
 def slow_radius(model: nn.Sequential, x: torch.Tensor) -> float:
@@ -43,55 +44,45 @@ def slow_radius(model: nn.Sequential, x: torch.Tensor) -> float:
 
 
 def test_it_is_its_equation_less_rounding():
-    model, x = dense(), inputs(20, 12)
-    found = global_radius(chain_of(model, x), x, model(x).argmax(1), Rounding.of(model))
+    model = dense()
+    x, classes = samples(model, 20)
+    found = global_radius(chain_of(model, x), x, classes, Rounding.of(model))
     for row, radius in zip(x, found.tolist(), strict=True):
         exact = slow_radius(model, row)
         assert 0.999 * exact - 1e-5 <= radius < exact, (exact, radius)
 
 
-def test_of_a_linear_network_it_is_the_distance_to_the_border():
-    model, x = dense(0, 12, 4), inputs(30, 12)
-    classes = model(x).argmax(1)
-    radius = global_radius(chain_of(model, x), x, classes)
-    attack = Attack(points=5, restarts=2)
-    assert not attack.changed([model], x, classes, radius).any()
-    assert attack.changed([model], x, classes, 1.05 * radius).double().mean() > 0.9
-
-
-@pytest.mark.parametrize("norm", ["l2", "linf"])
-def test_attack_inside_finds_nothing_and_outside_much(norm):
-    model, x = dense(), inputs(40, 12)
-    classes = model(x).argmax(1)
+@pytest.mark.parametrize(
+    ("make", "norm", "beyond", "share"),
+    [
+        (lambda: nn.Sequential(nn.Linear(12, 4)), "l2", 1.05, 0.9),  # a linear network: the border itself
+        (dense, "l2", 30, 0.8),
+        (dense, "linf", 30, 0.8),
+        (ends_in_relu, "l2", 30, 0.8),
+    ],
+)
+def test_attack_inside_finds_nothing_and_outside_much(make, norm, beyond, share):
+    model = make()
+    x, classes = samples(model, 40)
     radius = global_radius(chain_of(model, x), x, classes, Rounding.of(model), norm)
-    assert (radius > 0).sum() >= 35
     some = radius > 0
-    attack = Attack(points=20, restarts=2, steps=20)
+    assert some.sum() >= 35
+    attack = Attack(points=20, restarts=2)
     assert not attack.changed([model], x[some], classes[some], radius[some], norm).any()
-    assert attack.changed([model], x[some], classes[some], 30 * radius[some], norm).double().mean() > 0.8
+    assert attack.changed([model], x[some], classes[some], beyond * radius[some], norm).double().mean() >= share
 
 
 def test_a_class_that_is_not_the_largest_gets_nothing():
-    model, x = dense(), inputs(10, 12)
+    model = dense()
+    x, _ = samples(model, 10)
     second = model(x).topk(2).indices[:, 1]
     assert global_radius(chain_of(model, x), x, second).tolist() == [0] * 10
 
 
-def test_a_network_that_ends_in_relu():
-    model = nn.Sequential(*dense(), nn.ReLU())
-    with torch.no_grad():
-        model[4].bias.add_(2.0)
-    x = inputs(20, 12)
-    classes = model(x).argmax(1)
-    radius = global_radius(chain_of(model, x), x, classes, Rounding.of(model))
-    assert (radius > 0).any()
-    assert not Attack(points=20).changed([model], x, classes, radius).any()
-
-
 def test_refusals():
-    one = nn.Sequential(nn.Linear(3, 1))
+    model, x = nn.Sequential(nn.Linear(3, 1)), torch.ones(2, 3)
     with pytest.raises(ModelError, match=r"two or more class scores, got \(1,\)"):
-        global_radius(chain_of(one, inputs(2, 3)), inputs(2, 3), torch.zeros(2, dtype=torch.int64))
+        global_radius(chain_of(model, x), x, torch.zeros(2, dtype=torch.int64))
 
 
 # The search

@@ -1,7 +1,5 @@
 """The local bounds: sound on every architecture, at least as tight as plain CROWN, exact where they can be."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -9,9 +7,9 @@ from torch import nn
 
 from feta.certificates.chain import chain_of
 from feta.certificates.radius import global_radius
-from feta.certificates.relaxation import Relaxation, pool_envelope, relu_envelope
+from feta.certificates.relaxation import Relaxation, envelope
 from feta.certificates.rounding import Rounding
-from feta.certificates.stages import MaxPool
+from feta.certificates.stages import MaxPool, ReLU
 
 INPUT = (2, 6, 6)
 
@@ -19,28 +17,12 @@ INPUT = (2, 6, 6)
 def networks() -> dict[str, nn.Module]:
     torch.manual_seed(0)
     dense = nn.Sequential(nn.Flatten(), nn.Linear(72, 20), nn.ReLU(), nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 5))
-    conv = nn.Sequential(
-        nn.Conv2d(2, 6, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(6, 8, 3, padding="same"),
-        nn.ReLU(),
-        nn.MaxPool2d(3, stride=2, padding=1),
-        nn.Flatten(),
-        nn.Linear(32, 10),
-        nn.ReLU(),
-        nn.Linear(10, 5),
-    )
-    norm = nn.Sequential(
-        nn.Conv2d(2, 6, 3, stride=2, groups=2, bias=False),
-        nn.BatchNorm2d(6),
-        nn.ReLU(),
-        nn.AvgPool2d(2, stride=1, padding=1),
-        nn.Conv2d(6, 5, 1),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-    )
+    first = nn.Conv2d(2, 6, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)
+    second = nn.Conv2d(6, 8, 3, padding="same"), nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1)
+    conv = nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(32, 10), nn.ReLU(), nn.Linear(10, 5))
+    grouped = nn.Conv2d(2, 6, 3, stride=2, groups=2, bias=False), nn.BatchNorm2d(6), nn.ReLU()
+    mean = nn.AvgPool2d(2, stride=1, padding=1), nn.Conv2d(6, 5, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1)
+    norm = nn.Sequential(*grouped, *mean, nn.Flatten())
     norm(torch.randn(50, *INPUT))  # running statistics that differ from 0 and 1
     pool_first = nn.Sequential(nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(18, 5))
     return {"dense": dense, "conv": conv, "norm": norm, "pool first": pool_first}
@@ -49,13 +31,16 @@ def networks() -> dict[str, nn.Module]:
 NETWORKS = {name: model.eval() for name, model in networks().items()}
 
 
-def samples(count: int) -> torch.Tensor:
-    return torch.randn(count, *INPUT, generator=torch.Generator().manual_seed(1))
+def samples(model: nn.Module, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Inputs, their classes, and which scores are of another class."""
+    x = torch.randn(count, *INPUT, generator=torch.Generator().manual_seed(1))
+    classes = model(x).argmax(1)
+    return x, classes, nn.functional.one_hot(classes, 5) == 0
 
 
 def relaxation(name: str, **options) -> Relaxation:
     model = NETWORKS[name]
-    return Relaxation(chain_of(model, samples(2)), Rounding.of(model), **options)
+    return Relaxation(chain_of(model, torch.ones(2, *INPUT)), Rounding.of(model), **options)
 
 
 def smallest_seen(model: nn.Module, x: torch.Tensor, classes: torch.Tensor, radius: float, norm: str) -> torch.Tensor:
@@ -84,9 +69,8 @@ def _scaled(away: torch.Tensor, radius: float, norm: str) -> torch.Tensor:
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("norm", ["l2", "linf"])
 def test_no_point_of_the_ball_lies_below_the_bound(name, norm):
-    model, x = NETWORKS[name], samples(6)
-    classes = model(x).argmax(1)
-    others = torch.nn.functional.one_hot(classes, 5) == 0
+    model = NETWORKS[name]
+    x, classes, others = samples(model, 6)
     relaxed = [relaxation(name, norm=norm, refined=refined) for refined in (0, 7, 1000)]
     for radius in (0.003, 0.1, 1.0) if norm == "l2" else (0.0005, 0.02, 0.2):
         seen = smallest_seen(model, x, classes, radius, norm)
@@ -99,21 +83,17 @@ def test_no_point_of_the_ball_lies_below_the_bound(name, norm):
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_tiny_ball_loses_next_to_nothing(name):
     """So the bounds above hold not because they are far away."""
-    model, x = NETWORKS[name], samples(6)
-    classes = model(x).argmax(1)
+    x, classes, others = samples(NETWORKS[name], 6)
     bound = relaxation(name).margins(x, classes, torch.full((6,), 1e-9))
-    scores = chain_of(model, x).apply(x)
+    scores = relaxation(name).chain.apply(x)
     exact = scores.gather(1, classes[:, None]) - scores
-    own = torch.nn.functional.one_hot(classes, 5).bool()
-    torch.testing.assert_close(bound.masked_fill(own, 0), exact, atol=2e-4, rtol=0)
+    torch.testing.assert_close(bound.masked_fill(~others, 0), exact, atol=2e-4, rtol=0)
 
 
 @pytest.mark.parametrize("name", ["dense", "conv"])
 def test_more_work_gives_more(name):
     """On the whole: a smaller box may choose another line below a ReLU, which need not suit every margin."""
-    model, x = NETWORKS[name], samples(6)
-    classes = model(x).argmax(1)
-    others = torch.nn.functional.one_hot(classes, 5) == 0
+    x, classes, others = samples(NETWORKS[name], 6)
     ball = torch.full((6,), 0.3)
     none, some, every = (relaxation(name, refined=r).margins(x, classes, ball)[others].mean() for r in (0, 3, 999))
     assert none < some < every
@@ -123,8 +103,7 @@ def test_more_work_gives_more(name):
 
 
 def test_samples_do_not_touch_each_other():
-    model, x = NETWORKS["conv"], samples(6)
-    classes = model(x).argmax(1)
+    x, classes, _ = samples(NETWORKS["conv"], 6)
     radius = torch.tensor([0.01, 0.05, 0.1, 0.2, 0.4, 0.8])
     whole = relaxation("conv", refined=1000).margins(x, classes, radius)
     for row in range(6):
@@ -170,36 +149,31 @@ def crown(weights, biases, x, radius, c, j):
 
 @pytest.mark.parametrize("radius", [0.05, 0.4, 1.5])
 def test_it_is_plain_crown_or_tighter(radius):
-    model, x = NETWORKS["dense"], samples(3)
-    classes = model(x).argmax(1)
+    model = NETWORKS["dense"]
+    x, classes, others = samples(model, 3)
     layers = [layer for layer in model if isinstance(layer, nn.Linear)]
     weights = [layer.weight.detach().double().numpy() for layer in layers]
     biases = [layer.bias.detach().double().numpy() for layer in layers]
     bound = relaxation("dense", refined=1000).margins(x, classes, torch.full((3,), radius))
-    for row in range(3):
-        c = int(classes[row])
-        for j in {0, 1, 2, 3, 4} - {c}:
-            slow = crown(weights, biases, x[row].flatten().double().numpy(), radius, c, j)
-            # Never below it but for rounding; and near it: both relax the same ReLUs.
-            assert slow - 1e-3 <= bound[row, j] <= slow + 0.5 * max(abs(slow), 0.2)
+    for row, j in others.nonzero().tolist():
+        slow = crown(weights, biases, x[row].flatten().double().numpy(), radius, classes[row], j)
+        # Never below it but for rounding; and near it: both relax the same ReLUs.
+        assert slow - 1e-3 <= bound[row, j] <= slow + 0.5 * max(abs(slow), 0.2)
 
 
 def test_a_linear_network_is_exact():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(72, 5))
-    x = samples(4)
-    classes = model(x).argmax(1)
+    x, classes, others = samples(model, 4)
     bound = Relaxation(chain_of(model, x)).margins(x, classes, torch.full((4,), 0.3))
     W, scores = model[1].weight.detach().double(), model(x).detach().double()
     exact = scores.gather(1, classes[:, None]) - scores - 0.3 * (W[classes][:, None] - W[None]).norm(dim=2)
-    others = torch.nn.functional.one_hot(classes, 5) == 0
     torch.testing.assert_close(bound[others], exact[others], atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("name", ["dense", "conv"])
 def test_it_certifies_what_the_global_form_does(name):
-    model, x = NETWORKS[name], samples(20)
-    classes = model(x).argmax(1)
+    x, classes, _ = samples(NETWORKS[name], 20)
     relaxed = relaxation(name)
     radius = global_radius(relaxed.chain, x, classes, relaxed.rounding)
     some = radius > 1e-4
@@ -227,48 +201,39 @@ def box(generator, *shape):
     return middle - half, middle + half
 
 
-def inside(generator, low, high):
-    """Points of the box, corners among them."""
-    share = torch.rand(low.shape, generator=generator, dtype=torch.float64)
-    ends = torch.randint(0, 3, low.shape, generator=generator)
-    return low + (high - low) * torch.where(ends == 2, share, ends.double())
-
-
-def holds(envelope, low, high, function, generator):
-    """<rows, f(x)> >= <rows', x> + constant for random rows and points."""
-    output = function(low)
-    rows = torch.randn(len(low), 5, *output.shape[1:], generator=generator, dtype=torch.float64)
-    moved, constant = envelope.back(rows)
-    assert moved.shape == (len(low), 5, *low.shape[1:])
-    gaps = []
-    for _ in range(40):
-        x = inside(generator, low, high)
-        value = (rows * function(x)[:, None]).flatten(2).sum(2)
-        bound = (moved * x[:, None]).flatten(2).sum(2) + constant
-        gaps.append(value - bound)
-    assert torch.stack(gaps).min() >= -1e-12
-
-
-def test_relu():
-    generator = torch.Generator().manual_seed(0)
-    low, high = box(generator, 3, 40)
-    envelope = relu_envelope(low, high)
-    holds(envelope, low, high, torch.relu, generator)
-    for end in (low, high):  # the chord meets the function at both ends
-        torch.testing.assert_close(
-            torch.where(envelope.upper < 1, envelope.upper * end + envelope.offset, end.relu()), end.relu()
-        )
-    decided = (low >= 0) | (high <= 0)
-    assert torch.equal(envelope.lower[decided], envelope.upper[decided])
-    assert (envelope.offset[decided] == 0).all()
-
-
-@pytest.mark.parametrize("pool", POOLS, ids=str)
-def test_max_pool(pool):
+@pytest.mark.parametrize("bend", [nn.ReLU(), *POOLS], ids=str)
+def test_envelopes_hold(bend):
+    """<rows, f(x)> >= <rows', x> + constant for random rows and points of the box, corners among them."""
     generator = torch.Generator().manual_seed(1)
     low, high = box(generator, 2, 3, 7, 8)
-    stage = MaxPool("pool", (3, 7, 8), tuple(pool(low).shape[1:]), pool)
-    holds(pool_envelope(stage, low, high), low, high, pool, generator)
+    shapes = (3, 7, 8), tuple(bend(low).shape[1:])
+    stage = MaxPool("pool", *shapes, bend) if isinstance(bend, nn.MaxPool2d) else ReLU("relu", *shapes)
+    rows = torch.randn(2, 5, *shapes[1], generator=generator, dtype=torch.float64)
+    moved, constant = envelope(stage, low, high)(rows)
+    assert moved.shape == (2, 5, 3, 7, 8)
+    for _ in range(40):
+        share = torch.rand(low.shape, generator=generator, dtype=torch.float64)
+        ends = torch.randint(0, 3, low.shape, generator=generator)
+        x = low + (high - low) * torch.where(ends == 2, share, ends.double())
+        value = (rows * bend(x)[:, None]).flatten(2).sum(2)
+        assert (value - (moved * x[:, None]).flatten(2).sum(2) - constant).min() >= -1e-12
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "lower", "upper", "offset"),
+    [
+        (-1.0, 3.0, 1, 0.75, 0.75),  # the chord meets max(x, 0) at both ends
+        (-3.0, 1.0, 0, 0.25, 0.75),
+        (1.0, 2.0, 1, 1, 0),  # decided: both lines are the function
+        (-2.0, 0.0, 0, 0, 0),
+        (-2.0, -2.0, 0, 0, 0),
+    ],
+)
+def test_relu_by_hand(low, high, lower, upper, offset):
+    ends = (torch.tensor([[end]], dtype=torch.float64) for end in (low, high))
+    back = envelope(ReLU("relu", (1,), (1,)), *ends)
+    sides = (back(torch.full((1, 1, 1), sign, dtype=torch.float64)) for sign in (1.0, -1.0))
+    assert [(row.item(), added.item()) for row, added in sides] == [(lower, 0), (-upper, -offset)]
 
 
 @pytest.mark.parametrize(
@@ -282,7 +247,7 @@ def test_max_pool(pool):
 def test_windows_by_hand(low, high, rows, constant):
     low, high = (torch.tensor(ends, dtype=torch.float64).view(1, 1, 1, 3) for ends in (low, high))
     pool = nn.MaxPool2d((1, 4), padding=(0, 1))  # padding, three pixels
-    envelope = pool_envelope(MaxPool("pool", (1, 1, 3), (1, 1, 1), pool), low, high)
-    moved, added = envelope.back(-torch.ones(1, 1, 1, 1, 1, dtype=torch.float64))
+    back = envelope(MaxPool("pool", (1, 1, 3), (1, 1, 1), pool), low, high)
+    moved, added = back(-torch.ones(1, 1, 1, 1, 1, dtype=torch.float64))
     assert moved.flatten().tolist() == rows
     assert added.item() == pytest.approx(constant)

@@ -1,13 +1,11 @@
 """Rounding boxes: float32 runs stay within them, batch-norm run apart included."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn
 
 from feta.certificates.chain import chain_of
-from feta.certificates.rounding import UNIT, Rounding
+from feta.certificates.rounding import UNIT, Rounding, check_precision
 from feta.certificates.stages import Affine, AvgPool
 from feta.errors import ModelError
 
@@ -58,4 +56,4 @@ def test_batch_norm_that_cancels_is_covered():
 
 def test_half_precision_is_refused():
     with pytest.raises(ModelError, match=r"must get float32 networks, got '0.weight' in torch.bfloat16"):
-        Rounding.of(nn.Sequential(nn.Linear(2, 2).to(torch.bfloat16)))
+        check_precision(nn.Sequential(nn.Linear(2, 2).to(torch.bfloat16)), torch.ones(1, 2))

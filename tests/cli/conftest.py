@@ -1,12 +1,11 @@
-"""Commands run in this process, in an empty folder, and a network to run them on."""
+"""Commands run in this process, in an empty folder, and networks to run them on."""
 
-from __future__ import annotations
-
+import json
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -18,6 +17,17 @@ class Answer(NamedTuple):
     code: int
     out: str
     err: str
+
+    def says(self, *words: str) -> None:
+        """Check for success with nothing on stderr, and that stdout holds the words."""
+        assert (self.code, self.err) == (0, "")
+        for word in words:
+            assert word in self.out
+
+    def json(self) -> Any:
+        """The one JSON object on stdout, with nothing beside it."""
+        assert (self.code, self.err, self.out.count("\n")) == (0, "", 1)
+        return json.loads(self.out)
 
     def refused(self, *words: str) -> None:
         """Check for exit code 1, nothing on stdout, and one line on stderr that holds the words."""
@@ -34,7 +44,7 @@ def empty_folder(monkeypatch, tmp_path):
     for name in [name for name in os.environ if name.startswith("FETA_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("FETA_PRUNE_METHOD", "threshold")
-    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setenv("FETA_CACHE", str(tmp_path / "cache"))
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -42,8 +52,10 @@ def empty_folder(monkeypatch, tmp_path):
 
 @pytest.fixture
 def run(monkeypatch, capsys) -> Callable[..., Answer]:
-    def runner(*arguments: str | Path) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["feta", *map(str, arguments)])
+    """Runs a command line, given without the `feta` in front, as one text or in parts."""
+
+    def runner(*parts: str) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["feta", *" ".join(parts).split()])
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             main()
@@ -65,4 +77,16 @@ def trained(tmp_path_factory, mini) -> Path:
 
     path = tmp_path_factory.mktemp("trained") / "net.safetensors"
     store.save(train("60FC-60FC-10SM", mini, Training(max_epochs=1), preset="dense-mnist"), path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def pruned(trained) -> Path:
+    """What `feta prune` makes of it by threshold, with 90 % zeros."""
+    from feta.cli.subject import open_subject
+    from feta.cli.work import prune_subject
+
+    subject, path = open_subject(trained), trained.with_name("pruned.safetensors")
+    model, summary, kept = prune_subject(subject, 0.9, "threshold")
+    path.write_bytes(subject.encode(model, kept, summary["accuracy"]["pruned"]))
     return path

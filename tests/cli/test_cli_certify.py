@@ -1,41 +1,22 @@
 """feta certify: its contract with programs, its files, what it says, and refusals in one line."""
 
-from __future__ import annotations
-
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+import feta
+from feta.certificates import radius
 from feta.certificates.agreement import lower_limit
-
-KEYS = {"samples", "agree", "agreement_lower_bound", "confidence", "accuracy_lost_upper_bound", "forms"}
-
-
-@pytest.fixture
-def pruned(run, trained) -> Path:
-    assert run("prune", trained, "--sparsity", "0.8", "-o", "pruned.safetensors").code == 0
-    return Path("pruned.safetensors")
+from feta.cli.certify import at_least, at_most
+from feta_lab import networks
 
 
 def test_json_and_files(run, trained, pruned):
-    answer = run(
-        "certify",
-        trained,
-        pruned,
-        "--samples",
-        "4",
-        "--json",
-        "--confidence",
-        "0.9",
-        "--radii",
-        "0.01,2",
-        "-o",
-        "c",
-    )
-    assert (answer.code, answer.err) == (0, "")
-    found = json.loads(answer.out)
-    assert set(found) >= KEYS
+    found = run(f"certify {trained} {pruned} --samples 4 --json --confidence 0.9 --radii 0.01,2 -o c").json()
+    assert {"agree", "accuracy_lost_upper_bound", "network", "pruning", "norm", "environment"} <= set(found)
     assert (found["samples"], found["confidence"]) == (5000, 0.9)
     assert found["agreement_lower_bound"] == lower_limit(found["agree"], 5000, 1 - 0.9)
     assert set(found["forms"]) == {"global", "local"}
@@ -47,37 +28,46 @@ def test_json_and_files(run, trained, pruned):
 
 
 def test_what_it_says(run, trained, pruned):
-    answer = run("certify", trained, pruned, "--samples", "2", "--no-attack", "--norm", "linf", "--radii", "0.0001,9")
-    assert (answer.code, answer.err) == (0, "")
-    for words in (
-        "held-out samples",
-        "(99 % sure)",
-        "accuracy lost",
-        "vacuous",
-        "not attacked",
-        "certificate.html",
-    ):
-        assert words in answer.out
+    answer = run(f"certify {trained} {pruned} --samples 2 --no-attack --norm linf --radii 0.0001,9")
+    answer.says("held-out samples", "(99 % sure)", "accuracy lost", "vacuous", "not attacked", "certificate.html")
 
 
-def test_refusals(run, trained, pruned):
-    run("certify", trained, pruned, "--radii", "a,b").refused("--radii must be numbers > 0", "got 'a,b'")
-    run("certify", trained, pruned, "--radii", "0").refused("certify.radii must be numbers > 0")
-    run("certify", trained, pruned, "--confidence", "2").refused("certify.confidence must be in (0, 1), got 2.0")
-    run("certify", trained, "missing.safetensors").refused("missing.safetensors")
-    assert not Path("certificate/certificate.json").exists()
+def test_bounds_are_rounded_outwards():
+    assert (at_least(93.689), at_least(50.0)) == ("93.68", "50.00")
+    assert (at_most(5.351), at_most(-1.239)) == ("5.36", "-1.23")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--radii a,b", "--radii must be numbers > 0 separated by commas, got 'a,b'"),
+        ("--radii 0", "certify.radii must be numbers > 0"),
+        ("--confidence 2", "certify.confidence must be in (0, 1), got 2.0"),
+    ],
+)
+def test_refusals(run, trained, pruned, options, words):
+    run(f"certify {trained} {pruned} {options}").refused(words)
+    assert not Path("certificate").exists()
+
+
+@pytest.mark.parametrize("command", ["bounds", "certify"])
+def test_networks_that_do_not_match(run, trained, command):
+    run(f"{command} {trained} missing.safetensors").refused("missing.safetensors")
+    network = feta.load(trained)
+    small = networks.build("8FC-10SM", network.info.shape, seed=0)
+    feta.save(network.with_model(small, specification="8FC-10SM"), "small.safetensors")
+    run(f"{command} {trained} small.safetensors").refused("must come from the dense one", "8FC-10SM")
+    other = replace(network.info.normalisation, std=(0.5,))
+    feta.save(network.with_model(network.model, normalisation=other), "other.safetensors")
+    run(f"{command} {trained} other.safetensors").refused("both networks must take the same inputs", "std=(0.5,)")
 
 
 def test_a_refuted_certificate_fails(run, trained, pruned, monkeypatch):
-    import torch
-
-    from feta.certificates import radius
-
     def wrong(chain, inputs, classes, rounding, norm):
         return torch.full((len(inputs),), 1e3, dtype=torch.float64)
 
     monkeypatch.setattr(radius, "global_radius", wrong)
-    answer = run("certify", trained, pruned, "--samples", "3", "-o", "c")
+    answer = run(f"certify {trained} {pruned} --samples 3 -o c")
     assert answer.code == 1
     assert "no certified ball may hold another class, got {'global': 3" in " ".join(answer.err.split())
     assert json.loads(Path("c/certificate.json").read_text())["forms"]["global"]["certified_any"] == 0

@@ -57,15 +57,11 @@ def test_no_bias_stays_no_bias():
         ({"rank": 9}, "in 1 … 8, got 9"),
         ({"energy": 0.0}, r"in \(0, 1\], got 0"),
         ({"layer": "nope", "rank": 1}, "must name a layer of the model, got 'nope'"),
+        ({"layer": "1", "rank": 1}, "must be a Linear, got ReLU"),
+        ({"model": nn.ReLU(), "rank": 1}, "a model without one"),
+        ({"model": nn.Linear(2, 2), "rank": 1}, "got the bare Linear"),
     ],
 )
 def test_bad_requests(model, options, message):
-    with pytest.raises(ConfigError, match=message):
-        low_rank(model, **options)
-
-
-def test_not_a_linear(model):
-    with pytest.raises(ModelError, match="must be a Linear, got ReLU"):
-        low_rank(model, "1", rank=1)
-    with pytest.raises(ModelError, match="a model without one"):
-        low_rank(nn.ReLU(), rank=1)
+    with pytest.raises((ConfigError, ModelError), match=message):
+        low_rank(**({"model": model} | options))

@@ -1,40 +1,44 @@
-"""Certificates of network files: grey levels, the two files, the page in a browser, refusals."""
-
-from __future__ import annotations
+"""Certificates of the lab's networks: grey levels, the two files, the page in a browser, refusals."""
 
 import json
 from dataclasses import replace
 
 import pytest
 import torch
-from feta_lab.certifying import certify_networks, write_certificate
-from feta_lab.jobs import prune_network
 
 from feta.certificates.attack import Attack
-from feta.errors import ConfigError, DataError
-from feta_lab import networks, page
+from feta.cli.certify import certify_subjects, verdict, write_certificate
+from feta.cli.subject import Subject
+from feta.cli.work import prune_subject
+from feta.errors import DataError
+from feta_lab import networks
 from feta_lab.data import Normalisation
-from feta_lab.page.certificate import at_least, at_most, certificate_page, verdict
+from feta_lab.page.certificate import certificate_page
+from feta_lab.page.document import write
 from feta_lab.store import Network, NetworkInfo
+from feta_lab.subject import subject_of
 from feta_lab.training import Training, train
 
 
 @pytest.fixture(scope="module")
-def pair(tiny_data) -> tuple[Network, Network]:
-    dense = train("12FC-8FC-3SM", tiny_data, Training(max_epochs=3))
-    return dense, prune_network(dense, tiny_data, 0.6, "threshold")[0]
+def pair(tiny_data) -> tuple[Subject, Subject]:
+    dense = subject_of(train("12FC-8FC-3SM", tiny_data, Training(max_epochs=3)), tiny_data)
+    before = [weight.clone() for weight in dense.model.parameters()]
+    model, _, kept = prune_subject(dense, 0.6, "threshold")
+    assert all(map(torch.equal, before, dense.model.parameters()))
+    return dense, replace(dense, model=model, pruning=kept)
 
 
 @pytest.fixture(scope="module")
-def found(pair, tiny_data) -> dict:
+def found(pair) -> dict:
     attack = Attack(points=5, restarts=1, steps=5, beyond=(50.0,))
-    return certify_networks(*pair, tiny_data, samples=15, attack=attack, radii=(0.001, 0.1, 100.0))
+    return certify_subjects(*pair, samples=15, attack=attack, radii=(0.001, 0.1, 100.0))
 
 
 def test_the_object(found, pair, tiny_data):
     assert found["samples"] == len(tiny_data.test) == 120
     assert found["pruning"]["method"] == "threshold"
-    (std,) = pair[0].info.normalisation.std
+    (std,) = pair[0].deviations
     assert found["grey_levels_per_unit"] == pytest.approx(255 * std)
     for form in found["forms"].values():
         assert [row["grey_levels"] for row in form["certified"]] == [
@@ -57,24 +61,11 @@ def test_files(found, tmp_path):
 
 def test_the_page_of_a_certificate_with_holes(found):
     """No labels, no attack, one form, nothing certified."""
-    form = {
-        **found["forms"]["global"],
-        "radius": [0.0] * 15,
-        "certified": [{"radius": 1.0, "grey_levels": 80.0, "samples": 0, "share": 0.0}],
-        "certified_any": 0,
-        "vacuous": True,
-        "median_radius": 0.0,
-        "certified_but_changed": None,
-        "changed_beyond": [],
-    }
-    bare = {
-        **found,
-        "pruning": None,
-        "accuracy_lost": None,
-        "accuracy_lost_upper_bound": None,
-        "attack": None,
-        "forms": {"global": form},
-    }
+    row = {"radius": 1.0, "grey_levels": 80.0, "samples": 0, "share": 0.0}
+    none = {"radius": [0.0] * 15, "certified": [row], "certified_any": 0, "vacuous": True, "median_radius": 0.0}
+    form = {**found["forms"]["global"], **none, "certified_but_changed": None, "changed_beyond": []}
+    missing = dict.fromkeys(("pruning", "accuracy_lost", "accuracy_lost_upper_bound", "attack"))
+    bare = {**found, **missing, "forms": {"global": form}}
     text = certificate_page(bare)
     assert "vacuous: no sample is certified" in text
     assert "not attacked" in text
@@ -82,27 +73,21 @@ def test_the_page_of_a_certificate_with_holes(found):
     assert verdict(form).startswith("vacuous")
 
 
-def test_bounds_are_rounded_outwards():
-    assert (at_least(93.689), at_most(5.351), at_least(50.0), at_most(-1.239)) == ("93.68", "5.36", "50.00", "-1.23")
-
-
-def test_several_channels_count_by_the_smallest_factor(pair, tiny_data):
+def test_several_channels_count_by_the_smallest_factor(tiny_data):
     info = NetworkInfo("4FC-3SM", (2, 3, 3), "tiny", Normalisation((0.1, 0.2), (0.5, 0.2)))
     network = Network(networks.build(info.specification, info.shape, seed=0), info)
     images = torch.randint(0, 256, (20, 2, 3, 3), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
     split = replace(tiny_data.test, images=images, labels=torch.zeros(20, dtype=torch.int64))
-    data = replace(tiny_data, train=split, test=split)
-    said = certify_networks(network, network, data, samples=2, attack=None, forms=("global",))
+    subject = subject_of(network, replace(tiny_data, train=split, test=split))
+    said = certify_subjects(subject, subject, samples=2, attack=None, forms=("global",))
     assert said["grey_levels_per_unit"] == pytest.approx(255 * 0.2)
-    with pytest.raises(ConfigError, match="both networks must take the same inputs"):
-        certify_networks(network, pair[0], data)
     with pytest.raises(DataError, match=r"'tiny' must have images of \(2, 3, 3\), got \(1, 6, 6\)"):
-        certify_networks(network, network, tiny_data)
+        subject_of(network, tiny_data)
 
 
 @pytest.mark.browser
 def test_the_page_opens(found, browser, tmp_path):
-    page.write(tmp_path / "page.html", certificate_page(found))
+    write(tmp_path / "page.html", certificate_page(found))
     browser.get((tmp_path / "page.html").as_uri())
     assert browser.get_log("browser") == []
     assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0

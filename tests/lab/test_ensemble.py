@@ -1,17 +1,15 @@
 """Networks trained together: against plain SGD, alone or in company, on a GPU, and bad settings."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from feta.errors import ConfigError, ModelError
-from feta.tuning.recorder import Recorder
+from feta.tuning.stepping import Recorder
 from feta_lab import ensemble, networks
 from feta_lab.ensemble import Sprint, train_together
 from feta_lab.judge import accuracy
@@ -39,10 +37,7 @@ def reference(images, labels, seed, settings):
             loss = F.cross_entropy(model(images[rows].double()), labels[rows])
             gradients = torch.autograd.grad(loss, weights)
             norm = float(sum(gradient.square().sum() for gradient in gradients)) ** 0.5
-            share = (epoch * steps + index + 0.5) / (settings.epochs * steps)
-            rising = share < settings.rise
-            rate = share / settings.rise if rising else (1 - share) / (1 - settings.rise)
-            rate *= settings.learning_rate
+            rate = settings.rate((epoch * steps + index + 0.5) / (settings.epochs * steps))
             with torch.no_grad():
                 for weight, gradient, v in zip(weights, gradients, velocity, strict=True):
                     gradient = gradient * min(1, settings.clip / norm) + settings.weight_decay * weight
@@ -137,17 +132,11 @@ def test_a_graph_that_cannot_be_recorded(inputs, monkeypatch):
         tried.append(len(crew.streams))
         raise RuntimeError("operation not permitted\nwhen stream is capturing")
 
-    class Stream:
-        def wait_stream(self, other):
-            pass
-
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
-    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(torch.cuda, "graph", refuse)
+    stand_ins = {"CUDAGraph": object, "current_stream": Mock, "synchronize": Mock, "graph": refuse}
+    for name, value in {**stand_ins, "stream": lambda stream: nullcontext()}.items():
+        monkeypatch.setattr(torch.cuda, name, value)
     crew = ensemble._Crew(SPEC, *inputs, [0], SHORT)
-    crew.recorder, crew.streams = Recorder(crew._step, 3), [Stream()]
+    crew.recorder, crew.streams = Recorder(crew._step, 3), [Mock()]
     events = [crew.one_epoch(epoch) for epoch in range(SHORT.epochs)]
     expected = []
     train_together(SPEC, *inputs, [0], SHORT, callback=expected.append)
@@ -159,19 +148,12 @@ def test_a_graph_that_cannot_be_recorded(inputs, monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_recorded_step_is_the_step(inputs):
-    images, labels = (tensor.cuda() for tensor in inputs)
     runs = []
     for graph in (True, False):
-        events = []
-        settings = replace(SHORT, precision="float32", graph=graph)
-        models = train_together(SPEC, images, labels, [0, 1], settings, callback=events.append)
+        events, settings = [], replace(SHORT, precision="float32", graph=graph)
+        images, labels = (tensor.cuda() for tensor in inputs)
+        runs.append(train_together(SPEC, images, labels, [0, 1], settings, callback=events.append))
         assert [event.graph for event in events] == [graph] * 3
         assert not events[-1].note
-        runs.append(models)
     for recorded, plain in zip(*runs, strict=True):
-        torch.testing.assert_close(
-            nn.utils.parameters_to_vector(recorded.parameters()),
-            nn.utils.parameters_to_vector(plain.parameters()),
-            atol=1e-3,
-            rtol=1e-3,
-        )
+        torch.testing.assert_close(recorded.state_dict(), plain.state_dict(), atol=1e-3, rtol=1e-3)

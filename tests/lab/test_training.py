@@ -1,7 +1,5 @@
 """Training: the same weights every time, also after a kill; when it stops, and what it keeps."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal
@@ -26,12 +24,26 @@ class Killed(Exception):
     pass
 
 
-def kill_at(epoch: int):
-    def callback(event: EpochEvent) -> None:
-        if event.epoch == epoch:
-            raise Killed
+@pytest.fixture
+def run(tiny_data):
+    """Trains a small network, if need be killed in an epoch; returns it and the events."""
 
-    return callback
+    def run(settings=SHORT, *, data=tiny_data, specification=SPEC, kill_at=0, **options):
+        events: list[EpochEvent] = []
+
+        def callback(event: EpochEvent) -> None:
+            events.append(event)
+            if event.epoch == kill_at:
+                raise Killed
+
+        return train(specification, data, settings, callback=callback, **options), events
+
+    return run
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    return tmp_path / "run.partial"
 
 
 def equal(network, other) -> bool:
@@ -39,13 +51,13 @@ def equal(network, other) -> bool:
     return all(torch.equal(a, b) for a, b in pairs) and network.info == other.info
 
 
-def test_the_same_seed_gives_the_same_weights(tiny_data):
-    first, second = (train(SPEC, tiny_data, SHORT) for _ in range(2))
+def test_the_same_seed_gives_the_same_weights(run):
+    first, second, other = (run(replace(SHORT, seed=seed))[0] for seed in (0, 0, 1))
     assert equal(first, second)
-    assert not equal(first, train(SPEC, tiny_data, replace(SHORT, seed=1)))
+    assert not equal(first, other)
 
 
-def test_it_is_sgd_with_momentum_and_decay(tiny_data):
+def test_it_is_sgd_with_momentum_and_decay(tiny_data, run):
     """A reference in a few lines; the network returned is that of the best epoch, so each is compared."""
     model = networks.build(SPEC, tiny_data.shape, seed=3)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
@@ -62,107 +74,89 @@ def test_it_is_sgd_with_momentum_and_decay(tiny_data):
             optimiser.step()
             total += loss.item() * len(rows)
         losses.append(total / 300)
-    events = []
-    settings = Training(learning_rate=0.05, decay=0.5, batch_size=16, max_epochs=3, seed=3)
-    train(SPEC, tiny_data, settings, callback=events.append)
+    _, events = run(Training(learning_rate=0.05, decay=0.5, batch_size=16, max_epochs=3, seed=3))
     assert [event.loss for event in events] == pytest.approx(losses, rel=1e-4)
 
 
 @pytest.mark.parametrize(("epoch", "momentum"), [(1, 0.9), (3, 0.9), (4, 0.9), (3, 0.0)])
-def test_a_killed_run_goes_on_to_the_same_weights(tiny_data, tmp_path, epoch, momentum):
-    settings, checkpoint = replace(SHORT, momentum=momentum), tmp_path / "run.partial"
+def test_a_killed_run_goes_on_to_the_same_weights(run, checkpoint, epoch, momentum):
+    settings = replace(SHORT, momentum=momentum)
     with pytest.raises(Killed):
-        train(SPEC, tiny_data, settings, checkpoint=checkpoint, callback=kill_at(epoch))
-    events = []
-    resumed = train(SPEC, tiny_data, settings, checkpoint=checkpoint, callback=events.append)
+        run(settings, checkpoint=checkpoint, kill_at=epoch)
+    resumed, events = run(settings, checkpoint=checkpoint)
     assert [event.epoch for event in events] == list(range(epoch + 1, 5))
-    assert equal(resumed, train(SPEC, tiny_data, settings))
+    assert equal(resumed, run(settings)[0])
 
 
-def test_saturation_is_counted_over_a_kill(tiny_data, tmp_path):
+def test_saturation_is_counted_over_a_kill(run, checkpoint):
     settings = replace(SHORT, learning_rate=0.1, max_epochs=40, patience=3)
-    whole, events = train(SPEC, tiny_data, settings), []
+    whole, _ = run(settings)
     with pytest.raises(Killed):
-        train(SPEC, tiny_data, settings, checkpoint=tmp_path / "c", callback=kill_at(whole.info.epochs - 1))
-    assert equal(train(SPEC, tiny_data, settings, checkpoint=tmp_path / "c", callback=events.append), whole)
+        run(settings, checkpoint=checkpoint, kill_at=whole.info.epochs - 1)
+    resumed, events = run(settings, checkpoint=checkpoint)
+    assert equal(resumed, whole)
     assert len(events) == 1
 
 
 SCRIPT = """
 import os, pickle, signal, sys
+from pathlib import Path
 from feta_lab.training import Training, train
 
-moment, checkpoint, data = sys.argv[1], sys.argv[2], pickle.load(open(sys.argv[3], "rb"))
-epoch, fsync = 0, os.fsync
+checkpoint, data = Path(sys.argv[1]), pickle.load(open(sys.argv[2], "rb"))
+fsync, epochs = os.fsync, []
 
-
-def die_writing(handle):
-    if epoch == 2:
+def die_in_the_third(handle):
+    if len(epochs) == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     fsync(handle)
 
-
-def callback(event):
-    global epoch
-    epoch = event.epoch
-    if moment == "between" and epoch == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-if moment == "writing":
-    os.fsync = die_writing
-from pathlib import Path
-train("8FC-3SM", data, Training(max_epochs=4, batch_size=16), checkpoint=Path(checkpoint), callback=callback)
+os.fsync = die_in_the_third
+train("8FC-3SM", data, Training(max_epochs=4, batch_size=16), checkpoint=checkpoint, callback=epochs.append)
 """
 
 
-@pytest.mark.parametrize(("moment", "left"), [("between", [4]), ("writing", [3, 4])])
-def test_a_process_that_was_killed_goes_on_to_the_same_weights(tiny_data, tmp_path, moment, left):
-    checkpoint, stored = tmp_path / "run.partial", tmp_path / "data.pickle"
+def test_a_process_killed_while_it_writes_goes_on_to_the_same_weights(run, tiny_data, checkpoint, tmp_path):
+    stored = tmp_path / "data.pickle"
     stored.write_bytes(pickle.dumps(tiny_data))
-    answer = subprocess.run(
-        [sys.executable, "-c", SCRIPT, moment, str(checkpoint), str(stored)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    command = [sys.executable, "-c", SCRIPT, str(checkpoint), str(stored)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    answer = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert answer.returncode == -signal.SIGKILL, answer.stderr
-    events = []
-    resumed = train(SPEC, tiny_data, SHORT, checkpoint=checkpoint, callback=events.append)
-    assert [event.epoch for event in events] == left
-    assert equal(resumed, train(SPEC, tiny_data, SHORT))
+    resumed, events = run(checkpoint=checkpoint)
+    assert [event.epoch for event in events] == [3, 4]
+    assert equal(resumed, run()[0])
 
 
-@pytest.mark.parametrize(
-    ("specification", "changes", "rows"),
-    [
-        ("9FC-3SM", {}, 300),
-        (SPEC, {"seed": 1}, 300),
-        (SPEC, {"learning_rate": 0.02}, 300),
-        (SPEC, {"max_epochs": 5}, 300),
-        (SPEC, {}, 299),
-    ],
-)
-def test_the_checkpoint_of_another_run_is_refused(tiny_data, tmp_path, specification, changes, rows):
-    checkpoint = tmp_path / "run.partial"
-    train(SPEC, tiny_data, SHORT, checkpoint=checkpoint)
-    data = replace(tiny_data, train=tiny_data.train.take(torch.arange(rows)))
-    with pytest.raises(FileError, match=r"run.partial must be this very run's checkpoint, .*delete it to start anew"):
-        train(specification, data, replace(SHORT, **changes), checkpoint=checkpoint)
+def test_a_full_disk_stops_the_run_and_leaves_the_last_checkpoint(run, checkpoint, monkeypatch):
+    with pytest.raises(Killed):
+        run(checkpoint=checkpoint, kill_at=2)
+
+    def full(handle):
+        raise OSError(28, os.strerror(28))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(FileError, match="No space left on device"):
+            run(checkpoint=checkpoint)
+    assert equal(run(checkpoint=checkpoint)[0], run()[0])
 
 
-def test_a_broken_checkpoint_is_refused(tiny_data, tmp_path):
-    checkpoint = tmp_path / "run.partial"
-    train(SPEC, tiny_data, SHORT, checkpoint=checkpoint)
+def test_the_checkpoint_of_another_run_is_refused(run, tiny_data, checkpoint):
+    run(checkpoint=checkpoint)
+    fewer = replace(tiny_data, train=tiny_data.train.take(torch.arange(299)))
+    changes = ({"seed": 1}, {"learning_rate": 0.02}, {"max_epochs": 5})
+    others = [{"settings": replace(SHORT, **change)} for change in changes]
+    for other in ({"specification": "9FC-3SM"}, {"data": fewer}, *others):
+        with pytest.raises(FileError, match=r"run.partial must be this very run's checkpoint, .*delete it to start"):
+            run(**other, checkpoint=checkpoint)
     checkpoint.write_bytes(checkpoint.read_bytes()[:-1])
     with pytest.raises(FileError, match=r"run.partial must be a whole safetensors file"):
-        train(SPEC, tiny_data, SHORT, checkpoint=checkpoint)
+        run(checkpoint=checkpoint)
 
 
-def test_it_stops_when_validation_saturates_and_keeps_the_best(tiny_data):
-    events = []
-    settings = Training(learning_rate=0.3, max_epochs=60, patience=4, batch_size=16)
-    network = train(SPEC, tiny_data, settings, callback=events.append)
+def test_it_stops_when_validation_saturates_and_keeps_the_best(tiny_data, run):
+    network, events = run(Training(learning_rate=0.3, max_epochs=60, patience=4, batch_size=16))
     scores = [event.validation for event in events]
     best = scores.index(max(scores))
     assert len(scores) == best + 1 + 4 < 60
@@ -174,11 +168,10 @@ def test_it_stops_when_validation_saturates_and_keeps_the_best(tiny_data):
 
 
 @pytest.mark.parametrize("specification", [SPEC, "4C3-MP2-8FC-3SM"])
-def test_a_learning_rate_that_diverges_is_an_error(tiny_data, specification):
-    with pytest.raises(
-        ModelError, match=r"must keep a finite loss, got (nan|inf) at epoch \d.00; lower --learning-rate"
-    ):
-        train(specification, tiny_data, replace(SHORT, learning_rate=1e15))
+def test_a_learning_rate_that_diverges_is_an_error(run, specification):
+    message = r"must keep a finite loss, got (nan|inf) at epoch \d.00; lower --learning-rate"
+    with pytest.raises(ModelError, match=message):
+        run(replace(SHORT, learning_rate=1e15), specification=specification)
 
 
 def test_what_comes_back(tiny_data):
@@ -193,21 +186,6 @@ def test_what_comes_back(tiny_data):
     assert {p.device.type for p in network.model.parameters()} == {"cpu"}
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.random.get_rng_state(), state)
-
-
-def test_a_full_disk_stops_the_run_and_leaves_the_last_checkpoint(tiny_data, tmp_path, monkeypatch):
-    checkpoint = tmp_path / "run.partial"
-    with pytest.raises(Killed):
-        train(SPEC, tiny_data, SHORT, checkpoint=checkpoint, callback=kill_at(2))
-
-    def full(handle):
-        raise OSError(28, os.strerror(28))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
-        with pytest.raises(FileError, match="No space left on device"):
-            train(SPEC, tiny_data, SHORT, checkpoint=checkpoint)
-    assert equal(train(SPEC, tiny_data, SHORT, checkpoint=checkpoint), train(SPEC, tiny_data, SHORT))
 
 
 @pytest.mark.parametrize(

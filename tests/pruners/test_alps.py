@@ -1,31 +1,25 @@
 """ALPS: optimal on its support, better than thresholding, honest about how it ended."""
 
-from __future__ import annotations
-
 from functools import partial
 
-import correlated
 import pytest
 import torch
-from correlated import problem
 
+import correlated
+from correlated import extended, problem, stacked
 from feta.problem import Status
 from feta.pruners.alps import Alps
-from feta.solvers.conjugate import projected_cg
-from feta.solvers.masked_refit import masked_refit
+from feta.solvers.refit import masked_refit, projected_cg
 from feta.sparsity import Sparsity, top_k_mask
 
-F64 = torch.float64
 layer = partial(correlated.layer, m=300, d_in=30, d_out=12)
 
 
 def with_bias(A, W, b, ridge):
     """H with the ridge, and W, with the bias as last row."""
-    d_in = len(W)
-    A, W = torch.cat([A, torch.ones(len(A), 1, dtype=F64)], 1), torch.cat([W, b[None]])
-    H = A.t() @ A
+    H, d_in = extended(A).t() @ extended(A), len(W)
     H.diagonal()[:d_in] += ridge * H.diagonal()[:d_in].mean()
-    return H, W
+    return H, stacked(W, b)
 
 
 def objective(H, W, V):
@@ -38,7 +32,7 @@ def test_beats_thresholding_with_a_refit(seed, share):
     A, W, b = layer(seed)
     H, whole = with_bias(A, W, b, 0.01)
     solution = Alps(refit="exact").prune(problem(A, W, b), Sparsity(share))
-    ours = objective(H, whole, torch.cat([solution.U, solution.bias[None]]))
+    ours = objective(H, whole, stacked(solution))
     mask = top_k_mask(W.abs(), Sparsity(share).count(W.numel()))
     assert ours <= objective(H, whole, masked_refit(H, H @ whole, mask).V)
     assert solution.status is Status.OK
@@ -49,7 +43,7 @@ def test_exact_refit_has_no_gradient_on_its_support():
     A, W, b = layer()
     H, whole = with_bias(A, W, b, 0.01)
     solution = Alps(refit="exact").prune(problem(A, W, b), Sparsity(0.8))
-    V = torch.cat([solution.U, solution.bias[None]])
+    V = stacked(solution)
     gradient = H @ (V - whole)
     assert gradient[V != 0].abs().max() < 1e-9 * (H @ whole).abs().max()
     assert gradient[V == 0].abs().max() > 1e-3 * (H @ whole).abs().max()
@@ -59,8 +53,7 @@ def test_conjugate_gradients_arrive_at_the_exact_refit():
     A, W, b = layer()
     long = Alps(refit_iterations=60).prune(problem(A, W, b), Sparsity(0.8))
     exact = Alps(refit="exact").prune(problem(A, W, b), Sparsity(0.8))
-    torch.testing.assert_close(long.U, exact.U, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(long.bias, exact.bias, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(stacked(long), stacked(exact), rtol=1e-5, atol=1e-6)
 
 
 def test_every_step_of_conjugate_gradients_helps():
@@ -68,9 +61,8 @@ def test_every_step_of_conjugate_gradients_helps():
     H, whole = with_bias(A, W, b, 0.01)
     mask = torch.cat([top_k_mask(W.abs(), 60), torch.ones(1, 12, dtype=torch.bool)])
     start = whole.where(mask, 0)
-    values = [
-        objective(H, whole, projected_cg(lambda D: H @ D, H.diagonal(), H @ whole, start, mask, n)) for n in range(12)
-    ]
+    found = (projected_cg(lambda D: H @ D, H.diagonal(), H @ whole, start, mask, n) for n in range(12))
+    values = [objective(H, whole, V) for V in found]
     assert values == sorted(values, reverse=True)
     best = objective(H, whole, masked_refit(H, H @ whole, mask).V)
     assert values[10] - best < 0.01 * (values[0] - best)
@@ -81,31 +73,12 @@ def test_bias_is_left_alone_when_asked():
     solution = Alps(fit_bias=False, refit="exact").prune(problem(A, W, b), Sparsity(0.8))
     assert torch.equal(solution.bias, b)
     H = A.t() @ A
-    H = H + 0.01 * H.diagonal().mean() * torch.eye(30, dtype=F64)
+    H.diagonal().add_(0.01 * H.diagonal().mean())
     gradient = H @ (solution.U - W)
     assert gradient[solution.U != 0].abs().max() < 1e-9 * (H @ W).abs().max()
     fitted = Alps(refit="exact").prune(problem(A, W, b), Sparsity(0.8))
     Z = A @ W + b
     assert (A @ fitted.U + fitted.bias - Z).norm() < (A @ solution.U + b - Z).norm()
-
-
-@pytest.mark.parametrize("refit", ["pcg", "exact"])
-@pytest.mark.parametrize("k", [0, 1, 7, 180, 359, 360])
-def test_exact_count_with_ties(refit, k):
-    A, W, b = layer()
-    solution = Alps(refit=refit).prune(problem(A, torch.ones_like(W), b), Sparsity(nonzeros=k))
-    assert int(solution.U.count_nonzero()) == k
-    if k == W.numel():
-        torch.testing.assert_close(solution.U, torch.ones_like(W))
-
-
-@pytest.mark.parametrize("refit", ["pcg", "exact"])
-def test_inputs_that_never_vary_stay_only_where_there_is_room(refit):
-    A, W, b = layer()
-    A[:, 3], A[:, 8] = 0, 2
-    method = Alps(refit=refit)
-    assert not method.prune(problem(A, W, b), Sparsity(0.5)).U[[3, 8]].any()
-    torch.testing.assert_close(method.prune(problem(A, W, b), Sparsity(0.0)).U, W)
 
 
 def test_collinear_inputs_without_ridge_are_damped_and_reported():
@@ -124,5 +97,5 @@ def test_iteration_limit_is_reported_and_steps_are_traced():
     p = problem(A, W, b, trace=lambda phase, values: seen.append((phase, values["iteration"])))
     solution = Alps(max_iterations=4).prune(p, Sparsity(0.8))
     assert solution.status is Status.NOT_CONVERGED
-    assert solution.message == "support still changing after 4 iterations"
+    assert "after 4 iterations" in solution.message
     assert seen == [("admm", 3), ("admm", 4)]

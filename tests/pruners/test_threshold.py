@@ -1,7 +1,5 @@
 """Thresholding: the largest weights as they were, zeros elsewhere."""
 
-from __future__ import annotations
-
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,8 +22,4 @@ def test_the_largest_stay_and_nothing_else_changes(kept, seed):
     assert torch.equal(W, before)
     assert torch.equal(solution.bias, bias)
     assert solution.status is Status.OK
-
-
-def test_it_looks_at_no_data():
     assert Threshold.needs.passes == "none"
-    assert Threshold().prune(LayerProblem(torch.ones(2, 2), None, None), Sparsity(0.5)).bias is None

@@ -1,9 +1,5 @@
 """Factors, the damping ladder, and what is said when it ends."""
 
-from __future__ import annotations
-
-import re
-
 import pytest
 import torch
 
@@ -48,13 +44,9 @@ def test_dead_and_equal_inputs_are_damped_and_said_to_be():
     torch.testing.assert_close(found.L @ found.L.t(), H, rtol=1e-6, atol=1e-6)
 
 
-def test_no_inputs_at_all_alive():
+def test_no_inputs_at_all_alive_need_the_least_damping_unless_more_is_asked_for():
     found = factor(torch.zeros(3, 3))
-    assert found.status is Status.DAMPED
-    assert found.damping == 1e-12
-
-
-def test_the_ladder_starts_at_the_damping_asked_for():
+    assert (found.status, found.damping) == (Status.DAMPED, 1e-12)
     assert factor(torch.zeros(3, 3), 1e-3).status is Status.OK
 
 
@@ -62,7 +54,5 @@ def test_the_ladder_starts_at_the_damping_asked_for():
 def test_the_end_of_the_ladder_is_an_error_that_names_the_last_damping(bad):
     H = positive()
     H[0, 0] = bad * float(H.diagonal().sum())
-    with pytest.raises(
-        ModelError, match=re.escape("a 6 x 6 Gram matrix has no Cholesky factor even with damping 0.01")
-    ):
+    with pytest.raises(ModelError, match=r"6 x 6 Gram matrix .* even with damping 0\.01"):
         factor(H)

@@ -5,38 +5,28 @@ from dataclasses import replace
 import pytest
 import torch
 
+from correlated import extended, problem, relu_layer, stacked
 from feta.calibration.statistics import gram
 from feta.calibration.stream import TensorStream
-from feta.errors import ConfigError
-from feta.problem import Activation, LayerProblem, Status
-from feta.pruners import make
+from feta.problem import Activation, Status
+from feta.pruners import Feta, Threshold
 from feta.solvers.gram import SLOW, GramSystem
-from feta.solvers.masked_refit import masked_refit
+from feta.solvers.refit import masked_refit
 from feta.solvers.wide import RowsSystem
 from feta.sparsity import Sparsity
 
-F64 = torch.float64
 
-
-def rows(seed=0, m=300, d_in=24, d_out=7, dtype=F64):
-    g = torch.Generator().manual_seed(seed)
-    mix = torch.randn(d_in, d_in, generator=g, dtype=F64)
-    A = (torch.randn(m, d_in, generator=g, dtype=F64) @ mix).clamp_min(0) / 4 + 0.5
+def rows(seed=0, m=300, d_in=24, d_out=7, dtype=torch.float64):
+    A, W, b = relu_layer(seed, m, d_in, d_out)
+    A = A + 0.5
     A[:, 3] = 0  # a dead input
-    W = torch.randn(d_in, d_out, generator=g, dtype=F64)
-    b = torch.randn(d_out, generator=g, dtype=F64)
-    return A.to(dtype), W.to(dtype), b.to(dtype)
-
-
-def extended(A, bias):
-    return torch.cat([A, torch.ones(len(A), 1, dtype=A.dtype)], 1) if bias else A
+    return A.to(dtype), 2 * W.to(dtype), b.to(dtype)
 
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_dense_step_is_that_of_the_gram_matrix(bias):
     A, W, b = rows()
-    V = torch.cat([W, b[None]]) if bias else W
-    X = extended(A, bias)
+    X, V = extended(A, bias), stacked(W, b if bias else None)
     H, C = X.t() @ X, X.t() @ (X @ V + torch.sin(X @ V))
     # The Gram form iterates in float32: later on a near tie would fall the other way, and the paths part.
     settings = replace(SLOW, max_iterations=16)
@@ -49,8 +39,7 @@ def test_the_dense_step_is_that_of_the_gram_matrix(bias):
 @pytest.mark.parametrize("bias", [True, False])
 def test_refits_agree_with_exact_ones(bias):
     A, W, b = rows(1)
-    V = torch.cat([W, b[None]]) if bias else W
-    X = extended(A, bias)
+    X, V = extended(A, bias), stacked(W, b if bias else None)
     mask = torch.rand(W.shape, generator=torch.Generator().manual_seed(2)) < 0.3
     mask[3] = False
     H, C = X.t() @ X, X.t() @ torch.relu(X @ V)
@@ -61,17 +50,9 @@ def test_refits_agree_with_exact_ones(bias):
 @pytest.mark.parametrize("activation", list(Activation))
 def test_a_wide_layer_is_solved_on_rows_and_says_so(activation):
     A, W, b = rows(2, m=900, d_in=200, d_out=20, dtype=torch.float32)
-    B = activation(A @ W + b)
-    problem = LayerProblem(W, b, TensorStream(A, B, 250), activation)
-    found = {
-        name: make(method, options).prune(problem, Sparsity(0.9))
-        for name, method, options in (
-            ("threshold", "threshold", {}),
-            ("gram", "feta", {}),
-            ("rows", "feta", {"memory": 5e-4}),
-            ("few rows", "feta", {"memory": 2e-4}),
-        )
-    }
+    given = problem(A, W, b, activation, 250)
+    methods = {"threshold": Threshold(), "gram": Feta(), "rows": Feta(memory=5e-4), "few rows": Feta(memory=2e-4)}
+    found = {name: method.prune(given, Sparsity(0.9)) for name, method in methods.items()}
     for solution in found.values():
         assert int(solution.U.count_nonzero()) == 400
         assert solution.status is Status.OK
@@ -79,10 +60,7 @@ def test_a_wide_layer_is_solved_on_rows_and_says_so(activation):
         assert f"for a Gram matrix, over Feta.memory = {memory}: solved on" in found[name].message
         assert most / 2 < found[name].stats["held_rows"] <= most
     assert found["gram"].message == ""
-    errors = {
-        name: float((activation(A @ solution.U + solution.bias) - B).square().sum())
-        for name, solution in found.items()
-    }
+    errors = {name: float(given.fit.value(stacked(U), A, given.stream.B)) for name, U in found.items()}
     assert errors["gram"] < errors["rows"] < errors["few rows"]
     assert errors["rows"] < errors["threshold"]
 
@@ -91,7 +69,7 @@ def test_float32_holds_on_inputs_of_large_mean():
     A, W, b = rows(3, m=500, d_in=40, d_out=10)
     A = A + 5
     H = gram(TensorStream(A, A @ W), with_bias=True).H
-    V = torch.cat([W, b[None]])
+    V = stacked(W, b)
     C = H @ V
     found = RowsSystem.of(A.float(), True).support(C, V, 80, SLOW, None)
     expected = GramSystem(H, 40).support(C, V, 80, SLOW, None)
@@ -101,8 +79,3 @@ def test_float32_holds_on_inputs_of_large_mean():
         return float((E * (H @ E)).sum())
 
     assert loss(found.mask) < 1.05 * loss(expected.mask)
-
-
-def test_memory_must_be_positive():
-    with pytest.raises(ConfigError, match=r"Feta.memory must be > 0 GiB, got 0"):
-        make("feta", {"memory": 0.0})

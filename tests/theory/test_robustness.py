@@ -1,7 +1,5 @@
 """From a margin to a bound: against the formulas, and what a box is covered by."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,116 +1,44 @@
 """The loop under refining and retraining, the recorder of its steps, and what surrounds them."""
 
-from __future__ import annotations
-
-import copy
 import gc
 import weakref
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
+from tuned import Around, build, holds
 
 import feta
-from feta.tuning.batches import labelled
-from feta.tuning.loop import Look, Loop
-from feta.tuning.ranks import Ranks
-from feta.tuning.recorder import Recorder
-from feta.tuning.stepping import rate_on, recordable, threads_for
+from feta.tuning.stepping import Recorder, recordable, threads_for
 
-CPU = torch.device("cpu")
-X, Y = torch.randn(8, 6, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 3
+X = torch.randn(80, 6, generator=torch.Generator().manual_seed(1))
+Y, SIZES = torch.arange(80) % 3, (6, 5, 3)
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
-def build() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+@pytest.mark.parametrize("rate", [0.1, torch.tensor(0.1)])
+def test_rates_as_numbers_and_as_tensors(rate):
+    """The rate of each group decays with the epochs; a tensor is changed in place."""
+    made = []
 
+    def optimiser(parameters):
+        groups = [{"params": [parameter], "lr": rate} for parameter in parameters]
+        made.append(torch.optim.SGD(groups, 0.5, foreach=False))
+        return made[0]
 
-@dataclass(kw_only=True)
-class Plain(Loop):
-    """Judges by given scores; the rate is halved in each pass."""
-
-    scores: list[float | None]
-
-    def rate(self, first: float, over: float) -> float:
-        return first / 2**self.number
-
-    def judge(self) -> float | None:
-        return self.scores.pop(0)
-
-    def after(self, look: Look) -> str | None:
-        self.tell(look)
-        return "bad" if self.stale == 2 and look.score is not None else None
-
-
-def loop_of(model, scores, *, batch_size=8, optimiser=None, device=CPU, **options) -> Plain:
-    optimiser = optimiser or torch.optim.SGD(model.parameters(), 0.1)
-    batches = labelled((X, Y), Ranks(device), torch.float32, batch_size)
-    given = {"passes": 3, "started": 0.0, **options}
-    return Plain(
-        model=model,
-        optimiser=optimiser,
-        loss=F.cross_entropy,
-        batches=batches,
-        ranks=Ranks(device),
-        scores=scores,
-        **given,
-    )
-
-
-def test_a_step_is_the_optimisers_and_tells_the_loss_before():
-    model, expected = build(), build()
-    loss = F.cross_entropy(expected(X), Y)
-    gradients = torch.autograd.grad(loss, list(expected.parameters()))
-    found = loop_of(model, []).update(X, Y)
-    assert not found.requires_grad
-    assert found == loss.detach()
-    for new, old, gradient in zip(model.parameters(), expected.parameters(), gradients, strict=True):
-        assert torch.allclose(new, old - 0.1 * gradient)
-
-
-def test_looks_and_the_best_weights():
-    model = build()
-    loop = loop_of(model, [1.0, 3.0, 2.0, 2.0], batch_size=2, check_every=0.5)
-    assert loop.run() == "bad"
-    assert [look.passes for look in loop.history] == [0.5, 1.0, 1.5, 2.0]
-    assert (loop.best, loop.best_at, loop.stale) == (3.0, 1.0, 2)
-    assert all(look.loss > 0 for look in loop.history)
-    last = copy.deepcopy(model.state_dict())
-    loop.restore_best()
-    assert not torch.equal(model.state_dict()["0.weight"], last["0.weight"])
-
-
-def test_rates_as_numbers_and_as_tensors():
-    model = build()
-    for rate in (0.1, torch.tensor(0.1)):
-        groups = [
-            {"params": model[0].parameters(), "lr": rate},
-            {"params": model[2].parameters(), "lr": rate},
-        ]
-        optimiser = torch.optim.SGD(groups, 0.5, foreach=False)
-        held = [group["lr"] for group in optimiser.param_groups]
-        assert loop_of(model, [None] * 3, optimiser=optimiser).run() == "passes"
-        now = [group["lr"] for group in optimiser.param_groups]
-        assert [float(value) for value in now] == pytest.approx([0.025, 0.025])
-        assert isinstance(rate, float) or all(a is b for a, b in zip(held, now, strict=True))
-
-
-class Own(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x
+    feta.retrain(build(*SIZES), (X, Y), feta.Retraining(decay=0.5, max_epochs=3), optimiser=optimiser)
+    now = [group["lr"] for group in made[0].param_groups]
+    assert [float(value) for value in now] == pytest.approx([0.025] * 4)
+    assert isinstance(rate, float) or all(value is rate for value in now)
 
 
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
-        (build(), True),
-        (nn.Sequential(build(), nn.BatchNorm1d(3), nn.Dropout()), True),
-        (nn.Sequential(build(), Own()), False),
+        (build(*SIZES), True),
+        (nn.Sequential(build(*SIZES), nn.BatchNorm1d(3), nn.Dropout()), True),
+        (Around(build(*SIZES), nn.Module.__call__), False),
         (nn.BatchNorm1d(3, momentum=None), False),
         (torch.nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)), False),
     ],
@@ -124,25 +52,28 @@ def test_only_torchs_own_modules_are_recorded(model, expected):
 
 
 def test_small_dense_networks_get_one_thread():
-    before = torch.get_num_threads()
+    torch.set_num_threads(2)
     try:
-        torch.set_num_threads(2)
-        for model, threads in ((build(), 1), (nn.Conv2d(1, 2, 3), 2), (nn.Linear(1000, 1000), 2)):
+        for model, threads in ((build(*SIZES), 1), (nn.Conv2d(1, 2, 3), 2), (nn.Linear(1000, 1000), 2)):
             with threads_for(model):
                 assert torch.get_num_threads() == threads
             assert torch.get_num_threads() == 2
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(1)  # as in all tests
 
 
 class Graph:
-    """Stands for a CUDA graph: replays a function that was called while it was open."""
+    """Stands for a CUDA graph."""
+
+    replays = 0
 
     def replay(self) -> None:
-        self.replays = getattr(self, "replays", 0) + 1
+        self.replays += 1
 
 
 def recorder_of(monkeypatch, enter) -> tuple[Recorder, list[torch.Tensor]]:
+    """A recorder, and the calls of its function; `enter` is called when a recording begins."""
+
     @contextmanager
     def graph(graph):
         enter()
@@ -173,52 +104,46 @@ def test_a_recording_that_fails_leaves_the_function(monkeypatch):
         raise RuntimeError("operation not permitted\nwhen stream is capturing")
 
     recorder, calls = recorder_of(monkeypatch, refuse)
-    results = [recorder(torch.full((2,), float(i))) for i in range(4)]
-    assert [float(result[0]) for result in results] == [0, 1, 2, 3]
+    assert [float(recorder(torch.full((2,), float(i)))[0]) for i in range(4)] == [0, 1, 2, 3]
     assert (len(calls), recorder.graph, recorder.failure) == (4, None, "operation not permitted")
     assert gc.isenabled()
 
 
 @pytest.mark.gpu
 @on_gpu
-@pytest.mark.parametrize("kind", ["sgd", "adam"])
-def test_a_recorded_step_is_the_step(kind):
+@pytest.mark.parametrize(
+    "tune",
+    [
+        lambda model: feta.retrain(model, (X, Y), feta.Retraining(batch_size=30, max_epochs=4, decay=0.5)),
+        lambda model: feta.refine(model, build(*SIZES).cuda(), X, feta.Refinement(batch_size=30, passes=4)),
+    ],
+)
+def test_a_recorded_step_is_the_step(tune, monkeypatch):
     """Rates that change, a smaller last batch, zeros held: the same weights as without a graph."""
-    models, gpu = [], torch.device("cuda")
-    for record in (False, True):
-        model = feta.prune(build(), sparsity=0.5, method="threshold").model.cuda()
-        rate = rate_on(gpu, 0.1)
-        optimiser = (
-            torch.optim.SGD(model.parameters(), rate, 0.9, fused=True)
-            if kind == "sgd"
-            else torch.optim.Adam(model.parameters(), rate, fused=True, capturable=True)
-        )
-        options = {"batch_size": 3, "optimiser": optimiser, "device": gpu, "record": record, "passes": 4}
-        loop = loop_of(model, [None] * 4, **options)
-        step = loop.step
-        assert isinstance(step, Recorder) is record
-        with feta.hold_zeros(model):
-            loop.run()
-        assert not record or step.graph is not None
-        models.append(model)
-    for plain, recorded in zip(*(model.parameters() for model in models), strict=True):
-        assert torch.allclose(plain, recorded, atol=1e-6)
-        assert torch.equal(plain == 0, recorded == 0)
+    recorders, record = [], Recorder._record
+    monkeypatch.setattr(Recorder, "_record", lambda recorder: recorders.append(recorder) or record(recorder))
+    model = feta.prune(build(*SIZES), sparsity=0.5, method="threshold").model.cuda()
+    recorded = tune(model).model
+    model[0].register_forward_hook(lambda *_: None)  # a model with a hook is not recorded
+    plain = tune(model).model
+    assert [recorder.failure for recorder in recorders] == [""]
+    for ours, theirs in zip(recorded.parameters(), plain.parameters(), strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-5)
+        assert torch.equal(ours == 0, theirs == 0)
 
 
 @pytest.mark.gpu
 @on_gpu
 def test_on_a_gpu_as_on_a_cpu():
     x, y = torch.randn(600, 6), torch.randint(0, 3, (600,))
-    pruned = feta.prune(build(), sparsity=0.5, method="threshold")
+    pruned, found = feta.prune(build(*SIZES), sparsity=0.5, method="threshold"), []
     for device in ("cpu", "cuda"):
         retrained = feta.retrain(pruned.model, (x, y), validation=(x, y), max_epochs=2, device=device)
-        refined = feta.refine(pruned.model, build(), x, device=device)
+        refined = feta.refine(pruned.model, build(*SIZES), x, device=device)
         assert retrained.report.device == refined.report.device == device
         for result in (retrained, refined):
             assert {p.device.type for p in result.model.parameters()} == {"cpu"}
-            assert all(torch.equal(m, pruned.masks[n]) for n, m in feta.masks_of(result.model).items())
-        if device == "cpu":
-            expected = (retrained.model, refined.model)
-    for found, wanted in zip((retrained.model, refined.model), expected, strict=True):
-        assert torch.allclose(found(x), wanted(x), atol=1e-3)
+            assert holds(result.model, pruned.masks)
+        found.append((retrained.model(x), refined.model(x)))
+    for ours, theirs in zip(*found, strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-3)

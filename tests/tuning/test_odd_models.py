@@ -1,7 +1,5 @@
 """Models and data that are out of the ordinary: what is fitted is right, and nothing of the caller's is changed."""
 
-from __future__ import annotations
-
 import copy
 import subprocess
 import sys
@@ -10,30 +8,18 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrizations
+from tuned import Around, build, same
 
 import feta
 from feta.errors import ConfigError, FileError, ModelError
 from feta.tuning.batches import right_answers
 
-GENERATOR = torch.Generator().manual_seed(0)
-X = torch.randn(330, 12, generator=GENERATOR)
+X = torch.randn(330, 12, generator=torch.Generator().manual_seed(0))
 Y = (X[:, :3] * X[:, 3:6].sign()).argmax(1)
 
 
-def layers(*tail: nn.Module) -> list[nn.Module]:
-    torch.manual_seed(0)
-    return [nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 16), nn.ReLU(), nn.Linear(16, 3), *tail]
-
-
-class Normalising(nn.Module):
-    """Normalises its input, in place or not."""
-
-    def __init__(self, in_place: bool) -> None:
-        super().__init__()
-        self.body, self.in_place = nn.Sequential(*layers()), in_place
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.body(x.sub_(0.5).mul_(2.0) if self.in_place else (x - 0.5) * 2.0)
+def network(*tail: nn.Module) -> nn.Sequential:
+    return nn.Sequential(*build(12, 24, 16, 3), *tail).eval()
 
 
 def pruned(model: nn.Module) -> nn.Module:
@@ -43,47 +29,52 @@ def pruned(model: nn.Module) -> nn.Module:
 @pytest.mark.parametrize("kind", ["tensor", "batches"])
 def test_a_model_that_changes_its_input(kind):
     """It is fitted as its twin that does not, and the data stay as they were."""
-    data = X if kind == "tensor" else list(X.split(50))
-    before = copy.deepcopy(data)
+    before, labelled = X.clone(), list(zip(X.split(50), Y.split(50), strict=True))
+    inputs, labelled = (X, (X, Y)) if kind == "tensor" else (list(X.split(50)), labelled)
     found = []
-    for in_place in (True, False):
-        model = Normalising(in_place)
-        refined = feta.refine(pruned(model), model.eval(), data, passes=4)
-        labelled = (X, Y) if kind == "tensor" else list(zip(X.split(50), Y.split(50), strict=True))
+    for change in (lambda body, x: body(x.sub_(0.5).mul_(2.0)), lambda body, x: body((x - 0.5) * 2.0)):
+        model = Around(network(), change).eval()
+        refined = feta.refine(pruned(model), model, inputs, passes=4)
         retrained = feta.retrain(pruned(model), labelled, validation=labelled, max_epochs=2)
         found.append((refined.report.loss_after, retrained.report.accuracy))
     assert found[0] == found[1]
-    assert torch.equal(X, before if kind == "tensor" else torch.cat(before))
+    assert torch.equal(X, before)
 
 
-def test_right_answers():
-    scores = torch.tensor([[2.0, 1.0], [0.0, 1.0], [3.0, 0.0]])
-    assert right_answers(scores, torch.tensor([0, 1, 1])).tolist() == [True, True, False]
-    assert right_answers(scores, torch.tensor([0.0, 1.0, 1.0])).tolist() == [True, True, False]
-    shares = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.4, 0.6]])
-    assert right_answers(scores, shares).tolist() == [True, True, False]
+SCORES = torch.tensor([[2.0, 1.0], [0.0, 1.0], [3.0, 0.0]])
+
+
+@pytest.mark.parametrize(
+    "labels", [[0, 1, 1], [0.0, 1.0, 1.0], [[0.9, 0.1], [0.2, 0.8], [0.4, 0.6]]], ids=["classes", "floats", "shares"]
+)
+def test_right_answers(labels):
+    assert right_answers(SCORES, torch.tensor(labels)).tolist() == [True, True, False]
     maps = torch.randn(4, 3, 5, 6)  # classes in dimension 1, as cross-entropy has them
     assert bool(right_answers(maps, maps.argmax(1)).all())
-    for outputs, labels in (
-        (scores, torch.tensor([[0], [1], [1]])),  # would be compared with everything
-        (scores, torch.tensor([0.0, 1.0, 0.5])),
-        (scores[:, 0], torch.tensor([0, 1, 1])),
+
+
+@pytest.mark.parametrize(
+    ("outputs", "labels"),
+    [
+        (SCORES, torch.tensor([[0], [1], [1]])),  # would be compared with everything
+        (SCORES, torch.tensor([0.0, 1.0, 0.5])),
+        (SCORES[:, 0], torch.tensor([0, 1, 1])),
         (torch.randn(4, 5, 3), torch.zeros(4, 5, dtype=torch.long)),
-        (scores, [0, 1, 1]),
-    ):
-        with pytest.raises(ConfigError, match=r"classes in dimension 1, got labels .*; or pass a function"):
-            right_answers(outputs, labels)
+        (SCORES, [0, 1, 1]),
+    ],
+)
+def test_answers_that_cannot_be_judged(outputs, labels):
+    with pytest.raises(ConfigError, match=r"classes in dimension 1, got labels .*; or pass a function"):
+        right_answers(outputs, labels)
 
 
 @pytest.mark.parametrize("refine", [{"passes": 5}, "kl", 3])
 def test_refine_is_a_flag_or_settings(refine):
     with pytest.raises(ConfigError, match=r"refine must be True, False or a feta.Refinement, got"):
-        feta.prune(nn.Sequential(*layers()), X, refine=refine)
+        feta.prune(network(), X, refine=refine)
 
 
-def test_what_torch_loads_is_no_part_of_a_budget():
-    """In a process of its own: torch's compiler is there when the clock starts."""
-    script = """
+SCRIPT = """
 import sys, torch, feta
 import feta.tuning.refine, feta.tuning.retrain
 seen = []
@@ -96,32 +87,26 @@ x, y = torch.randn(20, 4), torch.zeros(20, dtype=torch.long)
 CALL
 assert seen and all(seen), seen
 """
-    for call in ("feta.retrain(model, (x, y), max_epochs=1)", "feta.refine(model, model, x)"):
-        subprocess.run([sys.executable, "-c", script.replace("CALL", call)], check=True)
+
+
+@pytest.mark.parametrize("call", ["feta.retrain(model, (x, y), max_epochs=1)", "feta.refine(model, model, x)"])
+def test_what_torch_loads_is_no_part_of_a_budget(call):
+    """In a process of its own: torch's compiler is there when the clock starts."""
+    subprocess.run([sys.executable, "-c", SCRIPT.replace("CALL", call)], check=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_narrow_weights_are_trained_in_float32(dtype):
-    start = pruned(nn.Sequential(*layers())).to(dtype)
-    wide = feta.retrain(copy.deepcopy(start).float(), (X, Y), max_epochs=2, learning_rate=1e-4)
-    narrow = feta.retrain(start, (X, Y), max_epochs=2, learning_rate=1e-4)
-    for ours, theirs in zip(narrow.model.parameters(), wide.model.parameters(), strict=True):
-        assert torch.equal(ours, theirs.to(dtype))
-
-
-class Own(nn.Module):
-    """Casts its input by itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(*layers()).bfloat16()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.body(x.bfloat16()).float()
+    start = pruned(network()).to(dtype)
+    wide, narrow = (
+        feta.retrain(model, (X, Y), max_epochs=2, learning_rate=1e-4).model
+        for model in (copy.deepcopy(start).float(), start)
+    )
+    assert same(narrow, wide.to(dtype))
 
 
 def test_narrow_weights_are_judged_as_they_are_handed_back():
-    model = pruned(nn.Sequential(*layers())).bfloat16()
+    model = pruned(network()).bfloat16()
 
     def score(model: nn.Module) -> float:
         with torch.no_grad():
@@ -131,21 +116,23 @@ def test_narrow_weights_are_judged_as_they_are_handed_back():
         result = feta.retrain(model, (X, Y), validation=validation, max_epochs=4, learning_rate=0.05)
         assert result.report.accuracy == pytest.approx(score(result.model))
         assert result.report.accuracy > result.report.start
-    assert {p.dtype for p in feta.retrain(Own(), (X, Y), max_epochs=1).model.parameters()} == {torch.bfloat16}
+    casting = Around(network().bfloat16(), lambda body, x: body(x.bfloat16()).float())
+    trained = feta.retrain(casting, (X, Y), max_epochs=1).model
+    assert {p.dtype for p in trained.parameters()} == {torch.bfloat16}
 
 
-def test_a_model_in_eval_mode_is_trained_all_the_same():
+@pytest.mark.parametrize("training", [False, True])
+def test_a_model_in_eval_mode_is_trained_all_the_same(training):
     """In whatever it is wrapped: only layers beside others in training mode are frozen."""
-    inner = pruned(nn.Sequential(*layers(), nn.BatchNorm1d(3))).eval()
-    for training in (False, True):
-        model = nn.Sequential(nn.Identity(), inner)
-        model.training = training
-        trained = feta.retrain(model, (X, Y), max_epochs=1).model[1]
-        assert not torch.equal(trained[5].running_mean, inner[5].running_mean)
+    inner = pruned(network(nn.BatchNorm1d(3)))
+    model = nn.Sequential(nn.Identity(), inner)
+    model.training = training
+    trained = feta.retrain(model, (X, Y), max_epochs=1).model[1]
+    assert not torch.equal(trained[5].running_mean, inner[5].running_mean)
 
 
 def test_a_frozen_batch_norm_stays_frozen():
-    model = pruned(nn.Sequential(nn.BatchNorm1d(12), *layers(), nn.BatchNorm1d(3))).train()
+    model = pruned(nn.Sequential(nn.BatchNorm1d(12), *network(nn.BatchNorm1d(3)))).train()
     model[0].eval()
     result = feta.retrain(model, (X, Y), max_epochs=1)
     assert torch.equal(result.model[0].running_mean, model[0].running_mean)
@@ -154,49 +141,59 @@ def test_a_frozen_batch_norm_stays_frozen():
 
 
 def test_a_last_batch_of_one_row():
-    model = pruned(nn.Sequential(*layers(), nn.BatchNorm1d(3)))
-    rows = []
-    hook = model[0].register_forward_hook(lambda module, args, output: rows.append(len(output)))
+    model, rows = pruned(network(nn.BatchNorm1d(3))), []
+    model[0].register_forward_hook(lambda module, args, output: rows.append(len(output)))
     feta.retrain(model, (X[:65], Y[:65]), max_epochs=1)
-    hook.remove()
     assert rows == [32, 32]
 
 
-@pytest.mark.parametrize("how", ["refine", "retrain"])
-def test_the_same_seed_gives_the_same_weights(how):
-    model = pruned(nn.Sequential(*layers()[:4], nn.Dropout(0.5), *layers()[4:]))
+both = pytest.mark.parametrize(
+    "tune",
+    [
+        lambda model, **options: feta.refine(model, network(), X, passes=1, **options),
+        lambda model, **options: feta.retrain(model, (X, Y), max_epochs=1, **options),
+    ],
+    ids=["refine", "retrain"],
+)
+
+
+@both
+def test_frozen_parameters_stay(tune):
+    model = pruned(network())
+    model[0].requires_grad_(False)
+    result = tune(model)
+    assert torch.equal(result.model[0].weight, model[0].weight)
+    assert not torch.equal(result.model[2].weight, model[2].weight)
+    with pytest.raises(ModelError, match="must have parameters with requires_grad, got none"):
+        tune(model.requires_grad_(False))
+
+
+@both
+def test_the_same_seed_gives_the_same_weights(tune):
+    model = pruned(nn.Sequential(*network()[:4], nn.Dropout(0.5), network()[4]))
     runs = []
     for seed in (1, 1, 2):
         torch.rand(7)  # the caller's own draws do not matter, also for dropout
-        if how == "refine":
-            result = feta.refine(model, nn.Sequential(*layers()), X, passes=1, seed=seed)
-        else:
-            result = feta.retrain(model, (X, Y), max_epochs=1, seed=seed)
-        runs.append(result.model[0].weight)
+        runs.append(tune(model, seed=seed).model[0].weight)
     assert torch.equal(runs[0], runs[1])
     assert not torch.equal(runs[0], runs[2])
     assert all(weight.grad is None for weight in runs)
 
 
-class Counting(nn.Module):
+class Counting(Around):
     """Has a state that is no tensor."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.note = nn.Sequential(*layers()), {"seen": 0}
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.body(x)
+    note = None
 
     def get_extra_state(self) -> dict[str, int]:
-        return self.note
+        return {"seen": 0}
 
     def set_extra_state(self, state: dict[str, int]) -> None:
         self.note = state
 
 
 def test_states_that_are_no_tensors(tmp_path):
-    model = Counting().eval()
+    model = Counting(network(), nn.Module.__call__).eval()
     small = pruned(model)
     assert feta.retrain(small, (X, Y), validation=(X, Y), max_epochs=1).model.note == {"seen": 0}
     assert feta.refine(small, model, X).model.note == {"seen": 0}
@@ -205,7 +202,7 @@ def test_states_that_are_no_tensors(tmp_path):
 
 
 def test_a_weight_that_is_computed_is_not_held():
-    model = nn.Sequential(*layers()).eval()
+    model = network()
     parametrizations.spectral_norm(model[4])
     small = feta.prune(model, sparsity=0.7, method="threshold", layers="0").model
     assert list(feta.masks_of(small)) == ["0"]
@@ -215,13 +212,12 @@ def test_a_weight_that_is_computed_is_not_held():
 
 
 def test_values_that_are_not_finite_are_named():
-    model = nn.Sequential(*layers()).eval()
     bad = X.clone()
     bad[0, 0] = torch.nan  # the first row is held out
     with pytest.raises(ModelError, match="got nan; look for it in the data and the models"):
-        feta.refine(pruned(model), model, bad)
+        feta.refine(pruned(network()), network(), bad)
     with pytest.raises(ModelError, match="or look for values in the data that are not finite"):
-        feta.retrain(pruned(model), (bad, Y))
+        feta.retrain(pruned(network()), (bad, Y))
 
 
 def test_a_loader_is_read_once_per_pass():
@@ -232,30 +228,19 @@ def test_a_loader_is_read_once_per_pass():
             self.reads += 1
             return super().__iter__()
 
-    model, data = nn.Sequential(*layers()).eval(), Counted(X.split(30))
-    small = pruned(model)
-    often = feta.Refinement(passes=3, check_every=0.1, patience=100)
-    report = feta.refine(small, model, data, often).report
+    data, often = Counted(X.split(30)), feta.Refinement(passes=3, check_every=0.1, patience=100)
+    report, whole = (feta.refine(pruned(network()), network(), rows, often).report for rows in (data, X))
     assert len(report.history) > 25
     assert data.reads <= 3 + 5  # once for each pass; before that to look, to count, for the held-out rows
-    whole = feta.refine(small, model, X, often).report
     assert report.loss_before == pytest.approx(whole.loss_before)
 
 
 def test_dicts_whose_first_entry_is_a_number():
-    class Scaled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body = nn.Sequential(*layers())
-
-        def forward(self, scale: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-            return self.body(scale * x)
-
     batches = [{"scale": torch.tensor(2.0), "x": part} for part in X.split(50)]
-    model = Scaled().eval()
+    model = Around(network(), lambda body, scale, x: body(scale * x)).eval()
     result = feta.prune(model, batches, 0.5, "wanda", refine=True, settings=feta.Settings(n_samples=120))
     assert result.report.refinement.loss_after <= result.report.refinement.loss_before
-    with pytest.raises(ConfigError, match="must yield x as a tensor or a dict of tensors, got a tuple"):
+    with pytest.raises(ConfigError, match=r"must yield .* x a tensor or a dict of tensors, .* got a tuple as x"):
         feta.retrain(result.model, [((X[:5], X[:5]), Y[:5])])
 
 
@@ -263,20 +248,14 @@ def test_recurrent_layers_run_backwards_in_eval_mode():
     """cuDNN runs them backwards in training mode alone; without dropout that is the same function."""
     seen = set()
 
-    class Tagger(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            self.gru = nn.GRU(4, 8, num_layers=2, dropout=0.5, batch_first=True)
-            self.hidden, self.out = nn.Linear(8, 16), nn.Linear(16, 3)
+    def call(parts: nn.ModuleDict, x: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            seen.add((parts["gru"].training, parts["gru"].dropout))
+        return parts["body"](parts["gru"](x.unflatten(1, (3, 4)))[0][:, -1])
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            if torch.is_grad_enabled():
-                seen.add((self.gru.training, self.gru.dropout))
-            return self.out(torch.relu(self.hidden(self.gru(x.unflatten(1, (3, 4)))[0][:, -1])))
-
-    model = Tagger().eval()
+    gru = nn.GRU(4, 8, num_layers=2, dropout=0.5, batch_first=True)
+    model = Around(nn.ModuleDict({"gru": gru, "body": build(8, 16, 3)}), call).eval()
     refined = feta.prune(model, X, 0.5, refine=True).model
-    assert (refined.gru.training, refined.gru.dropout) == (False, 0.5)
-    assert (model.gru.training, model.gru.dropout) == (False, 0.5)
+    for found in (gru, refined.inner["gru"]):
+        assert (found.training, found.dropout) == (False, 0.5)
     assert seen == {(True, 0.0)}

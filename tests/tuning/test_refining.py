@@ -1,7 +1,5 @@
 """Refinement: outputs come nearer to the original's on rows that were not fitted, zeros stay, labels are not used."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import math
@@ -13,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+from tuned import Around, build, holds, same
 
 import feta
 from feta.calibration.inputs import Inputs
@@ -20,21 +19,13 @@ from feta.errors import ConfigError, ModelError
 from feta.tuning import loop
 from feta.tuning.batches import Original, StreamBatches, TensorBatches, matched
 
-CPU = torch.device("cpu")
-
-
-def build(seed: int = 0) -> nn.Module:
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 16), nn.ReLU(), nn.Linear(16, 4)).eval()
-
-
 DATA = torch.randn(400, 12, generator=torch.Generator().manual_seed(1))
 FRESH = torch.randn(200, 12, generator=torch.Generator().manual_seed(2))
 
 
 @pytest.fixture(scope="module")
 def dense():
-    return build()
+    return build(12, 24, 16, 4)
 
 
 @pytest.fixture(scope="module")
@@ -42,24 +33,19 @@ def pruned(dense):
     return feta.prune(dense, sparsity=0.6, method="threshold")
 
 
+@torch.no_grad()
 def divergence(model: nn.Module, reference: nn.Module, x: torch.Tensor) -> float:
     """KL(softmax f0 || softmax f) in float64, from its definition."""
-    with torch.no_grad():
-        p, q = (m(x).double().softmax(1) for m in (reference, model))
+    p, q = (m(x).double().softmax(1) for m in (reference, model))
     return float((p * (p / q).log()).sum(1).mean())
 
 
+@torch.no_grad()
 def squares(model: nn.Module, reference: nn.Module, x: torch.Tensor) -> float:
-    with torch.no_grad():
-        return float((model(x).double() - reference(x).double()).square().mean())
+    return float((model(x).double() - reference(x).double()).square().mean())
 
 
 MEASURES = {"kl": divergence, "mse": squares}
-
-
-def same(model: nn.Module, other: nn.Module) -> bool:
-    pairs = zip(model.state_dict().values(), other.state_dict().values(), strict=True)
-    return all(torch.equal(a, b) for a, b in pairs)
 
 
 @pytest.mark.parametrize("loss", MEASURES)
@@ -70,7 +56,7 @@ def test_it_comes_nearer_on_rows_it_has_not_seen(pruned, dense, loss):
     result = feta.refine(pruned.model, dense, DATA, settings, callback=points.append)
     report, measure = result.report, MEASURES[loss]
     assert measure(result.model, dense, FRESH) < 0.7 * measure(pruned.model, dense, FRESH)
-    assert all(torch.equal(mask, pruned.masks[name]) for name, mask in feta.masks_of(result.model).items())
+    assert holds(result.model, pruned.masks)
     assert same(pruned.model, before)
     assert same(dense, original)
     assert torch.equal(torch.random.get_rng_state(), state)
@@ -90,44 +76,28 @@ def test_it_comes_nearer_on_rows_it_has_not_seen(pruned, dense, loss):
 
 def test_it_is_adam_with_a_cosine(pruned, dense):
     """A reference in float64 from the equations, one pass, every look a lower loss."""
-    model, original = copy.deepcopy(pruned.model).double(), copy.deepcopy(dense).double()
-    x = DATA.double()
+    start, original, x = copy.deepcopy(pruned.model).double(), copy.deepcopy(dense).double(), DATA.double()
+    model = copy.deepcopy(start)
     rows = torch.tensor([i for i in range(400) if i % 20])
     order = rows[torch.randperm(380, generator=torch.Generator().manual_seed(7 * 1_000_003))]
-    first = [torch.zeros_like(p) for p in model.parameters()]
-    second = [torch.zeros_like(p) for p in model.parameters()]
+    first, second = ([torch.zeros_like(p) for p in model.parameters()] for _ in range(2))
     masks = {f"{name}.weight": mask for name, mask in pruned.masks.items()}
     for t, batch in enumerate(order.split(50)):
         rate = 0.003 * (1 + math.cos(math.pi * t * 50 / 380)) / 2
-        with torch.no_grad():
-            target = original(x[batch])
-        gradients = torch.autograd.grad(F.mse_loss(model(x[batch]), target), list(model.parameters()))
+        loss = F.mse_loss(model(x[batch]), original(x[batch]).detach())
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
         for (name, p), g, m, v in zip(model.named_parameters(), gradients, first, second, strict=True):
             g = g * masks[name] if name in masks else g
             m.mul_(0.9).add_(0.1 * g)
             v.mul_(0.999).add_(0.001 * g * g)
             with torch.no_grad():
                 p -= rate * (m / (1 - 0.9 ** (t + 1))) / ((v / (1 - 0.999 ** (t + 1))).sqrt() + 1e-8)
-    result = feta.refine(
-        copy.deepcopy(pruned.model).double(),
-        copy.deepcopy(dense).double(),
-        x,
-        feta.Refinement(passes=1, learning_rate=0.003, batch_size=50, loss="mse"),
-        seed=7,
-    )
+    settings = feta.Refinement(passes=1, learning_rate=0.003, batch_size=50, loss="mse")
+    result = feta.refine(start, original, x, settings, seed=7)
     losses = [point.loss for point in result.report.history]
     assert losses == sorted(losses, reverse=True)
     for found, expected in zip(result.model.parameters(), model.parameters(), strict=True):
         assert torch.allclose(found, expected, rtol=1e-7, atol=1e-9)
-
-
-def test_frozen_parameters_stay(pruned, dense):
-    model = copy.deepcopy(pruned.model)
-    model[4].requires_grad_(False)
-    result = feta.refine(model, dense, DATA, passes=1)
-    assert torch.equal(result.model[4].weight, dense[4].weight)
-    with pytest.raises(ModelError, match="must have parameters with requires_grad, got none"):
-        feta.refine(model.requires_grad_(False), dense, DATA)
 
 
 def test_a_rate_that_only_spoils_gives_back_what_came_in_and_stops_early(pruned, dense):
@@ -167,33 +137,35 @@ def test_the_rate_reaches_zero_where_the_time_ends(pruned, dense, monkeypatch):
 
 # Data
 
+LABELS = torch.zeros(400, dtype=torch.long)
 
-def test_every_form_of_data(pruned, dense):
-    labels = torch.zeros(400, dtype=torch.long)
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda: DataLoader(TensorDataset(DATA, LABELS), batch_size=80),
+        lambda: iter(DATA.split(80)),
+        lambda: [(x, None) for x in DATA.split(80)],
+    ],
+)
+def test_every_form_of_data(pruned, dense, form):
     expected = feta.refine(pruned.model, dense, list(DATA.split(80))).model
-    forms = (
-        DataLoader(TensorDataset(DATA, labels), batch_size=80),
-        iter(DATA.split(80)),
-        [(x, None) for x in DATA.split(80)],
-    )
-    for data in forms:
-        assert same(feta.refine(pruned.model, dense, data).model, expected)
+    assert same(feta.refine(pruned.model, dense, form()).model, expected)
     assert divergence(expected, dense, FRESH) < divergence(pruned.model, dense, FRESH)
 
 
-class Named(nn.Module):
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, input: torch.Tensor, scale: float = 1.0) -> tuple[torch.Tensor, str]:
-        return self.inner(input * scale), "more"
+def named(inner: nn.Module) -> nn.Module:
+    return Around(inner, lambda inner, input, scale=1.0: (inner(input * scale), "more"))
 
 
 def test_dicts_and_models_that_return_more_than_scores(pruned, dense):
     data = [{"input": x, "scale": 1.0, "labels": None} for x in DATA.split(80)]
-    result = feta.refine(Named(pruned.model), Named(dense), data)
+    result = feta.refine(named(pruned.model), named(dense), data)
     assert same(result.model.inner, feta.refine(pruned.model, dense, list(DATA.split(80))).model)
+
+
+def rows_for(model: nn.Module, data, share=0.05):
+    return matched(data, Original(model, torch.device("cpu"), torch.float32), share, 5, None, 0)
 
 
 @pytest.mark.parametrize("kind", [TensorBatches, StreamBatches])
@@ -201,26 +173,26 @@ def test_dicts_and_models_that_return_more_than_scores(pruned, dense):
 def test_rows_are_fitted_or_held_out_never_both(dense, kind, total, held):
     x = torch.arange(total * 12, dtype=torch.float32).reshape(total, 12)
     data = x if kind is TensorBatches else list(x.split(7))
-    rows, held_out = matched(data, Original(dense, CPU, torch.float32), 0.05, 5, None, 0)
+    rows, held_out = rows_for(dense, data)
     assert isinstance(rows, kind)
     fitted = torch.cat([batch.x for batch in rows.over(0)])
     judged = torch.cat([batch.x for batch in held_out()])
     assert (len(fitted), len(judged)) == (rows.length, held)
     assert torch.equal(torch.cat([fitted, judged]).sort(0).values, x)
-    for batch, target, size, part in rows.over(1):
-        assert size == part == len(batch) <= 5
+    for batch, target, size in rows.over(1):
+        assert size == len(batch) <= 5
         assert torch.allclose(target, dense(batch), rtol=1e-4)
     assert total == 2 or not torch.equal(fitted, torch.cat([batch.x for batch in rows.over(1)]))
 
 
 def test_held_out_rows_have_a_limit(dense):
-    _, held_out = matched(torch.zeros(100_000, 12), Original(dense, CPU, torch.float32), 0.5, 5, None, 0)
+    _, held_out = rows_for(dense, torch.zeros(100_000, 12), 0.5)
     assert 1990 <= sum(batch.size for batch in held_out()) <= 2000
 
 
 def test_outputs_larger_than_the_inputs_are_not_kept():
     wide = nn.Linear(2, 5)
-    rows, held_out = matched(torch.randn(30, 2), Original(wide, CPU, torch.float32), 0.05, 5, None, 0)
+    rows, held_out = rows_for(wide, torch.randn(30, 2))
     assert all(torch.equal(batch.y, wide(batch.x)) for batch in [*held_out(), *rows.over(0)])
 
 
@@ -234,7 +206,7 @@ def test_half_precision_is_fitted_in_single(dense):
     model = feta.prune(copy.deepcopy(dense).bfloat16(), sparsity=0.6, method="threshold")
     result = feta.refine(model.model, dense, DATA, passes=8)
     assert {p.dtype for p in result.model.parameters()} == {torch.bfloat16}
-    assert all(torch.equal(mask, model.masks[name]) for name, mask in feta.masks_of(result.model).items())
+    assert holds(result.model, model.masks)
     assert squares(result.model.float(), dense, FRESH) < squares(model.model.float(), dense, FRESH)
 
 
@@ -257,20 +229,15 @@ def test_batch_norm_is_left_in_eval_mode():
         ({"seconds": math.nan}, ConfigError, "Refinement.seconds must be > 0 and finite, got nan"),
         ({"data": DATA[:1]}, ConfigError, "data must hold 2 or more samples to refine on, .* got 1"),
         ({"data": 3}, ConfigError, "data must be a tensor or an iterable"),
-        (
-            {"learning_rate": 1e30},
-            ModelError,
-            "must keep a finite loss, got (nan|inf).*; lower learning_rate",
-        ),
+        ({"learning_rate": 1e30}, ModelError, "must keep a finite loss, got (nan|inf).*; lower learning_rate"),
         ({"settings": {"passes": 1}}, ConfigError, "settings must be a feta.Refinement, got dict"),
         ({"reference": nn.Linear(12, 3)}, ModelError, r"outputs of one shape, got \(4,\) and \(3,\)"),
-        ({"reference": Named(Named(build()))}, ModelError, "list or mapping that holds one, got tuple"),
+        ({"reference": named(named(build(12, 4)))}, ModelError, "list or mapping that holds one, got tuple"),
     ],
 )
 def test_bad_input(pruned, dense, options, kind, message):
-    given = {"reference": dense, "data": DATA, **options}
     with pytest.raises(kind, match=message):
-        feta.refine(pruned.model, **given)
+        feta.refine(pruned.model, **{"reference": dense, "data": DATA, **options})
 
 
 def test_bad_settings():
@@ -281,7 +248,7 @@ def test_bad_settings():
 
 
 def test_one_output_is_no_class():
-    dense = nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 1))
+    dense = build(12, 24, 1)
     pruned = feta.prune(dense, sparsity=0.5, method="threshold").model
     with pytest.raises(ConfigError, match="loss must be 'mse' for a model with one output, got 'kl'"):
         feta.refine(pruned, dense, DATA)

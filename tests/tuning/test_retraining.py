@@ -1,7 +1,5 @@
 """Retraining: zeros held, the best weights kept, stopped for the reason it gives; alone and in two processes."""
 
-from __future__ import annotations
-
 import copy
 import math
 import subprocess
@@ -13,14 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+from tuned import Around, build, holds, same
 
 import feta
 from feta.errors import ConfigError, DataError, ModelError
-
-
-def build(seed: int = 0) -> nn.Module:
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 10), nn.ReLU(), nn.Linear(10, 3)).eval()
 
 
 def draw(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -30,24 +24,18 @@ def draw(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     return x, (x[:, :3] * x[:, 3:6].sign() + noise).argmax(1)
 
 
-TRAIN, HELD_OUT = draw(320, 1), draw(150, 2)
-X1 = torch.zeros(1)
+SIZES, TRAIN, HELD_OUT = (12, 16, 10, 3), draw(320, 1), draw(150, 2)
 
 
 @pytest.fixture(scope="module")
 def pruned():
-    dense = feta.retrain(build(), TRAIN, max_epochs=15, learning_rate=0.05).model
+    dense = feta.retrain(build(*SIZES), TRAIN, max_epochs=15, learning_rate=0.05).model
     return feta.prune(dense, sparsity=0.7, method="threshold")
 
 
 def percent(model: nn.Module, data: tuple[torch.Tensor, torch.Tensor] = HELD_OUT) -> float:
     with torch.no_grad():
         return 100 * float((model(data[0]).argmax(1) == data[1]).double().mean())
-
-
-def same(model: nn.Module, other: nn.Module) -> bool:
-    pairs = zip(model.state_dict().values(), other.state_dict().values(), strict=True)
-    return all(torch.equal(a, b) for a, b in pairs)
 
 
 def test_it_is_sgd_on_the_surviving_weights(pruned):
@@ -75,20 +63,18 @@ def test_it_is_sgd_on_the_surviving_weights(pruned):
 def test_what_comes_back(pruned):
     before, points = copy.deepcopy(pruned.model), []
     state, threads = torch.random.get_rng_state(), torch.get_num_threads()
-    result = feta.retrain(
-        pruned.model, TRAIN, validation=HELD_OUT, max_epochs=3, learning_rate=0.05, callback=points.append
-    )
+    settings = feta.Retraining(max_epochs=3, learning_rate=0.05)
+    result = feta.retrain(pruned.model, TRAIN, settings, validation=HELD_OUT, callback=points.append)
     report = result.report
     assert same(pruned.model, before)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert torch.get_num_threads() == threads
-    assert all(torch.equal(mask, pruned.masks[name]) for name, mask in feta.masks_of(result.model).items())
+    assert holds(result.model, pruned.masks)
     assert not any(module.training for module in result.model.modules())
     assert (report.recovered, report.goal, report.stopped, report.epochs) == (None, None, "epochs", 3.0)
     assert tuple(points) == report.history
-    assert [round(epoch, 6) for _, epoch, _ in report.history] == [
-        k / 10 for k in (0, 3, 5, 8, 10, 13, 15, 18, 20, 23, 25, 28, 30)
-    ]
+    looks = (0, 3, 5, 8, 10, 13, 15, 18, 20, 23, 25, 28, 30)
+    assert [epoch for _, epoch, _ in report.history] == pytest.approx([tenths / 10 for tenths in looks])
     assert 0 < report.evaluation_seconds <= report.history[-1].seconds <= report.seconds
     scores = [accuracy for *_, accuracy in report.history]
     assert (report.start, report.accuracy) == (percent(pruned.model), max(scores))
@@ -100,11 +86,10 @@ def test_what_comes_back(pruned):
 def test_it_stops_at_the_first_look_that_is_good_enough(pruned):
     options = {"validation": HELD_OUT, "learning_rate": 0.05, "max_epochs": 4}
     whole = feta.retrain(pruned.model, TRAIN, **options).report
-    goal = whole.accuracy
-    tolerance = (goal - whole.start) / 2
-    first = next(i for i, point in enumerate(whole.history) if point.accuracy >= goal - tolerance)
+    settings = feta.Retraining(goal=whole.accuracy, tolerance=(whole.accuracy - whole.start) / 2)
+    enough = settings.goal - settings.tolerance
+    first = next(i for i, point in enumerate(whole.history) if point.accuracy >= enough)
     assert 0 < first < len(whole.history) - 1
-    settings = feta.Retraining(goal=goal, tolerance=tolerance)
     result = feta.retrain(pruned.model, TRAIN, settings, **options)
     report = result.report
     assert (report.stopped, report.recovered, len(report.history)) == ("recovered", True, first + 1)
@@ -120,20 +105,16 @@ def test_a_network_that_lost_nothing_needs_no_epoch(pruned):
 
 def test_it_stops_when_it_gets_no_better(pruned):
     scores = iter([50.0, 60.0, 60.0, 59.0, 61.0, 60.0, 61.0, 60.0, 60.5] + [0.0] * 99)
-    result = feta.retrain(
-        pruned.model, TRAIN, feta.Retraining(patience=1), validation=lambda model: next(scores), goal=90
-    )
-    assert result.report.stopped == "saturated"
-    assert result.report.recovered is False
-    assert result.report.epochs == 2.0  # the best look was at one epoch
-    assert result.report.accuracy == 61.0
+    settings = feta.Retraining(patience=1, goal=90)
+    report = feta.retrain(pruned.model, TRAIN, settings, validation=lambda model: next(scores)).report
+    assert (report.stopped, report.recovered, report.accuracy) == ("saturated", False, 61.0)
+    assert report.epochs == 2.0  # the best look was at one epoch
 
 
 def test_time_is_up(pruned):
-    result = feta.retrain(pruned.model, TRAIN, validation=HELD_OUT, seconds=1e-9, max_epochs=3)
-    assert (result.report.stopped, result.report.epochs) == ("seconds", 0.0)
-    loader = DataLoader(TensorDataset(*TRAIN), batch_size=64)
-    assert feta.retrain(pruned.model, loader, seconds=1e-9).report.stopped == "seconds"
+    for data in (TRAIN, DataLoader(TensorDataset(*TRAIN), batch_size=64)):
+        report = feta.retrain(pruned.model, data, validation=HELD_OUT, seconds=1e-9).report
+        assert (report.stopped, report.epochs) == ("seconds", 0.0)
 
 
 def batches(size: int = 32) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -147,20 +128,6 @@ class Stream:
         return iter(batches())
 
 
-class Dicts:
-    def __iter__(self):
-        return ({"input": x, "labels": y} for x, y in batches())
-
-
-class Named(nn.Module):
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, input: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {"logits": self.inner(input)}
-
-
 def test_every_form_of_data_gives_the_same_weights(pruned):
     expected = feta.retrain(pruned.model, batches(), max_epochs=2).model
     loader = DataLoader(TensorDataset(*TRAIN), batch_size=32)
@@ -169,10 +136,11 @@ def test_every_form_of_data_gives_the_same_weights(pruned):
     report = feta.retrain(pruned.model, loader, max_epochs=1).report  # without validation
     assert (report.start, report.accuracy, report.recovered) == (None, None, None)
     assert repr(report).startswith("retrained: 1.00 epochs")
-    named = feta.retrain(Named(pruned.model), Dicts(), max_epochs=2, validation=Dicts())
-    again = feta.retrain(Named(pruned.model), Dicts(), max_epochs=2)
-    assert same(again.model.inner, expected)
-    assert named.report.accuracy >= named.report.start == pytest.approx(percent(pruned.model, TRAIN))
+    dicts = [{"input": x, "labels": y} for x, y in batches()]
+    model = Around(pruned.model, lambda inner, input: {"logits": inner(input)})
+    assert same(feta.retrain(model, dicts, max_epochs=2).model.inner, expected)
+    judged = feta.retrain(model, dicts, max_epochs=2, validation=dicts).report
+    assert judged.accuracy >= judged.start == pytest.approx(percent(pruned.model, TRAIN))
 
 
 def test_a_stream_is_looked_at_more_often_once_its_length_is_known(pruned):
@@ -190,7 +158,7 @@ def test_a_stream_is_looked_at_more_often_once_its_length_is_known(pruned):
 def test_any_optimiser(pruned, optimiser):
     settings = feta.Retraining(max_epochs=2, batch_size=160)
     result = feta.retrain(pruned.model, TRAIN, settings, validation=HELD_OUT, optimiser=optimiser)
-    assert all(torch.equal(mask, pruned.masks[name]) for name, mask in feta.masks_of(result.model).items())
+    assert holds(result.model, pruned.masks)
     assert result.report.accuracy > result.report.start
 
 
@@ -201,14 +169,8 @@ def test_a_loss_and_a_judge_of_the_users_own(pruned):
         assert not model.training
         return -float(F.mse_loss(model(x), targets).detach())
 
-    result = feta.retrain(
-        pruned.model,
-        (x, targets),
-        feta.Retraining(goal=-0.1, tolerance=0),
-        loss=F.mse_loss,
-        validation=closeness,
-        learning_rate=0.05,
-    )
+    settings = feta.Retraining(goal=-0.1, tolerance=0, learning_rate=0.05)
+    result = feta.retrain(pruned.model, (x, targets), settings, loss=F.mse_loss, validation=closeness)
     assert result.report.recovered
     assert closeness(result.model) >= -0.1
 
@@ -229,33 +191,18 @@ def test_batch_norm_and_dropout_train_and_come_back_in_their_modes(pruned):
     assert [module.training for module in result.model] == [module.training for module in model]
 
 
-def test_frozen_parameters_stay(pruned):
-    model = copy.deepcopy(pruned.model)
-    model[0].requires_grad_(False)
-    result = feta.retrain(model, TRAIN, max_epochs=1)
-    assert torch.equal(result.model[0].weight, model[0].weight)
-    assert not torch.equal(result.model[2].weight, model[2].weight)
-    with pytest.raises(ModelError, match="must have parameters with requires_grad, got none"):
-        feta.retrain(model.requires_grad_(False), TRAIN)
-
-
-class Branching(nn.Module):
-    """Its second layer has a gradient from the second batch on."""
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner, self.late, self.calls = inner, nn.Linear(12, 3), 0
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        return self.inner(x) + (self.late(x) if self.calls > 1 else 0)
-
-
 def test_a_model_whose_parameters_wake_up_late(pruned):
-    model = Branching(pruned.model)
+    """Its second part has a gradient from the second batch on."""
+    calls = []
+
+    def call(parts: nn.Sequential, x: torch.Tensor) -> torch.Tensor:
+        calls.append(len(x))
+        return parts[0](x) + (parts[1](x) if len(calls) > 1 else 0)
+
+    model = Around(nn.Sequential(pruned.model, nn.Linear(12, 3)), call)
     result = feta.retrain(model, TRAIN, max_epochs=1)
-    assert result.model.calls == 10
-    assert not torch.equal(result.model.late.weight, model.late.weight)
+    assert calls == [32] * 10
+    assert not torch.equal(result.model.inner[1].weight, model.inner[1].weight)
 
 
 @pytest.mark.parametrize(
@@ -265,17 +212,17 @@ def test_a_model_whose_parameters_wake_up_late(pruned):
         (TRAIN, {"learning_rate": 0}, ConfigError, "learning_rate must be > 0 and finite, got 0"),
         (TRAIN, {"settings": 3}, ConfigError, "settings must be a feta.Retraining, got int"),
         (TRAIN, {"seconds": math.nan}, ConfigError, "seconds must be > 0 and finite, got nan"),
-        (TRAIN, {"optimiser": torch.optim.SGD([X1], 1)}, ConfigError, "must be a function of the"),
+        (TRAIN, {"optimiser": torch.optim.SGD([torch.zeros(1)], 1)}, ConfigError, "must be a function of the"),
         (TRAIN, {"learning_rate": 1e20}, ModelError, "must keep a finite loss, got (nan|inf) at epoch"),
         ((TRAIN[0], TRAIN[1][:-1]), {}, ConfigError, "as many inputs as labels, got 320 and 319"),
-        (3, {}, ConfigError, r"data must be a pair of tensors or a loader of \(x, y\), got int"),
-        (iter(batches()), {}, ConfigError, "readable once per epoch, got an iterator"),
-        ([TRAIN[0]], {}, ConfigError, r"must yield \(x, y\) pairs or dicts with labels, got a Tensor"),
+        (3, {}, ConfigError, "data must be a pair of tensors, or a loader .* got int"),
+        (iter(batches()), {}, ConfigError, "to read in every epoch, got list_iterator"),
+        ([TRAIN[0]], {}, ConfigError, r"must yield \(x, y\) pairs.* or dicts with labels, got a Tensor"),
         ([{"input": TRAIN[0]}], {}, ConfigError, "dicts with labels, got a dict without"),
         ([], {}, DataError, "data must give batches in every epoch, got none in epoch 1"),
         (TRAIN, {"validation": lambda model: math.nan}, ConfigError, "give a finite number, got nan"),
         (TRAIN, {"validation": []}, DataError, "validation must hold at least one sample"),
-        (TRAIN, {"validation": 3}, ConfigError, "validation must be a pair of tensors or a loader"),
+        (TRAIN, {"validation": 3}, ConfigError, "validation must be a pair of tensors, or a loader"),
     ],
 )
 def test_bad_input(pruned, data, options, kind, message):
@@ -289,7 +236,7 @@ def test_bad_input(pruned, data, options, kind, message):
         ({"momentum": 1}, r"momentum must be in \[0, 1\), got 1"),
         ({"tolerance": -1}, "tolerance must be >= 0 and finite, got -1"),
         ({"goal": math.inf}, "goal must be finite, got inf"),
-        ({"check_every": 2}, r"share of an epoch in \(0, 1\], got 2"),
+        ({"check_every": 2}, r"check_every must be in \(0, 1\], got 2"),
     ],
 )
 def test_bad_settings(options, message):
@@ -305,13 +252,14 @@ import sys
 import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 sys.path.insert(0, sys.argv[1])
-from test_retraining import HELD_OUT, TRAIN, batches, build, percent
+from tuned import build, holds
+from test_retraining import HELD_OUT, SIZES, TRAIN, batches, percent
 import feta
 
 rank, where = int(sys.argv[2]), sys.argv[3]
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method=f"file://{where}/meet", rank=rank, world_size=2)
-pruned = feta.prune(build(), sparsity=0.7, method="threshold")
+pruned = feta.prune(build(*SIZES), sparsity=0.7, method="threshold")
 model = DistributedDataParallel(pruned.model)
 mine = [batch for i, batch in enumerate(batches(40)) if i % 2 == rank]
 half = tuple(part[rank::2] for part in HELD_OUT)
@@ -321,7 +269,7 @@ assert isinstance(result.model, DistributedDataParallel)
 twice = feta.retrain(pruned.model, batches(80), settings, validation=HELD_OUT)
 for (name, ours), theirs in zip(result.model.module.named_parameters(), twice.model.parameters()):
     assert torch.allclose(ours, theirs, atol=1e-5), name
-assert all(torch.equal(m, pruned.masks[n]) for n, m in feta.masks_of(result.model).items())
+assert holds(result.model, pruned.masks)
 assert abs(result.report.accuracy - percent(result.model.module)) < 1e-9
 stopped = feta.retrain(model, mine, settings, validation=half, goal=result.report.accuracy).report
 assert stopped.stopped == "recovered", stopped
@@ -350,9 +298,8 @@ def test_two_processes_train_one_model_and_stop_together(tmp_path):
     ]
     answers = [process.communicate() for process in processes]
     assert [process.returncode for process in processes] == [0, 0], [error for _, error in answers]
-    (seen, state, uneven), (other, twin, _) = (
-        torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) for rank in (0, 1)
-    )
+    stored = [torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) for rank in (0, 1)]
+    (seen, state, uneven), (other, twin, _) = stored
     assert seen == other
     assert all(torch.equal(state[name], twin[name]) for name in state)
     assert "must give as many batches in every process, got 4 in process 0" in uneven

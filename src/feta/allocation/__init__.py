@@ -4,8 +4,6 @@ But for `uniform`, which rounds layer by layer, the number of non-zeros over all
 share of all weights together, and no layer is emptied while there are weights enough.
 """
 
-from __future__ import annotations
-
 from feta.allocation.base import Allocation
 from feta.allocation.bound import Bound
 from feta.allocation.erk import Erk

@@ -1,7 +1,5 @@
 """What is asked of an allocation, and the contract that each of them keeps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable

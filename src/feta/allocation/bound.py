@@ -7,10 +7,7 @@ slope at most 1 between them, the sum of E_l bounds how far the outputs move. A 
 errors are independent, so norms are added, not squares.
 """
 
-from __future__ import annotations
-
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
 from feta.allocation.base import Budget
@@ -18,7 +15,6 @@ from feta.allocation.budget import Curve, least_error
 from feta.allocation.shares import floors_of
 
 
-@dataclass(frozen=True)
 class Bound:
     """The least sum over layers of the layer's measured error times the gain of the layers after it."""
 
@@ -27,10 +23,9 @@ class Bound:
 
     def allocate(self, budget: Budget) -> dict[str, int]:
         probe, gains = budget.measured, budget.measured.gains()
-        curves = {name: probe.curve(name, probe.response_moved) for name in budget.weights}
-        bounds = {name: _rooted(curve, gains[name]).compounded() for name, curve in curves.items()}
-        return least_error(bounds, budget.total, floors_of(budget.sizes, budget.total))
-
-
-def _rooted(curve: Curve, gain: float) -> Curve:
-    return Curve(curve.counts, tuple(gain * math.sqrt(error) for error in curve.errors))
+        curves = {}
+        for name in budget.weights:
+            curve = probe.curve(name, probe.response_moved)
+            errors = tuple(gains[name] * math.sqrt(error) for error in curve.errors)
+            curves[name] = Curve(curve.counts, errors).compounded()
+        return least_error(curves, budget.total, floors_of(budget.sizes, budget.total))

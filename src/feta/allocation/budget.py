@@ -9,12 +9,10 @@ one helps most, is the exact minimum over whole numbers, and a larger budget tak
 a curve with a dent neither holds: a layer would jump over it, at the cost of another.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from feta.errors import ConfigError, DataError
 
@@ -44,7 +42,7 @@ class Curve:
     def size(self) -> int:
         return self.counts[-1]
 
-    def compounded(self) -> Curve:
+    def compounded(self) -> "Curve":
         """-E(0) log(1 - E(k) / E(0)): what is added up over layers instead of E itself.
 
         Plain sums hold for small errors only. A layer that keeps the share s = 1 - E(k) / E(0) of what it says
@@ -59,8 +57,7 @@ class Curve:
 
     def hull(self) -> list[_Point]:
         """The lower convex hull of the curve between 0 and its end, corners alone."""
-        levelled = [min(self.errors[: i + 1]) for i in range(len(self.errors))]
-        return _convex(_between(list(zip(self.counts, levelled, strict=True))))
+        return _convex(_between(list(zip(self.counts, accumulate(self.errors, min), strict=True))))
 
 
 def least_error(curves: Mapping[str, Curve], total: int, floors: Mapping[str, int] | None = None) -> dict[str, int]:
@@ -68,27 +65,22 @@ def least_error(curves: Mapping[str, Curve], total: int, floors: Mapping[str, in
 
     floors: what each layer has at least; 0 by default.
     """
-    kept = dict.fromkeys(curves, 0) if floors is None else dict(floors)
+    kept = dict(floors or dict.fromkeys(curves, 0))
     least, most = sum(kept.values()), sum(curve.size for curve in curves.values())
     if not least <= total <= most:
         raise ConfigError(f"a budget must be between {least} and {most} weights, got {total}")
+    pieces = [  # of the hulls above the floors: slope, layer, number of weights
+        ((low - high) / (b - a), name, b - max(a, kept[name]))
+        for name, curve in curves.items()
+        for (a, high), (b, low) in pairwise(curve.hull())
+        if b > kept[name]
+    ]
     left = total - least
-    for _, name, length in sorted(_segments(curves, kept), key=lambda segment: segment[0]):
+    for _, name, length in sorted(pieces, key=lambda piece: piece[0]):
         step = min(length, left)
         kept[name] += step
         left -= step
     return kept
-
-
-def _segments(curves: Mapping[str, Curve], floors: Mapping[str, int]) -> list[tuple[float, str, int]]:
-    """Every straight piece of the hulls above the floors: slope, layer, number of weights."""
-    pieces = []
-    for name, curve in curves.items():
-        hull = curve.hull()
-        for (a, high), (b, low) in pairwise(hull):
-            if b > floors[name]:
-                pieces.append(((low - high) / (b - a), name, b - max(a, floors[name])))
-    return pieces
 
 
 def _between(points: Sequence[_Point]) -> list[_Point]:
@@ -107,13 +99,12 @@ def _between(points: Sequence[_Point]) -> list[_Point]:
 
 
 def _convex(points: Sequence[_Point]) -> list[_Point]:
+    def slope(a: _Point, b: _Point) -> float:
+        return (b[1] - a[1]) / (b[0] - a[0])
+
     hull: list[_Point] = []
     for point in points:
-        while len(hull) > 1 and _slope(hull[-2], hull[-1]) >= _slope(hull[-1], point):
+        while len(hull) > 1 and slope(hull[-2], hull[-1]) >= slope(hull[-1], point):
             hull.pop()
         hull.append(point)
     return hull
-
-
-def _slope(a: _Point, b: _Point) -> float:
-    return (b[1] - a[1]) / (b[0] - a[0])

@@ -1,15 +1,11 @@
 """erk: the Erdős–Rényi kernel rule."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
 from typing import ClassVar
 
 from feta.allocation.base import Budget
 from feta.allocation.shares import proportional
 
 
-@dataclass(frozen=True)
 class Erk:
     """Weights in proportion to a layer's inputs plus outputs plus kernel sides: small layers stay fuller."""
 

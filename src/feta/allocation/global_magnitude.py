@@ -1,8 +1,5 @@
 """global-magnitude: one threshold for all layers."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -12,7 +9,6 @@ from feta.allocation.shares import keep_one
 from feta.sparsity import top_k_mask
 
 
-@dataclass(frozen=True)
 class GlobalMagnitude:
     """One threshold for all layers: each keeps its part of the network's largest weights."""
 

@@ -8,8 +8,6 @@ nothing is factored. Curves of plain thresholding would overstate what a layer l
 and for thresholding itself they gave no better shares (they flatten where little is left of a layer).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,7 +17,7 @@ from torch import Tensor
 from feta.calibration.statistics import gram
 from feta.layers import LayerView
 from feta.problem import ActivationStream
-from feta.solvers.conjugate import projected_cg
+from feta.solvers.refit import projected_cg
 from feta.sparsity import top_k_mask
 
 RIDGE = 0.01  # of the mean of the Gram matrix's diagonal
@@ -27,43 +25,32 @@ ITERATIONS = 4  # shares after 6 differ by a hundredth or less
 
 
 @dataclass(frozen=True)
-class _Fit:
-    """What the rows say of one group: enough to fit its weights on any mask."""
+class _Group:
+    """One group of a layer and what its rows say: enough to fit its weights on any mask."""
 
+    W: Tensor  # (d_in, d_out)
+    bias: Tensor | None
     H: Tensor  # (d_in, d_in) with the ridge, of centred inputs where there is a bias
     C: Tensor  # (d_in, d_out): H W
     norms: Tensor  # (d_in,) of the inputs, centred likewise
-    mean: Tensor | None  # (d_in,)
+    mean: Tensor  # (d_in,); zero without a bias
 
     @classmethod
-    def of(cls, W: Tensor, bias: Tensor | None, rows: ActivationStream) -> _Fit:
+    def of(cls, W: Tensor, bias: Tensor | None, rows: ActivationStream) -> "_Group":
         statistics = gram(rows, with_bias=bias is not None)
-        H, mean = statistics.H[: len(W), : len(W)], None
+        H, mean = statistics.H[: len(W), : len(W)], statistics.H.new_zeros(len(W))
         if bias is not None:
             mean = statistics.H[-1, :-1] / statistics.rows
             H = H - statistics.rows * torch.outer(mean, mean)
-            mean = mean.to(W.dtype)
         norms = H.diagonal().clamp_min(0).sqrt().to(W.dtype)
         H = H.to(W.dtype)
         H.diagonal().add_(RIDGE * float(norms.square().mean()))
-        return cls(H, H @ W, norms, mean)
-
-
-@dataclass(frozen=True)
-class _Group:
-    W: Tensor  # (d_in, d_out)
-    bias: Tensor | None
-    fit: _Fit
-
-    def scores(self) -> Tensor:
-        return self.W.abs() * self.fit.norms[:, None]
+        return cls(W, bias, H, H @ W, norms, mean.to(W.dtype))
 
     def at(self, mask: Tensor) -> tuple[Tensor, Tensor | None]:
-        start, fit = self.W.where(mask, 0), self.fit
-        U = projected_cg(lambda D: fit.H @ D, fit.H.diagonal(), fit.C, start, mask, ITERATIONS)
-        if self.bias is None or fit.mean is None:
-            return U, self.bias
-        return U, self.bias + fit.mean @ (self.W - U)
+        start = self.W.where(mask, 0)
+        U = projected_cg(lambda D: self.H @ D, self.H.diagonal(), self.C, start, mask, ITERATIONS)
+        return U, None if self.bias is None else self.bias + self.mean @ (self.W - U)
 
 
 @dataclass(frozen=True)
@@ -73,15 +60,12 @@ class HastyLayer:
     groups: tuple[_Group, ...]
 
     @classmethod
-    def of(cls, view: LayerView, streams: Sequence[ActivationStream]) -> HastyLayer:
+    def of(cls, view: LayerView, streams: Sequence[ActivationStream]) -> "HastyLayer":
         """One stream of rows per group."""
-        parts = [(view.matrix(group), view.bias(group)) for group in range(view.groups)]
-        pairs = zip(parts, streams, strict=True)
-        return cls(tuple(_Group(W, bias, _Fit.of(W, bias, rows)) for (W, bias), rows in pairs))
+        return cls(tuple(_Group.of(view.matrix(g), view.bias(g), rows) for g, rows in enumerate(streams)))
 
     def write_(self, view: LayerView, count: int) -> None:
         # Selected over all groups together, as the engine shares a layer's weights over its groups.
-        scores = torch.stack([group.scores() for group in self.groups])
+        scores = torch.stack([group.W.abs() * group.norms[:, None] for group in self.groups])
         for index, (group, mask) in enumerate(zip(self.groups, top_k_mask(scores, count), strict=True)):
-            U, bias = group.at(mask)
-            view.write(U, bias, index)
+            view.write(*group.at(mask), index)

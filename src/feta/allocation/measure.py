@@ -5,8 +5,6 @@ which all other layers are the original's. Held-out samples tell what that does,
 allocation asks for: the change of the network's outputs, or of the layer's own response.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +14,7 @@ from torch import Tensor, nn
 
 from feta.allocation.budget import Curve
 from feta.allocation.haste import HastyLayer
-from feta.calibration.capture import LayerTap, LayerTrace
+from feta.calibration.capture import LayerTrace
 from feta.calibration.inputs import Batch, Inputs, Merged, size_of
 from feta.calibration.model import call, outputs_of
 from feta.calibration.stream import LayerStream, ReplaySource
@@ -39,8 +37,6 @@ class Probe:
     original: nn.Module
     copy: nn.Module  # the same weights before and after
     traces: Mapping[str, LayerTrace]  # of every layer that runs, in order of execution
-    device: torch.device
-    dtype: torch.dtype
     fit: Inputs
     fit_samples: int
     held: list[Batch]
@@ -52,9 +48,7 @@ class Probe:
         copy: nn.Module,
         traces: Sequence[LayerTrace],
         inputs: Inputs,
-        device: torch.device,
-        dtype: torch.dtype,
-    ) -> Probe:
+    ) -> "Probe":
         """A probe on about half of the samples to fit and some of the others to judge by."""
         samples = sum(size_of(batch) for batch in inputs)
         stride = -(-samples // (2 * FIT_SAMPLES))
@@ -62,7 +56,7 @@ class Probe:
         fit = Inputs(Merged(inputs.thinned(2 * stride)))
         held = list(Merged(inputs.thinned(apart, stride))) or list(fit)  # of one sample none is held out
         by_name = {trace.name: trace for trace in traces}
-        return cls(original, copy, by_name, device, dtype, fit, -(-samples // (2 * stride)), held)
+        return cls(original, copy, by_name, fit, -(-samples // (2 * stride)), held)
 
     @torch.no_grad()
     def curve(self, name: str, judge: Judge) -> Curve:
@@ -71,8 +65,7 @@ class Probe:
         Raises DataError where an error is not finite.
         """
         trace = self.traces[name]
-        view = LayerView(self.copy.get_submodule(trace.name), trace.name)
-        kept = LayerView(self.original.get_submodule(trace.name), trace.name)
+        view, kept = (LayerView(model.get_submodule(name), name) for model in (self.copy, self.original))
         hasty = HastyLayer.of(kept, self._streams(trace, kept))
         size = kept.weight.numel()
         counts = sorted({0, *(round(share * size) for share in GRID)} - {size})
@@ -83,7 +76,7 @@ class Probe:
                 errors.append(judge(trace))
                 if not math.isfinite(errors[-1]):
                     raise DataError(
-                        f"layer '{trace.name}': outputs must be finite while its error is measured, got "
+                        f"layer '{name}': outputs must be finite while its error is measured, got "
                         f"{errors[-1]}; look at the data and the weights"
                     )
         finally:
@@ -92,41 +85,33 @@ class Probe:
         return Curve((*counts, size), (*errors, 0.0))
 
     def _streams(self, trace: LayerTrace, view: LayerView) -> tuple[LayerStream, ...]:
-        source = ReplaySource(self.fit, self._tap(self.original, trace), None)
+        source = ReplaySource(self.fit, trace.tap(self.original))
         streams = [LayerStream(source, view, trace.activation, group) for group in range(view.groups)]
         first = next(iter(self.fit))
-        outputs = sum(z.numel() for _, z in self._tap(self.original, trace).run(first) if z is not None)
+        outputs = sum(z.numel() for _, z in trace.tap(self.original).run(first))
         rows = outputs // view.weight.shape[0] * self.fit_samples // size_of(first)
         return tuple(stream.thinned(max(1, rows // FIT_ROWS)) for stream in streams)
-
-    def _tap(self, model: nn.Module, trace: LayerTrace) -> LayerTap:
-        return LayerTap(model, trace.name, trace.calls, self.device, self.dtype)
 
     def outputs_moved(self) -> Judge:
         """A judge: the mean squared change of the network's outputs."""
         before = list(self._outputs(self.original))
 
         def moved(trace: LayerTrace) -> float:
-            after = self._outputs(self.copy)
-            total = sum(_squared(now - then) for now, then in zip(after, before, strict=True))
-            return total / self._samples
+            pairs = zip(self._outputs(self.copy), before, strict=True)
+            return sum(_squared(now - then) for now, then in pairs) / self._samples
 
         return moved
 
     @torch.no_grad()
     def _outputs(self, model: nn.Module) -> Iterator[Tensor]:
         for batch in self.held:
-            yield outputs_of(call(model, batch, self.device, self.dtype))
+            yield outputs_of(call(model, batch))
 
     def response_moved(self, trace: LayerTrace) -> float:
         """A judge: the mean squared change of the layer's own response to the inputs it has in the original."""
-        layer, total = self.original.get_submodule(trace.name), 0.0
-        rho = trace.activation
-        for batch in self.held:
-            for x, z in self._tap(self.copy, trace).run(batch):
-                if z is not None:
-                    total += _squared(rho(z) - rho(layer(x)))
-        return total / self._samples
+        layer, rho = self.original.get_submodule(trace.name), trace.activation
+        seen = (pair for batch in self.held for pair in trace.tap(self.copy).run(batch))
+        return sum(_squared(rho(z) - rho(layer(x))) for x, z in seen) / self._samples
 
     @property
     def _samples(self) -> int:
@@ -138,7 +123,7 @@ class Probe:
         gains, product = {}, 1.0
         for trace in reversed(list(self.traces.values())):
             gains[trace.name] = product
-            inputs = self._tap(self.original, trace).run(self.held[0], outputs=False)[0][0]
+            inputs = trace.tap(self.original).inputs(self.held[0])[0]
             layer = self.original.get_submodule(trace.name)
             product *= operator_upper(layer, inputs.shape[-3:] if isinstance(layer, nn.Conv2d) else ())
         return gains

@@ -3,9 +3,6 @@
 E_l(k) = mean over held-out samples of  ||outputs with layer l at k weights - outputs||^2
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass
 from typing import ClassVar
 
 from feta.allocation.base import Budget
@@ -13,7 +10,6 @@ from feta.allocation.budget import least_error
 from feta.allocation.shares import floors_of
 
 
-@dataclass(frozen=True)
 class Sensitivity:
     """The least sum over layers of the measured squared change of the network's outputs."""
 

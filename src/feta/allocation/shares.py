@@ -1,7 +1,5 @@
 """Whole numbers that add up: a total shared out in proportion, between 1 and the size of each layer."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import floor
 

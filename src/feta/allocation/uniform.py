@@ -1,15 +1,11 @@
 """uniform: every layer has the same share of zeros."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
 from typing import ClassVar
 
 from feta.allocation.base import Budget
 from feta.sparsity import Sparsity
 
 
-@dataclass(frozen=True)
 class Uniform:
     """Every layer has the same share of zeros, rounded layer by layer."""
 

@@ -1,35 +1,28 @@
 """Batch-norm statistics estimated anew, for a network whose earlier layers have changed."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from feta.calibration.inputs import Inputs, size_of
-from feta.calibration.model import call
+from feta.calibration.model import call, restoring
 
 
 @torch.no_grad()
-def reestimate(model: nn.Module, inputs: Inputs, device: torch.device, dtype: torch.dtype) -> int:
+def reestimate(model: nn.Module, inputs: Inputs) -> int:
     """Replace running means and variances by those over `inputs`; the number of layers changed.
 
     Means and variances of the batches are averaged. A left-over batch of one sample has no variance, and
     is passed over where there are larger ones.
     """
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
-    settings = [(norm.momentum, norm.training) for norm in norms]
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None  # a plain average over all batches
-        norm.training = True
-    try:
-        if norms:
-            least = 2 if any(size_of(batch) > 1 for batch in inputs) else 1
-            for batch in inputs:
-                if size_of(batch) >= least:
-                    call(model, batch, device, dtype)
-    finally:
-        for norm, (momentum, training) in zip(norms, settings, strict=True):
-            norm.momentum, norm.training = momentum, training
+    with restoring(norms, "momentum", "training"):
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # a plain average over all batches
+            norm.training = True
+        least = 2 if any(size_of(batch) > 1 for batch in inputs) else 1
+        for batch in inputs if norms else ():
+            if size_of(batch) >= least:
+                call(model, batch)
     return len(norms)

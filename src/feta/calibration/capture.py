@@ -3,15 +3,16 @@
 Hooks are put on when a context is entered and are always taken off when it is left.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils.hooks import RemovableHandle
 
 from feta.calibration.inputs import Batch
 from feta.calibration.model import call, evaluating
@@ -41,6 +42,10 @@ class LayerTrace:
         only_relu = bool(self.consumers) and all(name in _RELU_NAMES for name in self.consumers)
         return Activation.RELU if only_relu else Activation.LINEAR
 
+    def tap(self, model: nn.Module) -> "LayerTap":
+        """What runs a model up to this layer."""
+        return LayerTap(model, self.name, self.calls)
+
 
 class _Consumers(TorchFunctionMode):
     """Notes every torch function that reads a watched tensor, functional calls included."""
@@ -55,52 +60,41 @@ class _Consumers(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", str(func))
-        if name in ("__get__", "size", "dim", "numel", "stride") and not isinstance(result, Tensor):
-            return result
-        for value in _flat(args, (kwargs or {}).values()):
-            if isinstance(value, Tensor) and id(value) in self.watched:
-                trace = self.watched[id(value)][1]
-                if name in _TRANSPARENT_NAMES and isinstance(result, Tensor):
-                    self.watch(result, trace)
-                    continue
-                trace.consumers.append(name)
-                if result is value:  # in place: what reads the tensor from now on reads the function's result
-                    del self.watched[id(value)]
+        if name not in ("__get__", "size", "dim", "numel", "stride") or isinstance(result, Tensor):
+            self.read((args, kwargs), name, result)
         return result
 
-    def watch_end(self, result: Any) -> None:
-        """What the model returns is read by its caller."""
-        for value in _flat((result,)):
-            if isinstance(value, Tensor) and id(value) in self.watched:
-                self.watched[id(value)][1].consumers.append("output")
+    def read(self, values: Any, name: str, result: Any = None) -> None:
+        """A function of this name has read the values; those that are watched note it."""
+        for value in _tensors(values):
+            if id(value) not in self.watched:
+                continue
+            trace = self.watched[id(value)][1]
+            if name in _TRANSPARENT_NAMES and isinstance(result, Tensor):
+                self.watch(result, trace)
+                continue
+            trace.consumers.append(name)
+            if result is value:  # in place: what reads the tensor from now on reads the function's result
+                del self.watched[id(value)]
 
 
-def trace_layers(
-    model: nn.Module, names: Iterable[str], batch: Batch, device: torch.device, dtype: torch.dtype
-) -> list[LayerTrace]:
+def trace_layers(model: nn.Module, names: Iterable[str], batch: Batch) -> list[LayerTrace]:
     """Those of the named layers that run, in order of execution, with what follows each; one forward pass."""
-    traces = {name: LayerTrace(name) for name in names}
-    order: list[LayerTrace] = []
+    traces: dict[str, LayerTrace] = {}
     mode = _Consumers()
 
-    def hook(trace: LayerTrace) -> Any:
-        def note(module: nn.Module, args: Any, output: Any) -> None:
-            if trace.calls == 0:
-                order.append(trace)
-            trace.calls += 1
-            mode.watch(output, trace)
+    def note(name: str, module: nn.Module, args: Any, output: Tensor) -> None:
+        trace = traces.setdefault(name, LayerTrace(name))
+        trace.calls += 1
+        mode.watch(output, trace)
 
-        return note
-
-    handles = [model.get_submodule(name).register_forward_hook(hook(trace)) for name, trace in traces.items()]
-    try:
-        with evaluating(model), torch.no_grad(), mode:
-            result = call(model, batch, device, dtype)
-        mode.watch_end(result)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return order
+    with ExitStack() as hooks, evaluating(model), torch.no_grad():
+        for name in names:
+            hooks.enter_context(model.get_submodule(name).register_forward_hook(partial(note, name)))
+        with mode:
+            result = call(model, batch)
+    mode.read(result, "output")  # by the model's caller
+    return list(traces.values())
 
 
 @dataclass
@@ -109,56 +103,39 @@ class LayerTap:
 
     model: nn.Module
     name: str
-    calls: int  # in one forward pass; after the last the pass is cut short
-    device: torch.device
-    dtype: torch.dtype
+    calls: int = 1  # in one forward pass; after the last the pass is cut short
+
+    def run(self, batch: Batch) -> list[tuple[Tensor, Tensor]]:
+        """(input, output) of the layer for each time it runs on the batch."""
+        return [(x, z) for x, z in self._seen(batch, nn.Module.register_forward_hook)]
+
+    def inputs(self, batch: Batch) -> list[Tensor]:
+        """The inputs alone: the layer's last call is not computed."""
+        return [x for (x,) in self._seen(batch, nn.Module.register_forward_pre_hook)]
 
     @torch.no_grad()
-    def run(self, batch: Batch, *, outputs: bool = True) -> list[tuple[Tensor, Tensor | None]]:
-        """(input, output) of the layer for each time it runs on the batch."""
-        seen: list[tuple[Tensor, Tensor | None]] = []
+    def _seen(self, batch: Batch, register: Callable[..., RemovableHandle]) -> list[tuple[Tensor, ...]]:
+        seen: list[tuple[Tensor, ...]] = []
 
-        def before(module: nn.Module, args: Any, kwargs: Any) -> None:
-            if not outputs:
-                seen.append((_first_tensor(args, kwargs), None))
-                if len(seen) == self.calls:
-                    raise _Stop
-                seen[-1] = (seen[-1][0].clone(), None)
-
-        def after(module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> None:
-            seen.append((_first_tensor(args, kwargs), output))
+        def note(module: nn.Module, args: Any, kwargs: Any, *output: Tensor) -> None:
+            x = next(_tensors((args, kwargs)), None)
+            if x is None:
+                raise ModelError(f"layer '{self.name}' must be called with a tensor, got none")
+            seen.append((x, *output))
             if len(seen) == self.calls:
                 raise _Stop
             # The pass goes on to the layer's next call: in-place functions on the way must not reach these.
-            seen[-1] = (seen[-1][0].clone(), output.clone())
+            seen[-1] = tuple(tensor.clone() for tensor in seen[-1])
 
-        layer = self.model.get_submodule(self.name)
-        if outputs:
-            handle = layer.register_forward_hook(after, with_kwargs=True)
-        else:
-            handle = layer.register_forward_pre_hook(before, with_kwargs=True)
-        try:
-            call(self.model, batch, self.device, self.dtype)
-        except _Stop:
-            pass
-        finally:
-            handle.remove()
+        with register(self.model.get_submodule(self.name), note, with_kwargs=True), suppress(_Stop):
+            call(self.model, batch)
         return seen
 
 
-def _first_tensor(args: Any, kwargs: Any) -> Tensor:
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, Tensor):
-            return value
-    raise ModelError("a layer was called without a tensor")
-
-
-def _flat(*groups: Any) -> Iterator[Any]:
-    for group in groups:
-        for value in group:
-            if isinstance(value, tuple | list):
-                yield from _flat(value)
-            elif isinstance(value, Mapping):
-                yield from _flat(value.values())
-            else:
-                yield value
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """The tensors in nested tuples, lists and mappings."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple | list | Mapping):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _tensors(part)

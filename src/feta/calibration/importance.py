@@ -6,9 +6,9 @@ Estimated by a few backward passes of the original network with random signs on 
 batch. It tells a layer's solver which outputs deserve its weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,48 +19,33 @@ from feta.calibration.model import call, differentiable, outputs_of
 
 
 def output_importance(
-    model: nn.Module,
-    names: Sequence[str],
-    batch: Batch,
-    device: torch.device,
-    dtype: torch.dtype,
-    *,
-    seed: int = 0,
-    probes: int = 8,
+    model: nn.Module, names: Sequence[str], batch: Batch, *, seed: int = 0, probes: int = 8
 ) -> dict[str, Tensor]:
     """s (d_out,) for each named layer; a layer that gradients do not reach is left out."""
     outputs: dict[str, Tensor] = {}
 
-    def keep(name: str) -> Any:
-        def hook(module: nn.Module, args: Any, output: Tensor) -> Tensor:
-            # Where parameters are frozen and inputs are integers nothing would ask for gradients.
-            outputs[name] = output if output.requires_grad else output.requires_grad_()
-            return outputs[name].clone()  # in-place functions that follow must not touch what is kept
+    def keep(name: str, module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        # Where parameters are frozen and inputs are integers nothing would ask for gradients.
+        outputs[name] = output if output.requires_grad else output.requires_grad_()
+        return outputs[name].clone()  # in-place functions that follow must not touch what is kept
 
-        return hook
-
-    handles = [model.get_submodule(name).register_forward_hook(keep(name)) for name in names]
     generator = torch.Generator().manual_seed(seed)
-    try:
-        with torch.enable_grad(), differentiable(model):
-            logits = outputs_of(call(model, batch, device, dtype))
+    with ExitStack() as hooks, torch.enable_grad(), differentiable(model):
+        for name in names:
+            hooks.enter_context(model.get_submodule(name).register_forward_hook(partial(keep, name)))
+        logits = outputs_of(call(model, batch))
+        if not logits.requires_grad:
+            return {}
+        totals = [torch.zeros_like(z) for z in outputs.values()]
+        for _ in range(probes):
+            signs = torch.randint(0, 2, logits.shape, generator=generator).to(logits) * 2 - 1
             kept = list(outputs.values())
-            totals = [torch.zeros_like(z) for z in kept]
-            if not logits.requires_grad:
-                return {}
-            for _ in range(probes):
-                signs = torch.randint(0, 2, logits.shape, generator=generator).to(logits) * 2 - 1
-                gradients = torch.autograd.grad(logits, kept, signs, retain_graph=True, allow_unused=True)
-                for total, gradient in zip(totals, gradients, strict=True):
-                    if gradient is not None:
-                        total += gradient.square() / probes
-    finally:
-        for handle in handles:
-            handle.remove()
-    found = {
-        name: _per_output(model.get_submodule(name), z, t)
-        for (name, z), t in zip(outputs.items(), totals, strict=True)
-    }
+            gradients = torch.autograd.grad(logits, kept, signs, retain_graph=True, allow_unused=True)
+            for total, gradient in zip(totals, gradients, strict=True):
+                if gradient is not None:
+                    total += gradient.square() / probes
+    pairs = zip(outputs.items(), totals, strict=True)
+    found = {name: _per_output(model.get_submodule(name), z, total) for (name, z), total in pairs}
     return {name: s for name, s in found.items() if bool((s > 0).any())}
 
 

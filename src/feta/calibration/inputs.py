@@ -5,9 +5,8 @@ dropped, never needed. What gives the same batches on every pass is used in plac
 or a DataLoader in any but its data set's order is read once and kept in a memory-mapped temporary file.
 """
 
-from __future__ import annotations
-
 import copy
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import NoneType
@@ -18,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from feta.calibration.spill import Spill
-from feta.errors import ConfigError
+from feta.errors import ConfigError, check_range
 
 LABEL_KEYS = frozenset({"label", "labels", "target", "targets", "y"})
 
@@ -29,10 +28,7 @@ class Inputs:
     """Model inputs, batch by batch, the same on every pass; at most n_samples of them."""
 
     def __init__(self, data: Any, *, batch_size: int = 1000, n_samples: int | None = None, seed: int = 0) -> None:
-        if n_samples is not None and n_samples < 1:
-            raise ConfigError(f"n_samples must be >= 1, got {n_samples}")
-        if batch_size < 1:
-            raise ConfigError(f"batch_size must be >= 1, got {batch_size}")
+        check_range("Inputs", ">= 1", n_samples=n_samples, batch_size=batch_size)
         self._limit = n_samples
         if isinstance(data, Tensor):
             self._batches: Iterable[Any] = _tensor_batches(data, batch_size, n_samples, seed)
@@ -41,14 +37,14 @@ class Inputs:
         elif _same_every_pass(data):
             self._batches = data
         else:
-            self._batches = Spill.of(_limited((_model_input(b) for b in data), n_samples))
+            self._batches = Spill(_limited((_model_input(b) for b in data), n_samples))
         if not any(size_of(batch) for batch in self):
             raise ConfigError("data must hold at least one sample, got none")
 
     def __iter__(self) -> Iterator[Batch]:
         yield from _limited((_model_input(batch) for batch in self._batches), self._limit)
 
-    def thinned(self, stride: int, start: int = 0) -> Inputs:
+    def thinned(self, stride: int, start: int = 0) -> "Inputs":
         """Every stride-th sample, whatever the batches: a share of each batch, not a share of the batches."""
         view = copy.copy(self)
         view._batches, view._limit = _Thinned(self, stride, start), None
@@ -64,13 +60,9 @@ class _Thinned:
     def __iter__(self) -> Iterator[Batch]:
         seen = -self.start
         for batch in self.inputs:
-            size = size_of(batch)
-            rows = slice(max(-seen, -seen % self.stride), None, self.stride)  # every stride-th over all batches
-            seen += size
-            if isinstance(batch, Tensor):
-                part: Batch = batch[rows]
-            else:
-                part = {k: v[rows] if per_sample(v, size) else v for k, v in batch.items()}
+            # Every stride-th over all batches.
+            part = rows_of(batch, slice(max(-seen, -seen % self.stride), None, self.stride))
+            seen += size_of(batch)
             if size_of(part):
                 yield part
 
@@ -128,17 +120,12 @@ def _model_input(batch: Any) -> Batch:
 
 
 def _limited(batches: Iterable[Batch], n_samples: int | None) -> Iterator[Batch]:
-    left = n_samples
+    left = sys.maxsize if n_samples is None else n_samples
     for batch in batches:
-        size = size_of(batch)
-        if left is None or size <= left:
-            yield batch
-        else:
-            yield _head(batch, left, size)
-        if left is not None:
-            left -= min(size, left)
-            if left == 0:
-                return
+        yield batch if size_of(batch) <= left else rows_of(batch, slice(left))
+        left -= size_of(batch)
+        if left <= 0:
+            return
 
 
 def size_of(batch: Tensor | Mapping[str, Any]) -> int:
@@ -148,12 +135,9 @@ def size_of(batch: Tensor | Mapping[str, Any]) -> int:
     return next((len(v) for v in batch.values() if isinstance(v, Tensor) and v.ndim), 1)
 
 
-def _head(batch: Batch, n: int, size: int) -> Batch:
+def rows_of(batch: Batch, rows: slice | Tensor) -> Batch:
+    """Some of the samples of a batch; an entry that is not per sample stays as it is."""
     if isinstance(batch, Tensor):
-        return batch[:n]
-    return {k: v[:n] if per_sample(v, size) else v for k, v in batch.items()}
-
-
-def per_sample(value: Any, size: int) -> bool:
-    """Whether an entry of a batch has a row for each of its samples."""
-    return isinstance(value, Tensor) and value.ndim > 0 and len(value) == size
+        return batch[rows]
+    size = size_of(batch)
+    return {k: v[rows] if isinstance(v, Tensor) and v.ndim and len(v) == size else v for k, v in batch.items()}

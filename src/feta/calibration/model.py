@@ -1,9 +1,7 @@
 """The one door to a user's model: where it lives, how it is called, and which tensor is its output."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -63,9 +61,9 @@ def run_on(model: nn.Module, batch: Any) -> Any:
     return model(**batch) if isinstance(batch, Mapping) else model(batch)
 
 
-def call(model: nn.Module, batch: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """Run the model on a copy of a batch, on its device and in its dtype."""
-    return run_on(model, place(batch, device, dtype))
+def call(model: nn.Module, batch: Any, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Any:
+    """Run the model on a copy of a batch, by default on the model's own device and in its dtype."""
+    return run_on(model, place(batch, device or device_of(model), dtype or float_dtype(model)))
 
 
 def outputs_of(result: Any) -> Tensor:
@@ -75,9 +73,8 @@ def outputs_of(result: Any) -> Tensor:
     logits = result.get("logits") if isinstance(result, Mapping) else getattr(result, "logits", None)
     if isinstance(logits, Tensor):
         return logits
-    values = result.values() if isinstance(result, Mapping) else result
     if isinstance(result, Mapping | tuple | list):
-        for value in values:
+        for value in result.values() if isinstance(result, Mapping) else result:
             if isinstance(value, Tensor) and value.is_floating_point():
                 return value
     raise ModelError(
@@ -86,16 +83,23 @@ def outputs_of(result: Any) -> Tensor:
 
 
 @contextmanager
+def restoring(modules: Iterable[nn.Module], *names: str) -> Iterator[None]:
+    """Attributes of modules as they were, whatever happens inside."""
+    before = [(module, name, getattr(module, name)) for module in modules for name in names]
+    try:
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
+
+
+@contextmanager
 def evaluating(*models: nn.Module) -> Iterator[None]:
     """Models in eval mode inside, each module's own mode restored after."""
-    modes = [(module, module.training) for model in models for module in model.modules()]
-    try:
+    with restoring([module for model in models for module in model.modules()], "training"):
         for model in models:
             model.eval()
         yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 @contextmanager
@@ -104,11 +108,8 @@ def differentiable(model: nn.Module) -> Iterator[None]:
 
     They are put into training mode without their dropout, which leaves the function the same.
     """
-    recurrent = [(m, m.training, m.dropout) for m in model.modules() if isinstance(m, nn.RNNBase)]
-    try:
-        for module, _, _ in recurrent:
+    recurrent = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
+    with restoring(recurrent, "training", "dropout"):
+        for module in recurrent:
             module.training, module.dropout = True, 0.0
         yield
-    finally:
-        for module, training, dropout in recurrent:
-            module.training, module.dropout = training, dropout

@@ -7,8 +7,6 @@ weights of an output are two parts, so that no sum cancels; for the same reason 
 entries of both signs counts as two samples, max(a, 0) and max(-a, 0).
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -7,8 +7,6 @@ Products are formed in the stream's own dtype and added up in float64, so that a
 rows loses no more than one chunk's product does, and results do not depend on how rows are chunked.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,6 +15,8 @@ from torch import Tensor
 
 from feta.errors import DataError
 from feta.problem import ActivationStream
+
+BLOCK = 512  # rows of H at a time: half the work of the whole product, and no second matrix of d_in^2
 
 Targets = Callable[[Tensor, Tensor], Tensor]  # (A, B) -> T, the targets of a least-squares problem
 
@@ -29,10 +29,6 @@ class Gram:
     rows: int
     with_bias: bool
 
-    @property
-    def d_in(self) -> int:
-        return len(self.H) - int(self.with_bias)
-
 
 def gram(stream: ActivationStream, *, with_bias: bool = True) -> Gram:
     """H over one pass.
@@ -42,20 +38,23 @@ def gram(stream: ActivationStream, *, with_bias: bool = True) -> Gram:
     """
     H: Tensor | None = None
     shift = sums = torch.empty(0)
-    rows, d_in = 0, 0
+    rows = d_in = 0
     for A in stream.inputs():
         if H is None:
             d_in = A.shape[1]
             shift = A.mean(0, dtype=torch.float64).to(A.dtype)
-            size = d_in + int(with_bias)
-            H = torch.zeros(size, size, dtype=torch.float64, device=A.device)
-            sums = torch.zeros(d_in, dtype=torch.float64, device=A.device)
+            H = A.new_zeros(d_in + int(with_bias), d_in + int(with_bias), dtype=torch.float64)
+            sums = A.new_zeros(d_in, dtype=torch.float64)
         A = A - shift
-        _add_products(H, A)
+        for start in range(0, d_in, BLOCK):  # on and above the diagonal of blocks
+            stop = min(start + BLOCK, d_in)
+            H[start:stop, start:d_in] += A[:, start:stop].t() @ A[:, start:]
         sums += A.sum(0, dtype=torch.float64)
         rows += len(A)
     whole = complete(H)
-    _mirror(whole)
+    for start in range(0, len(whole), BLOCK):  # the other half, below the diagonal of blocks
+        stop = start + BLOCK
+        whole[stop:, start:stop] = whole[start:stop, stop:].t()
     centred = whole[:d_in, :d_in]
     back = shift.double()
     # sum (a + s)(a + s)' from sum a a' and sum a, in place: H is the largest thing a method holds.
@@ -64,16 +63,6 @@ def gram(stream: ActivationStream, *, with_bias: bool = True) -> Gram:
         whole[-1, :-1] = whole[:-1, -1] = sums + rows * back
         whole[-1, -1] = rows
     return Gram(whole, rows, with_bias)
-
-
-BLOCK = 512  # rows of H at a time: half the work of the whole product, and no second matrix of d_in^2
-
-
-def _add_products(H: Tensor, A: Tensor) -> None:
-    """H += A'A on and above the diagonal of blocks."""
-    for start in range(0, A.shape[1], BLOCK):
-        stop = min(start + BLOCK, A.shape[1])
-        H[start:stop, start : A.shape[1]] += A[:, start:stop].t() @ A[:, start:]
 
 
 def add_cross(C: Tensor, A: Tensor, T: Tensor) -> None:
@@ -85,19 +74,13 @@ def add_cross(C: Tensor, A: Tensor, T: Tensor) -> None:
         C[-1] += T.sum(0, dtype=torch.float64)
 
 
-def _mirror(H: Tensor) -> None:
-    for start in range(0, len(H), BLOCK):
-        stop = start + BLOCK
-        H[stop:, start:stop] = H[start:stop, stop:].t()
-
-
 def cross(stream: ActivationStream, targets: Targets, *, with_bias: bool = True) -> Tensor:
     """C (d_in [+ 1], d_out) over one pass, for any targets of the rows."""
     C: Tensor | None = None
     for A, B in stream.chunks():
         T = targets(A, B)
         if C is None:
-            C = torch.zeros(A.shape[1] + int(with_bias), T.shape[1], dtype=torch.float64, device=A.device)
+            C = A.new_zeros(A.shape[1] + int(with_bias), T.shape[1], dtype=torch.float64)
         add_cross(C, A, T)
     return complete(C)
 

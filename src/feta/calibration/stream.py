@@ -1,42 +1,23 @@
 """Streams of rows (A, B) for one layer, and what solvers draw from them.
 
     ReplaySource    runs the original and the pruned network again on every pass: no memory, no disk
-    SpilledSource   one such pass kept in a memory-mapped file, for methods with many passes
-    HeldSource      one such pass kept in memory, on the model's device: only when the user asks for it
+    KeptSource      one such pass, kept in a memory-mapped file or, when the user asks for it, in memory
 
 A source gives a layer's input and original output as the module sees them; LayerStream turns them into
 rows chunk by chunk, so that a convolution is never unfolded for the whole data set.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from feta.calibration.capture import LayerTap
 from feta.calibration.inputs import Inputs
-from feta.calibration.spill import Spill
-from feta.errors import ConfigError, DataError, ModelError
+from feta.errors import ConfigError, DataError
 from feta.layers import LayerView
 from feta.problem import Activation, ActivationStream
-
-
-class Source(Protocol):
-    """Passes over (layer input, original layer output), as the module sees them."""
-
-    def pairs(self) -> Iterator[tuple[Tensor, Tensor]]: ...
-
-    def inputs_alone(self) -> Iterator[Tensor]:
-        """The layer's inputs, where the outputs are not needed and need not be computed."""
-        ...
-
-    def thinned(self, stride: int) -> Source:
-        """Every stride-th sample of this source."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -45,77 +26,51 @@ class ReplaySource:
 
     inputs: Inputs
     original: LayerTap
-    pruned: LayerTap | None  # None: the layer's input comes from the original network
+    pruned: LayerTap | None = None  # None: the layer's input comes from the original network
 
     def pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """One pass over (layer input, original layer output), as the module sees them."""
         for batch in self.inputs:
-            outputs = self.original.run(batch)
-            inputs = outputs if self.pruned is None else self.pruned.run(batch, outputs=False)
-            for (x, _), (_, z) in zip(inputs, outputs, strict=True):
-                if z is None:  # pragma: no cover - run(outputs=True) always gives one
-                    raise ModelError("a layer gave no output")
-                yield x, z
+            seen = self.original.run(batch)
+            inputs = [x for x, _ in seen] if self.pruned is None else self.pruned.inputs(batch)
+            yield from zip(inputs, (z for _, z in seen), strict=True)
 
     def inputs_alone(self) -> Iterator[Tensor]:
-        tap = self.original if self.pruned is None else self.pruned
+        """One pass over the layer's inputs; its outputs are not computed."""
         for batch in self.inputs:
-            yield from (x for x, _ in tap.run(batch, outputs=False))
+            yield from (self.pruned or self.original).inputs(batch)
 
-    def thinned(self, stride: int) -> ReplaySource:
+    def thinned(self, stride: int) -> "ReplaySource":
+        """Every stride-th sample of this source."""
         return replace(self, inputs=self.inputs.thinned(stride))
 
 
 @dataclass(frozen=True)
-class SpilledSource:
-    """Another source's pairs on disk."""
+class KeptSource:
+    """The pairs of another source, as a Spill or a list; given out on the device."""
 
-    spill: Spill
+    kept: Iterable[tuple[Tensor, Tensor]]
     device: torch.device
 
-    @classmethod
-    def of(cls, source: Source, device: torch.device) -> SpilledSource:
-        return cls(Spill.of(source.pairs()), device)
-
     def pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for x, z in self.spill:
+        for x, z in self.kept:
             yield x.to(self.device), z.to(self.device)
 
     def inputs_alone(self) -> Iterator[Tensor]:
         yield from (x for x, _ in self.pairs())
 
-    def thinned(self, stride: int) -> HeldSource:
-        return _thin(self, stride)
+    def thinned(self, stride: int) -> "KeptSource":
+        # Copies: a part of a memory-mapped batch would keep the whole batch in memory.
+        held, seen = [], 0
+        for x, z in self.pairs():
+            rows = slice(-seen % stride, None, stride)
+            seen += len(x)
+            if len(x[rows]):
+                held.append((x[rows].clone(), z[rows].clone()))
+        return KeptSource(held, self.device)
 
 
-@dataclass(frozen=True)
-class HeldSource:
-    """Another source's pairs in memory."""
-
-    held: list[tuple[Tensor, Tensor]]
-
-    @classmethod
-    def of(cls, source: Source) -> HeldSource:
-        return cls([(x.clone(), z.clone()) for x, z in source.pairs()])
-
-    def pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
-        yield from self.held
-
-    def inputs_alone(self) -> Iterator[Tensor]:
-        yield from (x for x, _ in self.held)
-
-    def thinned(self, stride: int) -> HeldSource:
-        return _thin(self, stride)
-
-
-def _thin(source: Source, stride: int) -> HeldSource:
-    # Copies: a part of a memory-mapped batch would keep the whole batch in memory.
-    held, seen = [], 0
-    for x, z in source.pairs():
-        rows = slice(-seen % stride, None, stride)
-        seen += len(x)
-        if len(x[rows]):
-            held.append((x[rows].clone(), z[rows].clone()))
-    return HeldSource(held)
+Source = ReplaySource | KeptSource
 
 
 @dataclass
@@ -132,15 +87,11 @@ class LayerStream:
     @property
     def n_rows(self) -> int:
         if self._n_rows is None:
-            for _ in self.inputs():
-                pass
-        if self._n_rows is None:  # pragma: no cover - a full pass sets it
-            raise ConfigError("a stream must be read to its end to be counted")
+            self._n_rows = sum(len(A) for A in self.inputs())
         return self._n_rows
 
     def chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        count = 0
-        dtype = self.view.solve_dtype
+        count, dtype = 0, self.view.solve_dtype
         for x, z in self.source.pairs():
             for A, Z in self.view.row_chunks(x, z, self.group, self.max_values):
                 count += len(A)
@@ -155,9 +106,8 @@ class LayerStream:
                 yield A.to(self.view.solve_dtype)
         self._n_rows = count
 
-    def thinned(self, stride: int) -> LayerStream:
-        source = self.source.thinned(stride)
-        return LayerStream(source, self.view, self.activation, self.group, self.max_values)
+    def thinned(self, stride: int) -> "LayerStream":
+        return replace(self, source=self.source.thinned(stride))
 
 
 @dataclass(frozen=True)
@@ -183,7 +133,7 @@ class TensorStream:
     def inputs(self) -> Iterator[Tensor]:
         yield from self.A.split(self.chunk_rows)
 
-    def thinned(self, stride: int) -> TensorStream:
+    def thinned(self, stride: int) -> "TensorStream":
         return TensorStream(self.A[::stride], self.B[::stride], self.chunk_rows)
 
 

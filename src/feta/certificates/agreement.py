@@ -8,8 +8,6 @@ Exact binomial limits hold for every n and every p. They ask one thing of the sa
 independently of both networks (no calibration, training or selection row) from the inputs in question.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -104,8 +102,8 @@ def answers_of(model: nn.Module, inputs: Tensor) -> Tensor:
     if not isinstance(scores, Tensor) or scores.ndim != 2 or scores.shape[1] < 2:
         got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
         raise ModelError(f"certify must get networks with two or more scores for each sample, got {got}")
-    if not bool(torch.isfinite(scores).all()):
-        row = int((~torch.isfinite(scores)).any(1).nonzero()[0])
-        kind = "inputs" if not bool(torch.isfinite(inputs[row]).all()) else "scores"
+    bad = ~torch.isfinite(scores).all(1)
+    if bool(bad.any()):
+        kind = "scores" if bool(torch.isfinite(inputs[bad][0]).all()) else "inputs"
         raise DataError(f"certify must get finite {kind}, got inf or NaN in a held-out sample")
     return scores.argmax(1)

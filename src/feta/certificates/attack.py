@@ -6,8 +6,6 @@ by points drawn at random in the ball and by projected gradient ascent from seve
 proves nothing; finding something inside a certified ball would prove the certificate wrong.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -17,7 +15,7 @@ from torch import Tensor, nn
 
 from feta.calibration.model import evaluating
 from feta.certificates.stages import length
-from feta.errors import ConfigError, ModelError
+from feta.errors import ModelError, check_range
 
 Norm = Literal["l2", "linf"]
 # Points are kept this share inside the ball: casting them to float32 must not carry them out of it.
@@ -42,9 +40,7 @@ class Attack:
     beyond: tuple[float, ...] = (2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 
     def __post_init__(self) -> None:
-        for name in ("points", "restarts", "steps"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"Attack.{name} must be >= 1, got {getattr(self, name)}")
+        check_range("Attack", ">= 1", points=self.points, restarts=self.restarts, steps=self.steps)
 
     @torch.no_grad()
     def changed(
@@ -52,7 +48,7 @@ class Attack:
     ) -> Tensor:
         """(n,) bool: an input within `radius` of the sample was found that some model does not call `classes`."""
         found = torch.zeros_like(classes, dtype=torch.bool)
-        ball = _Ball(inputs.double(), radius.double() * INSIDE, norm)
+        ball = _Ball(inputs.double(), radius.double().view(-1, *[1] * (inputs.ndim - 1)) * INSIDE, norm)
         # Without cuDNN a convolution is a plain sum in float32, which is what certificates speak of.
         with evaluating(*models), torch.backends.cudnn.flags(enabled=False):
             for x in self._points(models, ball, classes, inputs.dtype):
@@ -61,7 +57,7 @@ class Attack:
         return found
 
     def _points(
-        self, models: Sequence[nn.Module], ball: _Ball, classes: Tensor, dtype: torch.dtype
+        self, models: Sequence[nn.Module], ball: "_Ball", classes: Tensor, dtype: torch.dtype
     ) -> Iterator[Tensor]:
         """One point of every ball at a time, in float64."""
         generator = torch.Generator(device=classes.device).manual_seed(self.seed)
@@ -82,36 +78,28 @@ class _Ball:
     """One ball per sample, in float64."""
 
     centre: Tensor
-    flat_radius: Tensor  # (n,)
+    radius: Tensor  # (n, 1, ...)
     norm: Norm
-
-    @property
-    def radius(self) -> Tensor:
-        """In the shape (n, 1, ...)."""
-        return self.flat_radius.view(-1, *[1] * (self.centre.ndim - 1))
 
     def draw(self, generator: torch.Generator) -> Tensor:
         """Half of the way to all of the way out, in a random direction."""
-        shape, device = self.centre.shape, self.centre.device
-        noise = torch.randn(shape, generator=generator, device=device, dtype=torch.float64)
-        size = 0.5 + 0.5 * torch.rand(len(noise), generator=generator, device=device, dtype=torch.float64)
-        return self.centre + size.view_as(self.radius) * self.radius * self.steepest(noise)
+        noise = torch.empty_like(self.centre).normal_(generator=generator)
+        size = 0.5 + 0.5 * torch.empty_like(self.radius).uniform_(generator=generator)
+        return self.centre + size * self.radius * self.steepest(noise)
 
     def steepest(self, gradient: Tensor) -> Tensor:
         """The direction of length 1 along which a function with this gradient grows most."""
-        if self.norm == "linf":
-            return gradient.double().sign()
-        return gradient.double() / self._length(gradient).clamp_min(torch.finfo(torch.float64).tiny)
+        gradient = gradient.double()
+        return gradient.sign() if self.norm == "linf" else gradient / self._length(gradient)
 
     def project(self, x: Tensor) -> Tensor:
         away = x - self.centre
         if self.norm == "linf":
             return self.centre + away.clamp(-self.radius, self.radius)
-        nearer: Tensor = away * (self.radius / self._length(away).clamp_min(1e-300)).clamp_max(1)
-        return self.centre + nearer
+        return self.centre + away * (self.radius / self._length(away)).clamp_max(1)
 
     def _length(self, x: Tensor) -> Tensor:
-        return length(x.double()).view_as(self.radius)
+        return length(x).clamp_min(torch.finfo(x.dtype).tiny).view_as(self.radius)
 
 
 @torch.enable_grad()

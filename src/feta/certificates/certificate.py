@@ -6,8 +6,6 @@
 A sample on which the networks already disagree is counted, with radius 0.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,8 +21,8 @@ from feta.certificates.agreement import Agreement, LabelledBatch, agreement
 from feta.certificates.attack import Attack, Norm
 from feta.certificates.chain import chain_of
 from feta.certificates.radius import Pair
-from feta.certificates.rounding import Rounding, check_precision
-from feta.errors import ConfigError, DataError, ModelError
+from feta.certificates.rounding import check_precision
+from feta.errors import ConfigError, DataError, ModelError, check_range
 
 RADII = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 FORMS = ("global", "local")
@@ -47,9 +45,11 @@ class Form:
 
     @property
     def any_certified(self) -> int:
+        """Samples with a certified ball, however small."""
         return sum(found > 0 for found in self.radius)
 
     def to_dict(self, radii: Sequence[float]) -> dict[str, Any]:
+        """Ready for JSON, with counts at the given radii."""
         n, counts = len(self.radius), [self.certified(r) for r in radii]
         return {
             "samples": n,
@@ -77,16 +77,10 @@ class Certificate:
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON; shares are in [0, 1]."""
-        held = self.agreement
+        said = ("samples", "agree", "confidence", "accuracy_lost", "accuracy_lost_upper_bound")
         return {
-            "samples": held.samples,
-            "agree": held.agree,
-            "agreement_lower_bound": held.lower_bound,
-            "confidence": held.confidence,
-            "accuracy_lost": held.accuracy_lost,
-            "accuracy_lost_upper_bound": held.accuracy_lost_upper_bound,
-            "only_dense_right": held.only_dense_right,
-            "only_pruned_right": held.only_pruned_right,
+            **{name: getattr(self.agreement, name) for name in (*said, "only_dense_right", "only_pruned_right")},
+            "agreement_lower_bound": self.agreement.lower_bound,
             "norm": self.norm,
             "forms": {name: form.to_dict(self.radii) for name, form in self.forms.items()},
         }
@@ -145,7 +139,6 @@ def certify(
         counted = agreement(dense, pruned, ((x.to(place, dtype), y) for x, y in batches), confidence)
         inputs = torch.cat(kept).to(place, dtype)
         for model in (dense, pruned):
-            Rounding.of(model)  # names a parameter of another type
             check_precision(model, inputs[:2])
         chains = chain_of(dense, inputs[:CHECKED]), chain_of(pruned, inputs[:CHECKED])
         if chains[0].out_shape != chains[1].out_shape:
@@ -174,10 +167,10 @@ def _form(pair: Pair, name: str, attack: Attack | None, tell: Tell) -> Form:
 
 
 def _check(radii: Sequence[float], samples: int, norm: str, forms: Sequence[str], refined: int) -> None:
+    check_range("certify", ">= 1", samples=samples)
+    check_range("certify", ">= 0", refined=refined)
     for name, value, must, fits in (
         ("radii", tuple(radii), "numbers > 0", radii and all(0 < r < float("inf") for r in radii)),
-        ("samples", samples, ">= 1", samples >= 1),
-        ("refined", refined, ">= 0", refined >= 0),
         ("norm", norm, "'l2' or 'linf'", norm in ("l2", "linf")),
         ("forms", tuple(forms), f"some of {', '.join(FORMS)}", forms and set(forms) <= set(FORMS)),
     ):

@@ -7,10 +7,8 @@ Batch-norm in eval mode is folded into the layer before it; dropout and identiti
 model on the example.
 """
 
-from __future__ import annotations
-
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from feta.calibration.model import device_of
 from feta.certificates.stages import Affine, AvgPool, Flatten, MaxPool, ReLU, Shape, Stage, window_means
@@ -25,17 +24,10 @@ from feta.errors import ConfigError, ModelError
 
 NOTHING = (nn.Dropout, nn.Dropout2d, nn.AlphaDropout, nn.Identity)
 # Functions are known by what they are, not by their names: a user's `relu` may be anything.
-FUNCTIONS: Mapping[Callable[..., Any], str] = {
-    F.relu: "relu", F.relu_: "relu", torch.relu: "relu", torch.relu_: "relu",
-    F.max_pool2d: "max_pool2d", torch.max_pool2d: "max_pool2d",
-    F.avg_pool2d: "avg_pool2d", F.adaptive_avg_pool2d: "adaptive_avg_pool2d",
-    torch.flatten: "flatten", torch.reshape: "reshape", torch.squeeze: "squeeze", torch.clone: "clone",
-    F.dropout: "dropout", F.dropout2d: "dropout2d", torch.dropout: "dropout",
-}  # fmt: skip
-UNDERSTOOD = (
-    "Linear, Conv2d, BatchNorm, ReLU, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, Flatten and Dropout one after "
-    "the other"
-)
+FUNCTIONS: tuple[Any, ...] = (F.relu, F.relu_, torch.relu, torch.relu_, F.max_pool2d, torch.max_pool2d, F.avg_pool2d)
+FUNCTIONS += (F.adaptive_avg_pool2d, torch.flatten, torch.reshape, torch.squeeze, torch.clone)
+FUNCTIONS += (F.dropout, F.dropout2d, torch.dropout)
+UNDERSTOOD = "Linear, Conv2d, BatchNorm, ReLU, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, Flatten and Dropout, in a row"
 CLOSE = 1e-8  # how far chain and model may be apart, relative: both run in float64
 
 
@@ -83,7 +75,12 @@ def chain_of(model: nn.Module, example: Tensor) -> Chain:
     """
     if not isinstance(example, Tensor) or example.ndim < 2 or not example.is_floating_point():
         raise ConfigError("example must be a batch of float inputs, samples as rows")
-    _check_hooks(model)
+    for name, module in model.named_modules():  # a hook may do anything, and no stage would show it
+        if module._forward_hooks or module._forward_pre_hooks:
+            raise ModelError(
+                f"the network must have no forward hooks, got one on '{name or type(module).__name__}'; remove it, "
+                "torch's own pruning by torch.nn.utils.prune.remove"
+            )
     twin = copy.deepcopy(model).eval().double()
     example = example.to(device_of(twin), torch.float64, copy=True)
     chain = Chain(tuple(_stages(twin, example[:2])))
@@ -104,11 +101,10 @@ def check_scores(chain: Chain) -> None:
 
 def _stages(model: nn.Module, example: Tensor) -> list[Stage]:
     try:
-        traced = fx.symbolic_trace(model)
+        run = fx.Interpreter(fx.symbolic_trace(model), garbage_collect_values=False)
     except Exception as error:  # fx lets through whatever the model's own code raised
         reason = " ".join(str(error).split())
         raise ModelError(f"the network must be {UNDERSTOOD}, got one that cannot be traced: {reason}") from error
-    run = fx.Interpreter(traced, garbage_collect_values=False)
     run.run(example.clone())
     values: dict[fx.Node, Any] = run.env
     last: fx.Node | None = None
@@ -121,26 +117,21 @@ def _stages(model: nn.Module, example: Tensor) -> list[Stage]:
         if node.op == "placeholder" and last is None:
             last = node
             continue
+        name = str(node.target) if node.op == "call_module" else node.name
         read = [source for source in node.all_input_nodes if isinstance(values[source], Tensor)]
         if last is None or read != [last]:
             names = " and ".join(source.name for source in read) or "no input"
             raise ModelError(
-                f"the network must be a chain, got '{_name(node)}' which reads {names}; chains are {UNDERSTOOD}"
+                f"the network must be a chain, got '{name}' which reads {names}; chains are {UNDERSTOOD}"
             )
-        called = node.op == "call_module"
-        module = model.get_submodule(_name(node)) if called else _as_module(node, values)
+        module = model.get_submodule(name) if node.op == "call_module" else _as_module(node, values)
         if isinstance(module, _BatchNorm):
-            shape = tuple(value.shape[1:])
-            _add_norm(stages, _name(node), module, shape, fold=len(stages) - 1 not in normed)
+            _add_norm(stages, name, module, tuple(value.shape[1:]), fold=len(stages) - 1 not in normed)
             normed.add(len(stages) - 1)
         elif not isinstance(module, NOTHING):
-            stages.append(_stage(_name(node), module, values[last], value))
+            stages.append(_stage(name, module, values[last], value))
         last = node
     return stages
-
-
-def _name(node: fx.Node) -> str:
-    return node.target if node.op == "call_module" and isinstance(node.target, str) else node.name
 
 
 def _stage(name: str, module: nn.Module | None, x: Tensor, y: Tensor) -> Stage:
@@ -167,23 +158,14 @@ def _stage(name: str, module: nn.Module | None, x: Tensor, y: Tensor) -> Stage:
     raise ModelError(f"the network must be {UNDERSTOOD}, got '{name}' ({kind})")
 
 
-def _check_hooks(model: nn.Module) -> None:
-    """A hook may do anything, and no stage would show it."""
-    for name, module in model.named_modules():
-        if module._forward_hooks or module._forward_pre_hooks:
-            raise ModelError(
-                f"the network must have no forward hooks, got one on '{name or type(module).__name__}'; remove it, "
-                "torch's own pruning by torch.nn.utils.prune.remove"
-            )
-
-
 def _as_module(node: fx.Node, values: Mapping[fx.Node, Any]) -> nn.Module | None:
     """The module that does what a called function or method does; None where there is none."""
-    called = node.target.rstrip("_") if isinstance(node.target, str) else FUNCTIONS.get(node.target, "")
+    known = isinstance(node.target, str) or node.target in FUNCTIONS
+    called = str(getattr(node.target, "__name__", node.target)) if known else ""
     rest: Any = fx.node.map_arg(node.args[1:], values.get)
     given: Any = fx.node.map_arg({k: v for k, v in node.kwargs.items() if k != "input"}, values.get)
     try:
-        match called:
+        match called.rstrip("_"):
             case "relu":
                 return nn.ReLU()
             case "flatten" | "view" | "reshape" | "squeeze":
@@ -205,26 +187,19 @@ def _as_module(node: fx.Node, values: Mapping[fx.Node, Any]) -> nn.Module | None
 def _add_norm(stages: list[Stage], name: str, norm: _BatchNorm, shape: Shape, *, fold: bool) -> None:
     """Put batch-norm, a factor and a shift per channel, into the layer before it or into a stage of its own."""
     if norm.running_mean is None or norm.running_var is None:
-        raise ModelError(
-            f"batch-norm '{name}' must have running statistics, got one that normalises each batch by itself"
-        )
+        raise ModelError(f"batch-norm '{name}' must have running statistics, got those of each batch")
     if len(shape) not in (1, 3):
         raise ModelError(f"batch-norm '{name}' must act on vectors or images, got samples of shape {shape}")
-    scale = torch.rsqrt(norm.running_var + norm.eps)
-    shift = -norm.running_mean * scale
-    if norm.affine:
-        scale, shift = scale * norm.weight.detach(), shift * norm.weight.detach() + norm.bias.detach()
     last = stages[-1] if stages and fold else None
     if not isinstance(last, Affine) or isinstance(last.layer, nn.Conv2d) != (len(shape) == 3):
-        n, zeros = len(scale), torch.zeros_like(shift)
-        if len(shape) == 3:
-            conv = nn.Conv2d(n, n, 1, groups=n).to(scale)
-            last = Affine(name, shape, shape, conv, scale.new_ones(n, 1, 1, 1), zeros)
-        else:
-            last = Affine(name, shape, shape, nn.Linear(n, n).to(scale), torch.eye(n).to(scale), zeros)
+        n, mean = shape[0], norm.running_mean
+        layer = nn.Conv2d(n, n, 1, groups=n) if len(shape) == 3 else nn.Linear(n, n)
+        weight = torch.ones(n, 1, 1, 1) if len(shape) == 3 else torch.eye(n)
+        last = Affine(name, shape, shape, layer.to(mean), weight.to(mean), torch.zeros_like(mean))
         stages.append(last)
-    weight = last.weight * scale.reshape(-1, *[1] * (last.weight.ndim - 1))
-    stages[-1] = replace(last, weight=weight, bias=last.bias * scale + shift)
+    statistics = norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
+    folded, shifted = fuse_conv_bn_weights(last.weight, last.bias, *statistics)
+    stages[-1] = replace(last, weight=folded.detach(), bias=shifted.detach())
 
 
 def _check_outputs(chain: Chain, model: nn.Module, example: Tensor) -> None:
@@ -240,7 +215,4 @@ def _check_outputs(chain: Chain, model: nn.Module, example: Tensor) -> None:
             continue  # noise may go where no input goes
         close = CLOSE * float(expected.abs().max())
         if expected.shape != got.shape or not torch.allclose(expected, got, CLOSE, close):
-            raise ModelError(
-                "the network must do what its stages do one after the other, got other outputs; "
-                f"chains are {UNDERSTOOD}"
-            )
+            raise ModelError(f"the network must do what its stages do, got other outputs; chains are {UNDERSTOOD}")

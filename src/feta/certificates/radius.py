@@ -5,11 +5,9 @@
     local    the largest radius found for which the `Relaxation` certifies the sample's class
 
 with m_j the margin of class c over class j at the sample, w_j the rows of the last layer, and proven upper values of
-the norms of the layers before it, pooling included. The constants of the global form hold everywhere at once, so its
-radius is small. The radius of a pair of networks is the smaller of theirs: both give one class in that ball.
+the norms of the layers before it, pooling included. The global constants hold everywhere, so that radius is small.
+The radius of a pair of networks is the smaller of theirs: both give one class in that ball.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable
@@ -46,38 +44,35 @@ class Pair:
     def answers(self) -> tuple[Tensor, Tensor]:
         """The class of every sample, by each network."""
         with torch.no_grad():
-            first, second = (
-                torch.cat([answers_of(model, x) for x in self.inputs.split(1000)]) for model in self.models
-            )
+            parts = ([answers_of(model, x) for x in self.inputs.split(1000)] for model in self.models)
+            first, second = map(torch.cat, parts)
         return first, second
 
-    @property
-    def classes(self) -> Tensor:
-        return self.answers[0]
+    @cached_property
+    def roundings(self) -> tuple[Rounding, Rounding]:
+        return Rounding.of(self.models[0]), Rounding.of(self.models[1])
 
     def global_radii(self, *, exact: bool = False) -> Tensor:
         """(n,) float64: the global radius of both networks; 0 where they disagree or nothing is proven.
 
         `exact` leaves the allowance for rounding out: the difference is what that costs.
         """
-        radii = (
-            global_radius(chain, self.inputs, self.classes, None if exact else Rounding.of(model), self.norm)
-            for chain, model in zip(self.chains, self.models, strict=True)
-        )
-        return torch.where(self.classes == self.answers[1], torch.minimum(*radii), 0.0)
+        classes, others = self.answers
+        parts = zip(self.chains, (None, None) if exact else self.roundings, strict=True)
+        radii = (global_radius(chain, self.inputs, classes, rounding, self.norm) for chain, rounding in parts)
+        return torch.where(classes == others, torch.minimum(*radii), 0.0)
 
     def local_radii(self, tell: Callable[[int], None] = lambda done: None) -> Tensor:
         """(n,) float64: the local radius of both networks, and never less than the global one."""
-        agree = (self.classes == self.answers[1]).nonzero().squeeze(1)
+        classes, others = self.answers
+        agree = (classes == others).nonzero().squeeze(1)
         found, inside = self.global_radii(), self.global_radii(exact=True)
-        relaxed = [
-            Relaxation(chain, Rounding.of(model), self.norm, self.refined)
-            for chain, model in zip(self.chains, self.models, strict=True)
-        ]
+        parts = zip(self.chains, self.roundings, strict=True)
+        relaxed = [Relaxation(chain, rounding, self.norm, self.refined) for chain, rounding in parts]
         widest = max(math.prod(stage.in_shape) for chain in self.chains for stage in chain.stages)
         share, done = FIRST_GUESS, 0
         for part in agree.split(max(1, BATCH_VALUES // widest)):
-            x, c = self.inputs[part], self.classes[part]
+            x, c = self.inputs[part], classes[part]
 
             def test(rows: Tensor, radius: Tensor, x: Tensor = x, c: Tensor = c) -> Tensor:
                 # The pruned network first: where it fails, the dense one need not be asked.
@@ -101,37 +96,32 @@ class Pair:
 
     def attacked(self, attack: Attack, radius: Tensor) -> Tensor:
         """(n,) bool: samples with a radius for which the attack changes a network's class within it."""
-        found = torch.zeros_like(self.classes, dtype=torch.bool)
+        found, classes = radius < 0, self.answers[0]
         for part in (radius > 0).nonzero().squeeze(1).split(500):
-            x, classes = self.inputs[part], self.classes[part]
-            found[part] = attack.changed(self.models, x, classes, radius[part], self.norm)
+            found[part] = attack.changed(self.models, self.inputs[part], classes[part], radius[part], self.norm)
         return found
 
 
 def linear_distance(model: nn.Module, inputs: Tensor, classes: Tensor, norm: Norm) -> Tensor:
     """(n,) margin / ||its gradient||: where the class would change if the network were linear. No bound."""
-    margin, gradient = slopes(model, inputs, classes)
-    order = 2 if norm == "l2" else 1  # the norm dual to the ball's
-    slope = torch.linalg.vector_norm(gradient.flatten(1).double(), ord=order, dim=1)
-    distance: Tensor = margin.double().clamp_min(0) / slope.clamp_min(1e-300)
-    return distance
+    margin, gradient = (values.double() for values in slopes(model, inputs, classes))
+    dual = 2 if norm == "l2" else 1
+    slope: Tensor = torch.linalg.vector_norm(gradient.flatten(1), dual, dim=1)
+    return margin.clamp_min(0) / slope.clamp_min(1e-300)
 
 
 def largest_radius(
     test: Callable[[Tensor, Tensor], Tensor], guess: Tensor, probes: int = 9, tolerance: float = 0.04
 ) -> Tensor:
-    """(n,) a radius that was accepted, 0 where none was; samples whose guess is not > 0 are left out.
+    """(n,) a radius that `test` itself accepted, so it need not be monotone; 0 where it accepted none.
 
     test: given numbers of samples and a radius for each, says which of them it accepts.
-    guess: (n,) where to begin. The search doubles or quarters it until a pass and a failure enclose the end, and
-        then halves the bracket on a log scale until its ends differ by `tolerance`.
+    guess: (n,) where to begin; samples whose guess is not > 0 are left out. The search doubles or quarters it until
+        a pass and a failure enclose the end, and then halves the bracket on a log scale.
     probes: how often to call `test` at most.
-
-    What is returned has been accepted by `test` itself, so the test need not be monotone.
+    tolerance: the share by which the ends of a bracket may differ.
     """
-    passed = torch.zeros_like(guess)
-    failed = torch.full_like(guess, float("inf"))
-    trial = guess.clone()
+    passed, failed, trial = torch.zeros_like(guess), torch.full_like(guess, float("inf")), guess.clone()
     for _ in range(probes):
         active = ((trial > 0) & trial.isfinite() & (failed > (1 + tolerance) * passed)).nonzero().squeeze(1)
         if len(active) == 0:
@@ -157,10 +147,10 @@ def global_radius(
     check_scores(chain)
     values = list(chain.values(inputs))
     scores, last = values[-1], chain.stages[-1]
-    # Where no linear layer comes last, the scores themselves are compared: w_j is the unit vector e_j.
-    rows, body = torch.eye(scores.shape[1]).to(scores), chain.stages
     if isinstance(last, Affine):
         rows, body = last.weight, chain.stages[:-1]
+    else:  # the scores themselves are compared: w_j is the unit vector e_j
+        rows, body = torch.eye(scores.shape[1]).to(scores), chain.stages
     gain = math.prod(stage.lipschitz for stage in body) * OUTWARD
     margins = scores.gather(1, classes[:, None]) - scores  # (n, classes), 0 at c
     slopes = gain * torch.linalg.vector_norm(rows[:, None] - rows[None], dim=2)[classes]  # the same
@@ -169,15 +159,16 @@ def global_radius(
     def smallest(slack: Tensor) -> Tensor:
         # Two classes with the same row never part: a positive margin holds everywhere.
         left = margins - slack
-        share = torch.where(left > 0, left / slopes, torch.zeros_like(left))
+        share = torch.where(left > 0, left / slopes, 0.0)
         return share.masked_fill(own, float("inf")).amin(1)
 
     widest = smallest(torch.zeros_like(margins))  # no radius is larger: rounding is bounded on that ball
     # It is infinite only for a constant network, of which nothing is claimed.
     constant = ~widest.isfinite()
-    widest = widest.masked_fill(constant, 0)
-    error = torch.zeros_like(widest) if rounding is None else _rounding_error(chain, values, widest, rounding)
-    radius = (smallest(math.sqrt(2) * error[:, None]) / OUTWARD).masked_fill(constant, 0)
+    if rounding is not None:
+        error = _rounding_error(chain, values, widest.masked_fill(constant, 0), rounding)
+        widest = smallest(math.sqrt(2) * error[:, None])
+    radius = (widest / OUTWARD).masked_fill(constant, 0)
     # The box of radius r lies in the ball of radius r sqrt(d).
     return radius if norm == "l2" else radius / math.sqrt(math.prod(chain.in_shape)) / OUTWARD
 

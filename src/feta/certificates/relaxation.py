@@ -18,8 +18,6 @@ of these is the bound. The boxes of hidden units are made tighter by the same su
 Errors of arithmetic enter as boxes (`rounding`), so the bound holds for the network as it is run.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +30,10 @@ from feta.certificates.attack import Norm
 from feta.certificates.chain import Chain, check_scores
 from feta.certificates.rounding import Rounding
 from feta.certificates.stages import OUTWARD, Affine, Flatten, MaxPool, ReLU, Stage, Summing, length
-from feta.errors import ModelError
+
+# Turns rows (n, R, ...) on a stage's outputs into rows on its inputs and a constant (n, R), such that
+# <rows, outputs>  >=  <rows', inputs> + constant    for all inputs that are possible.
+Back = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +46,7 @@ class Known:
     spread: Tensor  # (n,)
 
     @classmethod
-    def ball(cls, x: Tensor, radius: Tensor, norm: Norm) -> Known:
+    def ball(cls, x: Tensor, radius: Tensor, norm: Norm) -> "Known":
         """All inputs within a radius (n,) of the samples x."""
         reach = radius.view(-1, *[1] * (x.ndim - 1)) * OUTWARD
         corner = math.sqrt(x[0].numel()) if norm == "linf" else 1.0
@@ -59,108 +60,74 @@ class Known:
         lengths = torch.linalg.vector_norm(flat, dim=2)
         return torch.maximum(in_box, dot(flat, self.centre) - OUTWARD * lengths * self.spread[:, None])
 
-    def with_box(self, low: Tensor, high: Tensor) -> Known:
+    def with_box(self, low: Tensor, high: Tensor) -> "Known":
         """The smaller of both boxes, and no more spread than its corners have."""
         low, high = torch.maximum(low, self.low), torch.minimum(high, self.high)
         corner = length(torch.maximum(high - self.centre, self.centre - low))
         return Known(self.centre, low, high, torch.minimum(self.spread, corner * OUTWARD))
 
 
-@dataclass(frozen=True, eq=False)
-class Envelope:
-    """Lines per output: slopes `lower` and `upper`, `offset` of the upper one, and `pick`, which input i is."""
+def envelope(stage: Stage, low: Tensor, high: Tensor) -> Back:
+    """Rows through a ReLU or MaxPool, y = max(x_i, rest), by its lines on the box low ... high of the inputs."""
+    x_low, x_high, pick = low, high, None
+    if isinstance(stage, MaxPool):
+        # A pixel of which nothing is known, low = -inf, still goes before padding, which is no input.
+        lows, highs = stage.windows(low.clamp_min(torch.finfo(low.dtype).min)), stage.windows(high)
+        winner = lows.argmax(2, keepdim=True)  # x_i: the input of the window with the largest lower bound
+        rest = highs.scatter(2, winner, float("-inf")).amax(2).reshape(len(low), *stage.out_shape)
+        x_low, x_high = (ends.gather(2, winner).reshape_as(rest) for ends in (lows, highs))
+        pick = stage.pixels.to(low.device).expand_as(lows).gather(2, winner).squeeze(2)  # (n, channels, positions)
+        lower = torch.ones_like(rest)
+    else:
+        rest = torch.zeros_like(low)
+        lower = ((low >= 0) | (high > -low)).to(low)  # of the lines below, the one that leaves the smaller triangle
+    wins, loses = rest <= x_low, rest >= x_high
+    width = torch.where(wins | loses, 1.0, x_high - x_low)
+    upper = torch.where(wins, 1.0, torch.where(loses, 0.0, (x_high - rest) / width))
+    # rest is -inf in windows of one pixel: those are certain wins.
+    offset = torch.where(wins, 0.0, rest - upper * x_low)
 
-    lower: Tensor
-    upper: Tensor
-    offset: Tensor
-    pick: Tensor | None = None  # (n, channels, positions) into the flat input map; None: the unit itself
-    in_shape: tuple[int, ...] = ()
-
-    def back(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows (n, R, ...) on the outputs become rows on the inputs and a constant (n, R), from below."""
+    def back(rows: Tensor) -> tuple[Tensor, Tensor]:
         negative = rows.clamp_max(0)
-        constant = dot(negative.flatten(2), self.offset)
+        constant = dot(negative.flatten(2), offset)
         # positive * lower + negative * upper, in few passes over memory: this is where the time goes.
-        moved = (rows * self.lower[:, None]).addcmul_(negative, (self.upper - self.lower)[:, None])
-        if self.pick is None:
+        moved = (rows * lower[:, None]).addcmul_(negative, (upper - lower)[:, None])
+        if pick is None:
             return moved, constant
         n, R = moved.shape[:2]
-        channels, height, width = self.in_shape
-        flat = moved.new_zeros(n, R, channels, height * width)
+        flat = moved.new_zeros(n, R, stage.in_shape[0], math.prod(stage.in_shape[1:]))
         # Overlapping windows may pick the same pixel: their rows add up.
-        flat.scatter_add_(3, self.pick[:, None].expand(n, R, -1, -1), moved.flatten(3))
-        return flat.reshape(n, R, *self.in_shape), constant
+        flat.scatter_add_(3, pick[:, None].expand(n, R, -1, -1), moved.flatten(3))
+        return flat.reshape(n, R, *stage.in_shape), constant
 
-
-def relu_envelope(low: Tensor, high: Tensor) -> Envelope:
-    upper, offset = _chord(low, high, torch.zeros_like(low))
-    # Of the lines below, the one that leaves the smaller triangle.
-    lower = ((low >= 0) | (high > -low)).to(low)
-    return Envelope(lower, upper, offset)
-
-
-def pool_envelope(stage: MaxPool, low: Tensor, high: Tensor) -> Envelope:
-    """x_i is the input of the window with the largest lower bound."""
-    # A pixel of which nothing is known, low = -inf, still goes before padding, which is no input.
-    low = low.clamp_min(torch.finfo(low.dtype).min)
-    lows, highs = stage.windows(low), stage.windows(high)  # (n, channels, window, positions)
-    winner = lows.argmax(2, keepdim=True)
-    rest = highs.scatter(2, winner, float("-inf")).amax(2)
-    upper, offset = _chord(lows.gather(2, winner).squeeze(2), highs.gather(2, winner).squeeze(2), rest)
-    pick = stage.pixels.to(low.device).expand_as(lows).gather(2, winner).squeeze(2)
-    upper, offset = (values.reshape(len(low), *stage.out_shape) for values in (upper, offset))
-    return Envelope(torch.ones_like(upper), upper, offset, pick, stage.in_shape)
-
-
-def _chord(low: Tensor, high: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
-    """Slope and offset of the upper line of max(x, rest) over low <= x <= high."""
-    wins, loses = rest <= low, rest >= high
-    width = torch.where(wins | loses, torch.ones_like(low), high - low)
-    slope = torch.where(wins, 1.0, torch.where(loses, 0.0, (high - rest) / width))
-    # rest is -inf in windows of one pixel: those are certain wins.
-    offset = torch.where(wins, torch.zeros_like(low), rest - slope * low)
-    return slope, offset
+    return back
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One relaxed stage. `back` turns rows on its outputs into rows on its inputs and a constant, such that
-
-    <rows, outputs>  >=  <rows', inputs> + constant        for all inputs that are possible
-    """
+    """One relaxed stage."""
 
     before: Known
     after: Known
-    back: Callable[[Tensor], tuple[Tensor, Tensor]]
+    back: Back
     error: Tensor | None = None  # how far each output may be off; None where nothing is rounded
 
 
 def relax(stage: Stage, known: Known, rounding: Rounding) -> Step:
     """The step of a stage whose inputs are enclosed by `known`."""
-    low, high = known.low, known.high
-    if isinstance(stage, Summing):
-        error = rounding.box(stage, torch.maximum(high.abs(), low.abs()))
-        return Step(known, _after_sum(stage, known, error), partial(_back, stage, error), error)
-    spread = stage.lipschitz * known.spread * OUTWARD
-    # The other stages are monotone in every input, so the ends of the box go to its ends.
-    after = Known(stage.apply(known.centre), stage.apply(low), stage.apply(high), spread)
-    match stage:
-        case ReLU():
-            return Step(known, after, relu_envelope(low, high).back)
-        case MaxPool():
-            return Step(known, after, pool_envelope(stage, low, high).back)
-        case Flatten():
+    low, high, centre = known.low, known.high, stage.apply(known.centre)
+    if not isinstance(stage, Summing):
+        # These stages are monotone in every input, so the ends of the box go to its ends.
+        after = Known(centre, stage.apply(low), stage.apply(high), stage.lipschitz * known.spread * OUTWARD)
+        if isinstance(stage, Flatten):
             return Step(known, after, partial(_back, stage, None))
-    raise ModelError(f"stage '{stage.name}' must have a relaxation, got {type(stage).__name__}")
-
-
-def _after_sum(stage: Summing, known: Known, error: Tensor) -> Known:
-    centre = stage.apply(known.centre)
+        return Step(known, after, envelope(stage, low, high))
+    error = rounding.box(stage, torch.maximum(high.abs(), low.abs()))
     spread = (stage.lipschitz * known.spread + length(error)) * OUTWARD
-    middle, half = stage.apply((known.high + known.low) / 2), (known.high - known.low) / 2
-    half = stage.absolute.apply(half) + error
+    middle, half = stage.apply((high + low) / 2), stage.absolute.apply((high - low) / 2) + error
     reach = error + stage.row_norms * known.spread.view(-1, *[1] * (centre.ndim - 1)) * OUTWARD
-    return Known(centre, centre - reach, centre + reach, spread).with_box(middle - half, middle + half)
+    after = Known(centre, centre - reach, centre + reach, spread).with_box(middle - half, middle + half)
+    return Step(known, after, partial(_back, stage, error), error)
 
 
 def _back(stage: Summing | Flatten, error: Tensor | None, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -197,8 +164,7 @@ class Relaxation:
         """(n, classes): at most f_c(x') - f_j(x') for every x' within `radius` of the sample; inf at j = c."""
         check_scores(self.chain)
         known = Known.ball(self.chain.place(inputs), radius.double(), self.norm)
-        steps: list[Step] = []
-        stages = _pools_first(self.chain.stages)
+        steps, stages = list[Step](), _pools_first(self.chain.stages)
         for number, stage in enumerate(stages):
             step = relax(stage, known, self.rounding)
             known = step.after
@@ -224,17 +190,15 @@ class Relaxation:
             return known
         gaps, units = gap.topk(count, dim=1)
         # A sample with fewer open units than its neighbours in the batch leaves the rest as they are.
-        decided = torch.where(gaps > 0, 0.0, float("inf"))
+        slack = error.flatten(1).gather(1, units).masked_fill(~(gaps > 0), float("inf"))
         size = max(low.shape[1], *(step.before.centre[0].numel() for step in earlier))
         chunk = max(1, self.memory // (2 * len(low) * size))
-        for part, unused in zip(units.split(chunk, dim=1), decided.split(chunk, dim=1), strict=True):
+        for part, off in zip(units.split(chunk, dim=1), slack.split(chunk, dim=1), strict=True):
             rows, bias = stage.rows(part)
-            slack = error.flatten(1).gather(1, part) + unused
             # Both ends in one pass: the lower bound of minus a unit is minus its upper bound.
-            found = lower(earlier, torch.cat((rows, -rows), 1), everywhere=False)
-            least, most = found.chunk(2, dim=1)
-            low = low.scatter(1, part, torch.maximum(low.gather(1, part), bias + least - slack))
-            high = high.scatter(1, part, torch.minimum(high.gather(1, part), bias - most + slack))
+            least, most = lower(earlier, torch.cat((rows, -rows), 1), everywhere=False).chunk(2, dim=1)
+            low = low.scatter(1, part, torch.maximum(low.gather(1, part), bias + least - off))
+            high = high.scatter(1, part, torch.minimum(high.gather(1, part), bias - most + off))
         return known.with_box(low.reshape_as(known.low), high.reshape_as(known.high))
 
 

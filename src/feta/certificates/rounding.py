@@ -4,16 +4,13 @@ A sum of n products computed in any order with unit roundoff u is off by at most
 
     gamma_n (|W| |a| + |b|),   gamma_n = n u / (1 - n u)                    (Higham 2002, section 3.1)
 
-ReLU, max-pooling and reshaping round nothing. So a computed network is an exact one in which every linear
-stage adds an unknown error within a known box, and a bound that carries these boxes along holds for it.
-
-`Rounding` doubles the boxes of float32. The second half pays for the certificate's own arithmetic, float64:
-its errors are the same sums with a unit 5e8 times smaller, so half of a float32 box covers them many times
-over. Where a sum may leave float32's range the box is infinite. Not covered: arithmetic that is not a plain sum of
-products in float32 or better (TF32, Winograd or FFT convolutions). `check_precision` refuses half precision.
+ReLU, max-pooling and reshaping round nothing. So a computed network is an exact one in which every linear stage adds
+an unknown error within a known box, and a bound that carries these boxes along holds for it. `Rounding` doubles the
+boxes of float32. The second half pays for the certificate's own arithmetic, float64: its errors are the same sums
+with a unit 5e8 times smaller, so half of a float32 box covers them many times over. Where a sum may leave float32's
+range the box is infinite. Not covered: arithmetic that is not a plain sum of products in float32 or better (TF32,
+Winograd or FFT convolutions). `check_precision` refuses half precision.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
@@ -40,11 +37,8 @@ class Rounding:
 
     @classmethod
     @torch.no_grad()
-    def of(cls, model: nn.Module) -> Rounding:
-        """The rounding of a model; raises ModelError where its parameters are not float32 or float64."""
-        for name, parameter in model.named_parameters():
-            if parameter.dtype not in KNOWN:
-                raise ModelError(f"certify must get float32 networks, got '{name}' in {parameter.dtype}")
+    def of(cls, model: nn.Module) -> "Rounding":
+        """The rounding of a model that computes in float32 or float64."""
         layers = (layer for layer in model.modules() if isinstance(layer, nn.Linear | nn.Conv2d))
         bias = max((float(layer.bias.abs().max()) for layer in layers if layer.bias is not None), default=0.0)
         norms = (norm for norm in model.modules() if isinstance(norm, _BatchNorm))
@@ -85,15 +79,16 @@ class _Watch(TorchDispatchMode):
         for value in result if isinstance(result, tuple | list) else (result,):
             if isinstance(value, Tensor) and value.is_floating_point() and value.dtype not in KNOWN:
                 kind = str(value.dtype).removeprefix("torch.")
-                raise ModelError(
-                    f"certify must get networks that compute in float32 or float64, got {func} in {kind}; "
-                    "take autocast and casts out of the network"
-                )
+                got = f"got {func} in {kind}; take autocast and casts out of the network"
+                raise ModelError(f"certify must get networks that compute in float32 or float64, {got}")
         return result
 
 
 @torch.no_grad()
 def check_precision(model: nn.Module, example: Tensor) -> None:
-    """Raise ModelError where a run on the example computes in anything but float32 or float64."""
+    """Raise ModelError where a parameter, or a run on the example, is in anything but float32 or float64."""
+    for name, parameter in model.named_parameters():
+        if parameter.dtype not in KNOWN:
+            raise ModelError(f"certify must get float32 networks, got '{name}' in {parameter.dtype}")
     with _Watch():  # type: ignore[no-untyped-call]
         model(example.clone())

@@ -8,8 +8,6 @@
 Lipschitz constant in the Euclidean norm. `transpose`, of the linear stages, maps outputs to inputs.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
@@ -19,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.grad import conv2d_input
+from torch.nn.modules.utils import _pair as pair
 
 from feta.solvers.norms import ROUNDING, NormEstimate, convolve, operator_norm, pad, spectral_norm
 
@@ -81,15 +80,14 @@ class Affine(Stage):
         image = y.new_zeros(len(y), *self.in_shape)
         padded, unpad = torch.func.vjp(lambda x: pad(conv, x), image)[:2]
         x = conv2d_input(padded.shape, self.weight, y, conv.stride, 0, conv.dilation, conv.groups)
-        back: Tensor = unpad(x)[0]
-        return back
+        return unpad(x)[0]  # type: ignore[no-any-return]
 
-    def with_weight(self, weight: Tensor) -> Affine:
+    def with_weight(self, weight: Tensor) -> "Affine":
         """The linear map by other weights, without a bias."""
         return replace(self, weight=weight, bias=torch.zeros_like(self.bias))
 
     @cached_property
-    def absolute(self) -> Affine:
+    def absolute(self) -> "Affine":
         """x -> |W| x: what becomes of the half-widths of a box."""
         return self.with_weight(self.weight.abs())
 
@@ -149,7 +147,7 @@ class AvgPool(Stage):
         return self.down.t() @ y @ self.across
 
     @property
-    def absolute(self) -> AvgPool:
+    def absolute(self) -> "AvgPool":
         return self
 
     @property
@@ -176,22 +174,20 @@ class MaxPool(Stage):
     pool: nn.MaxPool2d
 
     def apply(self, x: Tensor) -> Tensor:
-        result: Tensor = self.pool(x)
-        return result
+        return self.pool(x)  # type: ignore[no-any-return]
 
     @cached_property
     def pixels(self) -> Tensor:
         """(window, positions): the numbers of the pixels in each window; padding counts as one pixel more."""
-        pool, (height, width) = self.pool, self.in_shape[1:]
-        settings = pool.kernel_size, pool.stride, pool.padding, pool.dilation
-        kernel, stride, before, dilation = map(pair, settings)
+        pool, sizes = self.pool, self.in_shape[1:]
+        kernel, stride, before, dilation = map(pair, (pool.kernel_size, pool.stride, pool.padding, pool.dilation))
         # To the end of the last window: beyond the edge with ceil_mode, or short of it, and then negative.
         bottom, right = (
-            (out - 1) * stride[a] + dilation[a] * (kernel[a] - 1) + 1 - before[a] - self.in_shape[1 + a]
+            (out - 1) * stride[a] + dilation[a] * (kernel[a] - 1) + 1 - before[a] - sizes[a]
             for a, out in enumerate(self.out_shape[1:])
         )
-        numbers = torch.arange(height * width, dtype=torch.float64).view(1, 1, height, width)
-        padded = F.pad(numbers, (before[1], right, before[0], bottom), value=height * width)
+        numbers = torch.arange(math.prod(sizes), dtype=torch.float64).view(1, 1, *sizes)
+        padded = F.pad(numbers, (before[1], right, before[0], bottom), value=math.prod(sizes))
         return F.unfold(padded, kernel, dilation, 0, stride)[0].long()
 
     def windows(self, x: Tensor) -> Tensor:
@@ -221,10 +217,4 @@ def window_means(pool: nn.AvgPool2d | nn.AdaptiveAvgPool2d, size_in: int, size_o
 
 def length(values: Tensor) -> Tensor:
     """(n,) Euclidean norms of a batch."""
-    norms: Tensor = torch.linalg.vector_norm(values.flatten(1), dim=1)
-    return norms
-
-
-def pair(value: int | tuple[int, ...]) -> tuple[int, int]:
-    """A setting for both axes, from one for each or one for both."""
-    return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))
+    return torch.linalg.vector_norm(values.flatten(1), dim=1)  # type: ignore[no-any-return]

@@ -2,10 +2,8 @@
 
 Commands are imported when they are called, and torch inside of them, so that help answers at once. Every option
 can also be set in feta.toml ([prune] sparsity = 0.95) or by the environment (FETA_PRUNE_SPARSITY=0.95).
-Other packages add commands by entry points; the laboratory's are named here, so that their absence is explained.
+Other packages add commands by entry points. The laboratory's are named here, so that their absence is explained.
 """
-
-from __future__ import annotations
 
 import sys
 
@@ -22,10 +20,7 @@ app = App(
     name="feta",
     help="Prune trained neural networks without retraining: smaller files, accuracy kept.",
     version=__version__,
-    config=(
-        Env("FETA_", command=True),
-        Toml("feta.toml", search_parents=True, must_exist=False),
-    ),
+    config=(Env("FETA_", command=True), Toml("feta.toml", search_parents=True, must_exist=False)),
     help_format="markdown",
     suppress_keyboard_interrupt=False,  # main says that it was interrupted
 )
@@ -41,11 +36,14 @@ for _name, _entry in added("feta.commands").items():
 
 
 def main() -> None:
-    """Run a command; an error we know is one line on stderr and exit code 1, never a traceback."""
-    wanted = next(iter(sys.argv[1:]), "")
+    """Run a command. An error of feta's own is one line on stderr and exit code 1, never a traceback."""
+    wanted = "".join(sys.argv[1:2])
     try:
         if wanted in LAB_COMMANDS and wanted not in added("feta.commands"):
             raise FetaError(f"'{wanted}' is a command of {LAB}")
+        if wanted in ("", "--help", "-h"):  # a command that is not loaded has no line in the help
+            for name in app:
+                _ = app[name]
         app(sys.argv[1:])
     except FetaError as error:
         sys.stderr.write(f"feta: {error}\n")

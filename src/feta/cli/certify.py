@@ -1,8 +1,8 @@
 """feta certify: what a pruned network does on inputs nobody has tried, as far as that can be proven."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
+from dataclasses import asdict
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,8 +16,6 @@ from feta.plugins import added
 if TYPE_CHECKING:
     from feta.cli.subject import Subject
 
-JSON_NAME, PAGE_NAME = "certificate.json", "certificate.html"
-
 
 def certify(
     dense: Path,
@@ -25,61 +23,50 @@ def certify(
     /,
     *,
     data: DataName = None,
-    confidence: Annotated[float, Parameter(help="Of the statistical bounds, in (0, 1).")] = 0.99,
-    samples: Annotated[
-        Whole, Parameter(help="Held-out samples that get a radius; all of them count for the agreement.")
-    ] = 100,
-    radii: Annotated[
-        str, Parameter(help="Radii to report, in normalised inputs, separated by commas.")
-    ] = "0.01,0.03,0.1,0.3,1,3",
+    confidence: float = 0.99,
+    samples: Whole = 100,
+    radii: str = "0.01,0.03,0.1,0.3,1,3",
     norm: Literal["l2", "linf"] = "l2",
-    refined: Annotated[
-        Whole, Parameter(help="Hidden units per layer and sample that the local form tightens.")
-    ] = 256,
-    attack: Annotated[bool, Parameter(help="Test the certificates by random and gradient search.")] = True,
-    seed: Annotated[Whole, Parameter(help="Of the attack.")] = 0,
+    refined: Whole = 256,
+    attack: bool = True,
+    seed: Whole = 0,
     device: Device = None,
     data_dir: DataDir = None,
-    output: Annotated[
-        Path, Parameter(name=("--output", "-o"), help="Folder for certificate.json and certificate.html.")
-    ] = Path("certificate"),
+    output: Annotated[Path, Parameter(name=("--output", "-o"))] = Path("certificate"),
     json: Json = False,
 ) -> None:
     """Certify that a pruned network agrees with the original, on the test half of the data.
 
-    Parameters
-    ----------
-    dense
-        A file made by `feta train`.
-    pruned
-        What `feta prune` made of it.
-    norm
-        How distance is measured: l2, the Euclidean norm, or linf, the largest change of a pixel.
+    Args:
+        dense: A file made by `feta train`.
+        pruned: The file that `feta prune` made of it.
+        confidence: Confidence of the statistical bounds, in (0, 1).
+        samples: How many held-out samples get a radius; all of them count for the agreement.
+        radii: Radii to report, in normalised inputs, separated by commas.
+        norm: How distance is measured: l2, the Euclidean norm, or linf, the largest change of a pixel.
+        refined: Hidden units per layer and sample that the local form tightens.
+        attack: Test the certificates by random and gradient search.
+        seed: Seed for the attack.
+        output: Folder for certificate.json and certificate.html.
     """
     from feta.certificates.attack import Attack
     from feta.cli.subject import open_pair
     from feta.files.atomic import check_writable
 
-    wanted = _radii(radii)
-    where = resolve_device(device)
-    check_writable(output / JSON_NAME)
+    try:
+        wanted = tuple(float(part) for part in radii.split(","))
+    except ValueError:
+        raise ConfigError(f"--radii must be numbers > 0 separated by commas, got '{radii}'") from None
+    options: dict[str, Any] = {"confidence": confidence, "samples": samples, "radii": wanted, "norm": norm}
+    options |= {"refined": refined, "attack": Attack(seed=seed) if attack else None, "device": resolve_device(device)}
+    check_writable(output / "certificate.json")
     pair = open_pair(dense, pruned, data_dir, data)
     with progress_bar() as bar:
         task = bar.add_task("certifying", total=None, note="")
-
-        def show(text: str, done: int, total: int) -> None:
-            bar.update(task, description=text, completed=done, total=total)
-
         found = certify_subjects(
             *pair,
-            confidence=confidence,
-            samples=samples,
-            radii=wanted,
-            norm=norm,
-            refined=refined,
-            attack=Attack(seed=seed) if attack else None,
-            device=where,
-            callback=show,
+            **options,
+            callback=lambda text, done, total: bar.update(task, description=text, completed=done, total=total),
         )
     paths = write_certificate(output, found)
     if json:
@@ -96,13 +83,11 @@ def certify(
         )
 
 
-def certify_subjects(dense: Subject, pruned: Subject, *, device: str = "cpu", **options: Any) -> dict[str, Any]:
-    """feta.certify on the test half of the data, as one JSON object with radii in grey levels too.
+def certify_subjects(dense: "Subject", pruned: "Subject", *, device: str = "cpu", **options: Any) -> dict[str, Any]:
+    """feta.certify on the test half of the data, which was used neither in training nor in pruning.
 
-    No row of that half is used in training or pruning. `options` are those of feta.certify.
+    `options` are those of feta.certify. Returns one JSON object, with radii in grey levels too.
     """
-    from dataclasses import asdict
-
     from feta.certificates.certificate import certify as certify_models
 
     x, y = dense.rows("test", device)
@@ -129,57 +114,39 @@ def certify_subjects(dense: Subject, pruned: Subject, *, device: str = "cpu", **
 
 
 def write_certificate(folder: Path, found: Mapping[str, Any]) -> list[Path]:
-    """The JSON file and, where a package adds how to draw it, the page."""
-    import json
-
+    """Write the JSON file and, if an installed package can draw it, the page. Returns their paths."""
     from feta.files.atomic import write_atomic
 
-    paths = [folder / JSON_NAME]
-    write_atomic(paths[0], (json.dumps(found, indent=1, allow_nan=False) + "\n").encode())
+    paths = [folder / "certificate.json"]
+    write_atomic(paths[0], (dumps(found, indent=1, allow_nan=False) + "\n").encode())
     drawn = added("feta.pages").get("certificate")
     if drawn is not None:
-        paths.append(folder / PAGE_NAME)
+        paths.append(folder / "certificate.html")
         write_atomic(paths[1], drawn.load()(found).encode())
     return paths
 
 
-def _radii(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise ConfigError(f"--radii must be numbers > 0 separated by commas, got '{text}'") from None
-
-
 def _show(found: Mapping[str, Any]) -> None:
-    sure = f"{100 * found['confidence']:g} % sure"
-    n = found["samples"]
-    out().print(
-        f"same class on {found['agree']} of {n} held-out samples; on at least "
-        f"{at_least(100 * found['agreement_lower_bound'])} % of all inputs ({sure})"
-    )
+    sure, forms = f"{100 * found['confidence']:g} % sure", found["forms"]
+    agreed, least = found["agree"], at_least(100 * found["agreement_lower_bound"])
+    out().print(f"same class on {agreed} of {found['samples']} held-out samples")
+    out().print(f"same class on at least {least} % of all inputs ({sure})")
     if found["accuracy_lost"] is not None:
-        out().print(
-            f"accuracy lost {100 * found['accuracy_lost']:.2f} points; at most "
-            f"{at_most(100 * found['accuracy_lost_upper_bound'])} ({sure})"
-        )
-    forms = found["forms"]
+        most = at_most(100 * found["accuracy_lost_upper_bound"])
+        out().print(f"accuracy lost {100 * found['accuracy_lost']:.2f} points; at most {most} ({sure})")
     rows = [
         (f"{cells[0]['radius']:g}", f"{cells[0]['grey_levels']:.3g}", *map(share, cells))
         for cells in zip(*(form["certified"] for form in forms.values()), strict=True)
     ]
-    total = next(iter(forms.values()))["samples"]
-    title = f"Certified within a radius ({found['norm']}), {total} samples"
+    title = f"Certified within a radius ({found['norm']}), {next(iter(forms.values()))['samples']} samples"
     print_table(title, ("radius", "grey levels", *forms), rows)
     for name, form in forms.items():
-        out().print(f"{name}: {verdict(form)}{_tested(form)}")
-
-
-def _tested(form: Mapping[str, Any]) -> str:
-    if form["certified_but_changed"] is None:
-        return "; not attacked"
-    inside = f"; attack inside: {form['certified_but_changed']} of {form['certified_any']} changed"
-    beyond = ", ".join(f"{row['samples']} at {row['times']:g}×" for row in form["changed_beyond"])
-    return f"{inside}, beyond: {beyond}"
+        tested = "not attacked"
+        if form["certified_but_changed"] is not None:
+            beyond = ", ".join(f"{row['samples']} at {row['times']:g}×" for row in form["changed_beyond"])
+            inside = f"{form['certified_but_changed']} of {form['certified_any']} changed"
+            tested = f"attack inside: {inside}, beyond: {beyond}"
+        out().print(f"{name}: {verdict(form)}; {tested}")
 
 
 def verdict(form: Mapping[str, Any]) -> str:

@@ -1,8 +1,7 @@
-"""Talking to people and machines: tables and bars on a terminal, one JSON object for programs."""
-
-from __future__ import annotations
+"""Output for people and programs: tables and progress bars on a terminal, one JSON object for programs."""
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,17 +13,13 @@ from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, T
 from rich.table import Table
 
 
-def out() -> Console:
-    return _console(stderr=False)
+def out(*, stderr: bool = False) -> Console:
+    # No markup: paths and names may hold brackets. Soft wrap: a line that is piped stays one line.
+    return Console(stderr=stderr, highlight=False, markup=False, soft_wrap=True)
 
 
 def err() -> Console:
-    return _console(stderr=True)
-
-
-def _console(*, stderr: bool) -> Console:
-    # No markup: paths and names may hold brackets. Soft wrap: a line that is piped stays one line.
-    return Console(stderr=stderr, highlight=False, markup=False, soft_wrap=True)
+    return out(stderr=True)
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -33,26 +28,21 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A table on stdout. Columns of numbers, with or without a unit, are aligned on the right."""
     table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
     for index, column in enumerate(columns):
-        numbers = index > 0 and all(_is_number(str(row[index])) for row in rows)
+        cells = re.sub("kB|MB|None", "", " ".join(str(row[index]) for row in rows))
+        numbers = index > 0 and not any(map(str.isalpha, cells))
         table.add_column(column, justify="right" if numbers else "left", no_wrap=index == 0)
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
+        table.add_row(*map(str, row))
     out().print(table)
 
 
-@contextmanager
-def progress_bar() -> Iterator[Progress]:
-    """Bars on stderr; on a pipe nothing."""
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.fields[note]}", markup=False),
-        TimeElapsedColumn(),
-    )
-    with _progress(*columns) as bar:
-        yield bar
+def progress_bar() -> Progress:
+    """A bar on stderr, with a note beside it; nothing on a pipe."""
+    what, note = (TextColumn(field, markup=False) for field in ("{task.description}", "{task.fields[note]}"))
+    return _progress(what, BarColumn(), note, TimeElapsedColumn())
 
 
 @contextmanager
@@ -75,7 +65,7 @@ def _progress(*columns: ProgressColumn) -> Progress:
 
 
 def resolve_device(name: str | None) -> str:
-    """The device to use: the one asked for, if it is there, else the GPU if there is one, else the CPU."""
+    """The device that --device names or, without a name, the GPU if there is one. Raises ConfigError."""
     from feta.calibration import model
 
     return model.resolve_device(name, "--device")
@@ -86,12 +76,5 @@ def size(n_bytes: int) -> str:
 
 
 def records_path(given: Path | None, output: Path | None) -> Path:
-    """Where a run's record goes: as asked, else beside the output, else into the current folder."""
-    if given is not None:
-        return given
-    return (output.parent if output is not None else Path()) / "feta-records.jsonl"
-
-
-def _is_number(cell: str) -> bool:
-    """Digits with signs, units and separators; prose is read from the left."""
-    return not any(character.isalpha() for character in cell.replace("kB", "").replace("MB", "").replace("None", ""))
+    """The file for a run's record: the given one, else one beside the output, else one in the current folder."""
+    return given or (output.parent if output else Path()) / "feta-records.jsonl"

@@ -1,7 +1,5 @@
 """feta methods: what there is to prune with."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 from typing import Annotated, Any
@@ -17,38 +15,26 @@ def methods(
 ) -> None:
     """List the pruning methods.
 
-    Parameters
-    ----------
-    verbose
-        With formula, options and their defaults, cost and source.
+    Args:
+        verbose: Show each method's formula, cost, source, and its options with their defaults.
     """
     from feta.pruners import METHODS
 
-    described = [describe(method) for method in METHODS.values()]
+    described: list[dict[str, Any]] = []
+    for method in METHODS.values():
+        first, _, rest = inspect.cleandoc(method.__doc__ or "").partition("\n")
+        options = [
+            {"name": field.name.replace("_", "-"), "type": str(field.type), "default": field.default}
+            for field in dataclasses.fields(method)
+        ]
+        details = [line for line in rest.splitlines() if line.strip()]
+        described.append({"name": method.name, "summary": first, "details": details, "options": options})
     if json:
         print_json({"methods": described})
-        return
-    if not verbose:
-        rows = [(entry["name"], entry["summary"]) for entry in described]
-        print_table("Methods", ("name", "what it does"), rows)
-        return
-    console = out()
-    for entry in described:
-        console.print(entry["name"], style="bold", end="  ")
-        console.print(entry["summary"])
-        for line in entry["details"]:
-            console.print(f"  {line}")
-        for option in entry["options"]:
-            console.print(f"  --{entry['name']}.{option['name']} {option['default']}  ({option['type']})")
-        console.print()
-
-
-def describe(method: type[Any]) -> dict[str, Any]:
-    """A method's docstring and options as data."""
-    first, _, rest = inspect.cleandoc(method.__doc__ or "").partition("\n")
-    options = [
-        {"name": field.name.replace("_", "-"), "type": str(field.type), "default": field.default}
-        for field in dataclasses.fields(method)
-    ]
-    details = [line for line in rest.splitlines() if line.strip()]
-    return {"name": method.name, "summary": first, "details": details, "options": options}
+    elif not verbose:
+        print_table("Methods", ("name", "what it does"), [(entry["name"], entry["summary"]) for entry in described])
+    else:
+        for entry in described:
+            out().print(entry["name"], style="bold", end="  ")
+            shown = [f"--{entry['name']}.{o['name']} {o['default']}  ({o['type']})" for o in entry["options"]]
+            out().print("\n  ".join([entry["summary"], *entry["details"], *shown]) + "\n")

@@ -1,9 +1,7 @@
 """What commands work on: a network with data to prune on and to judge by.
 
-A package that knows a kind of network file adds how it is opened, see feta.plugins.
+A package that knows a kind of network file adds a function that opens it, see feta.plugins.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -42,7 +40,7 @@ class Subject:
 def open_subject(
     network: Path, data_dir: Path | None = None, data: str | None = None, *, with_data: bool = True
 ) -> Subject:
-    """The network in a file with its data, or with the data set of that name.
+    """The network in a file, with the data it names or with the data set called `data`, from `data_dir` if given.
 
     Raises FileError for a file that cannot be read or does not describe its network, DataError for missing data.
     """
@@ -54,32 +52,26 @@ def open_subject(
 
 
 def open_pair(dense: Path, pruned: Path, data_dir: Path | None, data: str | None) -> tuple[Subject, Subject]:
-    """A network with its data, and what pruning has made of it.
-
-    Raises ConfigError where one cannot have come from the other.
-    """
-    first, second = open_subject(dense, data_dir, data), open_subject(pruned, with_data=False)
-    if first.specification != second.specification:
+    """A network with its data, and what pruning made of it. Raises ConfigError where they do not fit."""
+    one, other = open_subject(dense, data_dir, data), open_subject(pruned, with_data=False)
+    if one.specification != other.specification:
         raise ConfigError(
-            f"the pruned network must come from the dense one, got {second.specification} and {first.specification}"
+            f"the pruned network must come from the dense one, got {other.specification} and {one.specification}"
         )
-    if first.preparation != second.preparation:
-        raise ConfigError(
-            f"both networks must take the same inputs, got {first.preparation} and {second.preparation}"
-        )
-    return first, second
+    if one.preparation != other.preparation:
+        raise ConfigError(f"both networks must take the same inputs, got {one.preparation} and {other.preparation}")
+    return one, other
 
 
 @torch.no_grad()
 def accuracy(model: nn.Module, subject: Subject, device: str) -> dict[str, float]:
-    """Percent of right answers on the validation and the test half."""
+    """Percent of right answers on the validation and the test half of the subject's data."""
     model = model.to(device)
-
-    def right(x: Tensor, y: Tensor) -> int:
-        pairs = zip(x.split(1000), y.split(1000), strict=True)
-        return sum(int((model(a).argmax(1) == b).sum()) for a, b in pairs)
-
+    scores: dict[str, float] = {}
     parts: tuple[Part, ...] = ("validation", "test")
     with evaluating(model):
-        halves = {part: subject.rows(part, device) for part in parts}
-        return {part: 100 * right(x, y) / len(y) for part, (x, y) in halves.items()}
+        for part in parts:
+            x, y = subject.rows(part, device)
+            answers = torch.cat([model(some).argmax(1) for some in x.split(1000)])
+            scores[part] = 100 * int((answers == y).sum()) / len(y)
+    return scores

@@ -1,7 +1,5 @@
 """One layer's turn: its rows, its problems (one per group), its solution, and what that costs in accuracy."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +10,8 @@ import torch
 from torch import Tensor
 
 from feta.calibration.capture import LayerTrace
-from feta.calibration.stream import HeldSource, LayerStream, ReplaySource, Source, SpilledSource
+from feta.calibration.spill import Spill
+from feta.calibration.stream import KeptSource, LayerStream, ReplaySource, Source
 from feta.engine.run import Run
 from feta.engine.settings import Cache
 from feta.errors import DataError, FetaError, ModelError
@@ -40,23 +39,16 @@ class LayerJob:
     def source(self) -> Source | None:
         if self.run.inputs is None:
             return None
-        pruned = self.run.tap(self.run.pruned, self.trace) if self.cascaded else None
-        return ReplaySource(self.run.inputs, self.run.tap(self.run.original, self.trace), pruned)
+        pruned = self.trace.tap(self.run.pruned) if self.cascaded else None
+        return ReplaySource(self.run.inputs, self.trace.tap(self.run.original), pruned)
 
     def problem(self, source: Source | None, group: int, trace: Any = None) -> LayerProblem:
         view = self.view
         stream = None if source is None else LayerStream(source, view, self.activation, group)
         weights = None if self.importance is None else self.importance.chunk(view.groups)[group]
+        W, bias = view.matrix(group), view.bias(group)
         return LayerProblem(
-            view.matrix(group),
-            view.bias(group),
-            stream,
-            self.activation,
-            self.cascaded,
-            view.name,
-            trace,
-            weights,
-            own_outputs=not self.cascaded,
+            W, bias, stream, self.activation, self.cascaded, view.name, trace, weights, own_outputs=not self.cascaded
         )
 
     def prune(self, pruner: Pruner, target: Sparsity, cache: Cache, tell: Callable[..., None]) -> LayerReport:
@@ -92,7 +84,7 @@ class LayerJob:
         started = self.run.clock()
         source, worst = self.source(), Status.OK
         for group in range(self.view.groups):
-            with _naming(self.view.name):
+            with _naming(self.trace.name):
                 solution = refit_dense(self.problem(source, group))
             self.view.write(solution.U, solution.bias, group)
             worst = worst if solution.status is Status.OK else solution.status
@@ -102,9 +94,9 @@ class LayerJob:
         if source is None or pruner.needs.passes == "none":
             return source
         if cache == "memory":
-            return HeldSource.of(source)
+            return KeptSource([(x.clone(), z.clone()) for x, z in source.pairs()], self.run.device)
         if cache == "disk" or (cache == "auto" and pruner.needs.passes == "many"):
-            return SpilledSource.of(source, self.run.device)
+            return KeptSource(Spill(source.pairs()), self.run.device)
         return source
 
     def _relative_error(self, source: Source, solutions: Sequence[LayerSolution]) -> float:
@@ -142,18 +134,14 @@ def checked(solution: LayerSolution, problem: LayerProblem, pruner: Pruner, coun
 
 
 def _check_tensor(method: str, label: str, got: Any, like: Tensor | None) -> None:
-    if like is None or got is None:
-        if got is not like:
-            wanted = "no" if like is None else "a"
-            raise ModelError(f"method '{method}' must give {wanted} {label} for this layer, got {type(got).__name__}")
-        return
-    wanted = f"{tuple(like.shape)} {like.dtype} on {like.device}"
-    if not isinstance(got, Tensor):
-        raise ModelError(f"method '{method}' must give {label} {wanted}, got {type(got).__name__}")
-    if got.shape != like.shape or got.dtype != like.dtype or got.device != like.device:
-        found = f"{tuple(got.shape)} {got.dtype} on {got.device}"
-        raise ModelError(f"method '{method}' must give {label} {wanted}, got {found}")
-    bad = int((~torch.isfinite(got)).sum())
+    def form(value: Any) -> str:
+        if not isinstance(value, Tensor):
+            return type(value).__name__
+        return f"{tuple(value.shape)} {value.dtype} on {value.device}"
+
+    if form(got) != form(like):
+        raise ModelError(f"method '{method}' must give {label} {form(like)}, got {form(got)}")
+    bad = 0 if got is None else int((~torch.isfinite(got)).sum())
     if bad:
         raise ModelError(f"method '{method}' must give finite {label}, got {bad} NaN or infinite entries")
 

@@ -5,8 +5,6 @@ the two models is that of one batch's activations, one chunk of rows and the met
 (d_in^2 for those that use a Gram matrix); it does not grow with the number of samples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,13 +21,13 @@ from feta.calibration.model import device_of, evaluating
 from feta.calibration.stream import TensorStream
 from feta.engine.run import Run
 from feta.engine.select import SparsityRequest, select, targets
-from feta.engine.settings import Callback, PruneEvent, Settings, parse_activation
+from feta.engine.settings import Callback, Settings, parse_activation
 from feta.engine.walk import Walk
 from feta.errors import ConfigError
 from feta.layers import LayerView
 from feta.problem import LayerProblem, LayerSolution, Pruner
 from feta.pruners import make, options_of
-from feta.report import AllocationReport, PruneReport, RefinePoint, RefineReport
+from feta.report import AllocationReport, PruneReport
 from feta.sparsity import Sparsity
 from feta.tuning.refine import Refinement
 from feta.tuning.refine import refine as refine_model
@@ -90,7 +88,7 @@ def prune(
     Raises ConfigError for arguments that cannot be, DataError for data that cannot be used, and ModelError for
     models or layers that cannot be pruned.
     """
-    how = Settings() if settings is None else settings
+    how = settings or Settings()
     pruner = _with_seed(make(method, options), method, options, seed)
     spread = make_allocation(allocation)
     if not isinstance(refine, bool | Refinement):
@@ -107,17 +105,27 @@ def prune(
         walk = Walk(run, goals, pruner, how, callback, seed)
         reports, compensated, seconds = walk.over(traces, compensate)
         if how.batchnorm and inputs is not None:
-            reestimate(run.pruned, inputs, run.device, run.dtype)
-    views = [LayerView(run.pruned.get_submodule(name), name) for name in goals]
+            reestimate(run.pruned, inputs)
+    masks = {name: LayerView(run.pruned.get_submodule(name), name).weight.detach() != 0 for name in goals}
     pruned, refinement = run.pruned, None
     if refine:
-        rows = data if isinstance(data, Tensor) else inputs  # an iterator has been read by now
         wanted = refine if isinstance(refine, Refinement) else Refinement()
-        pruned, refinement = _refine(wanted, run, views, rows, how.n_samples, seed, callback)
+        rows = data if isinstance(data, Tensor) else inputs  # an iterator has been read by now
+        refined = refine_model(
+            pruned,
+            run.original,
+            rows,
+            wanted,
+            masks=masks,
+            n_samples=how.n_samples,
+            seed=seed,
+            callback=walk.tell_loss,
+        )
+        pruned, refinement = refined.model, refined.report
     report = PruneReport(
         method=pruner.name,
         target_sparsity=dict(sparsity) if isinstance(sparsity, Mapping) else float(sparsity),
-        sparsity=1 - sum(layer.nonzeros for layer in reports) / sum(view.weight.numel() for view in views),
+        sparsity=1 - sum(layer.nonzeros for layer in reports) / sum(mask.numel() for mask in masks.values()),
         seconds=seconds,
         device=str(run.device),
         seed=seed,
@@ -128,8 +136,7 @@ def prune(
         refinement=refinement,
     )
     home = device_of(model)
-    masks = {view.name: (view.weight.detach() != 0).to(home) for view in views}
-    return PruneResult(pruned.to(home), masks, report)
+    return PruneResult(pruned.to(home), {name: mask.to(home) for name, mask in masks.items()}, report)
 
 
 def smart_prune(
@@ -188,45 +195,14 @@ def _with_seed(pruner: Pruner, method: str | Pruner, options: Mapping[str, Any] 
 
 
 def _allocate(
-    run: Run,
-    traces: Sequence[LayerTrace],
-    chosen: Sequence[str],
-    sparsity: SparsityRequest,
-    spread: Allocation,
+    run: Run, traces: Sequence[LayerTrace], chosen: Sequence[str], sparsity: SparsityRequest, spread: Allocation
 ) -> tuple[dict[str, Sparsity], AllocationReport]:
     """A target for each layer to prune, and how it was found."""
-
-    def probe() -> Probe | None:
-        if run.inputs is None:
-            return None
-        return Probe.of(run.original, run.pruned, traces, run.inputs, run.device, run.dtype)
-
-    started = run.clock()
+    started, probe = run.clock(), None
+    if spread.needs_data and run.inputs is not None:
+        probe = Probe.of(run.original, run.pruned, traces, run.inputs)
     goals = targets(run.original, chosen, sparsity, spread, probe)
     sizes = {name: LayerView(run.original.get_submodule(name), name).weight.numel() for name in goals}
     kept = {name: goal.count(sizes[name]) / sizes[name] for name, goal in goals.items()}
     name = "per-layer" if isinstance(sparsity, Mapping) else spread.name
     return goals, AllocationReport(name, run.clock() - started, kept)
-
-
-def _refine(
-    how: Refinement,
-    run: Run,
-    views: Sequence[LayerView],
-    rows: Any,
-    n_samples: int | None,
-    seed: int,
-    callback: Callback | None,
-) -> tuple[nn.Module, RefineReport]:
-    """The pruned network after refinement; events carry its loss."""
-
-    def tell(point: RefinePoint) -> None:
-        if callback is not None:
-            values = {"passes": point.passes, "loss": point.loss}
-            callback(PruneEvent("step", "all layers", len(views), len(views), "refine", values))
-
-    masks = {view.name: view.weight.detach() != 0 for view in views}
-    result = refine_model(
-        run.pruned, run.original, rows, how, masks=masks, n_samples=n_samples, seed=seed, callback=tell
-    )
-    return result.model, result.report

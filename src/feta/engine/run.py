@@ -1,7 +1,5 @@
 """The two networks of a run, the data, and where they live."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from feta.calibration.capture import LayerTap, LayerTrace, trace_layers
+from feta.calibration.capture import LayerTrace, trace_layers
 from feta.calibration.importance import output_importance
 from feta.calibration.inputs import Inputs
-from feta.calibration.model import clock, device_of, float_dtype
+from feta.calibration.model import clock, device_of
 from feta.errors import ModelError
 from feta.layers import prunable_names
 
@@ -25,36 +23,31 @@ class Run:
     pruned: nn.Module
     inputs: Inputs | None
     device: torch.device
-    dtype: torch.dtype
 
     @classmethod
-    def start(cls, model: nn.Module, inputs: Inputs | None, device: str | torch.device | None) -> Run:
+    def start(cls, model: nn.Module, inputs: Inputs | None, device: str | torch.device | None) -> "Run":
         """A run on the model's own device, or on the one that is asked for."""
         home = device_of(model)
         where = torch.device(device) if device is not None else home
         original = model if where == home else _copy(model).to(where)
-        return cls(original, _copy(original), inputs, where, float_dtype(model))
+        return cls(original, _copy(original), inputs, where)
 
     def trace(self) -> list[LayerTrace]:
         """Every prunable layer in order of execution; without data, in the order of definition."""
         names = prunable_names(self.original)
         if self.inputs is None:
             return [LayerTrace(name) for name in names]
-        return trace_layers(self.original, names, next(iter(self.inputs)), self.device, self.dtype)
+        return trace_layers(self.original, names, next(iter(self.inputs)))
 
     def importance(self, names: Sequence[str], seed: int) -> tuple[dict[str, Tensor], float]:
         """Weights for the outputs of the layers, and the seconds they took; {} without data."""
         if self.inputs is None:
             return {}, 0.0
         started = self.clock()
-        batch = next(iter(self.inputs))
-        found = output_importance(self.original, names, batch, self.device, self.dtype, seed=seed)
+        found = output_importance(self.original, names, next(iter(self.inputs)), seed=seed)
         # The square root: full weights starve the outputs that matter little, none spoil those that matter.
         weights = {name: (s / s.mean()).clamp_min(1e-4).sqrt() for name, s in found.items()}
         return weights, self.clock() - started
-
-    def tap(self, model: nn.Module, trace: LayerTrace) -> LayerTap:
-        return LayerTap(model, trace.name, trace.calls, self.device, self.dtype)
 
     def clock(self) -> float:
         """Seconds, read after the device has finished its work."""

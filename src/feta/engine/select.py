@@ -4,9 +4,7 @@ By default every Linear but the last one: in the networks of the paper these are
 connected layers. Names may be shell patterns: "fc*", "encoder.*.mlp.*".
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import nn
 
@@ -64,26 +62,23 @@ def targets(
     chosen: Sequence[str],
     sparsity: SparsityRequest,
     allocation: Allocation,
-    probe: Callable[[], Probe | None] = lambda: None,
+    probe: Probe | None = None,
 ) -> dict[str, Sparsity]:
     """An exact target for each chosen layer; with a mapping, layers that match no pattern are left out.
 
-    probe: makes what an allocation measures layers with; called only for those that need data.
+    probe: what an allocation that needs data measures layers with.
     """
     if isinstance(sparsity, Mapping):
-        return _given(chosen, sparsity, allocation)
+        if allocation.name != "uniform":
+            raise ConfigError(f"allocation must be uniform where sparsity is per layer, got '{allocation.name}'")
+        for pattern, share in sparsity.items():
+            check_share(share, f"sparsity['{pattern}']")
+        names = matching(chosen, list(sparsity), "sparsity")
+        matched = ((name, first_match(name, sparsity)) for name in names)
+        return {name: Sparsity(sparsity[pattern]) for name, pattern in matched if pattern is not None}
     share = check_share(sparsity)
     weights = {name: LayerView(model.get_submodule(name), name).weight for name in chosen}
-    kept = allocation.allocate(Budget(weights, share, probe() if allocation.needs_data else None))
+    kept = allocation.allocate(Budget(weights, share, probe))
     if set(kept) != set(chosen):
         raise ConfigError(f"allocation '{allocation.name}' must give a number for each of {list(chosen)}, got {kept}")
     return {name: Sparsity(nonzeros=kept[name]) for name in chosen}
-
-
-def _given(chosen: Sequence[str], sparsity: Mapping[str, float], allocation: Allocation) -> dict[str, Sparsity]:
-    if allocation.name != "uniform":
-        raise ConfigError(f"allocation must be uniform where sparsity is per layer, got '{allocation.name}'")
-    for pattern, share in sparsity.items():
-        check_share(share, f"sparsity['{pattern}']")
-    matched = {name: first_match(name, sparsity) for name in matching(chosen, list(sparsity), "sparsity")}
-    return {name: Sparsity(sparsity[pattern]) for name, pattern in matched.items() if pattern is not None}

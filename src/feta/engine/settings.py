@@ -1,10 +1,8 @@
 """How a run of `prune` works inside: what few people change."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from feta.errors import ConfigError, unknown_name
 from feta.problem import Activation
@@ -37,20 +35,16 @@ class Settings:
     cache: Cache = "auto"
 
     def __post_init__(self) -> None:
-        for name, known in (
-            ("mode", ("cascade", "parallel")),
-            ("cache", ("auto", "replay", "disk", "memory")),
-        ):
+        for name, known in (("mode", get_args(Mode)), ("cache", get_args(Cache))):
             if getattr(self, name) not in known:
                 raise unknown_name(f"Settings.{name}", str(getattr(self, name)), known)
         for name in ("n_samples", "batch_size"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ConfigError(f"Settings.{name} must be a whole number >= 1, got {value!r}")
-        if isinstance(self.activation, str):
-            parse_activation(self.activation)
-        for value in self.activation.values() if isinstance(self.activation, Mapping) else ():
-            parse_activation(value)
+        given = self.activation
+        for name in given.values() if isinstance(given, Mapping) else [] if given is None else [given]:
+            parse_activation(name)
 
 
 def parse_activation(name: str) -> Activation:

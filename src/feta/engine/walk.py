@@ -1,9 +1,8 @@
 """One walk over the layers in order of execution: those with a goal are pruned, those after them compensated."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from torch import Tensor
@@ -14,7 +13,7 @@ from feta.engine.run import Run
 from feta.engine.settings import Callback, PruneEvent, Settings, parse_activation
 from feta.layers import first_match
 from feta.problem import Activation, Pruner
-from feta.report import LayerReport
+from feta.report import LayerReport, RefinePoint
 from feta.sparsity import Sparsity
 
 
@@ -50,10 +49,7 @@ class Walk:
         return reports, compensated, seconds
 
     def _prune(self, trace: LayerTrace, index: int, importance: Tensor | None) -> LayerReport:
-        def tell(kind: Literal["start", "step", "done"], phase: str = "", values: Any = None) -> None:
-            if self.callback is not None:
-                self.callback(PruneEvent(kind, trace.name, index, len(self.goals), phase, values or {}))
-
+        tell = partial(self._tell, trace.name, index)
         cascaded = self.settings.mode == "cascade" and index > 0
         job = LayerJob(self.run, trace, self._activation(trace), cascaded, importance)
         tell("start")
@@ -61,10 +57,20 @@ class Walk:
         tell("done")
         return report
 
+    def _tell(
+        self, layer: str, index: int, kind: Literal["start", "step", "done"], phase: str = "", values: Any = None
+    ) -> None:
+        if self.callback is not None:
+            self.callback(PruneEvent(kind, layer, index, len(self.goals), phase, values or {}))
+
+    def tell_loss(self, point: RefinePoint) -> None:
+        """An event of the refinement that follows the walk: its loss so far."""
+        values = {"passes": point.passes, "loss": point.loss}
+        self._tell("all layers", len(self.goals), "step", "refine", values)
+
     def _activation(self, trace: LayerTrace) -> Activation:
         """What the user says of the layer, or else what tracing found."""
         given = self.settings.activation
-        if isinstance(given, Mapping):
-            pattern = first_match(trace.name, given)
-            return trace.activation if pattern is None else parse_activation(given[pattern])
-        return trace.activation if given is None else parse_activation(given)
+        by_pattern = {"*": given} if isinstance(given, str) else given or {}
+        pattern = first_match(trace.name, by_pattern)
+        return trace.activation if pattern is None else parse_activation(by_pattern[pattern])

@@ -1,7 +1,5 @@
 """Files that appear whole or not at all."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path
@@ -12,22 +10,19 @@ from feta.errors import FileError
 def write_atomic(path: Path, content: bytes) -> None:
     """Write beside the target and rename over it; on any failure nothing is left behind."""
     path = Path(path)
-    temporary: str | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
+        with tempfile.TemporaryDirectory(
+            dir=path.parent, prefix=f".{path.name}.", ignore_cleanup_errors=True
+        ) as folder:
+            part = Path(folder) / path.name
+            with open(part, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, path)
     except OSError as error:
-        _discard(temporary)
         raise FileError(f"cannot write {path}: {error.strerror or error}") from error
-    except BaseException:
-        _discard(temporary)
-        raise
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
@@ -42,15 +37,3 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         raise FileError(f"cannot write {path}: {error.strerror}") from error
     if Path(path).is_dir():
         raise FileError(f"cannot write {path}: it is a folder")
-
-
-def _discard(temporary: str | None) -> None:
-    if temporary is not None:
-        Path(temporary).unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    # The process's umask can only be read by setting it.
-    current = os.umask(0)
-    os.umask(current)
-    return current

@@ -5,8 +5,6 @@
 The paper leaves the softmax layer to this. It pays when r (d_in + d_out) < d_in d_out.
 """
 
-from __future__ import annotations
-
 import copy
 
 import torch
@@ -27,7 +25,10 @@ def low_rank(
         raise ConfigError(f"low_rank must be given a rank or an energy, got rank={rank} and energy={energy}")
     if energy is not None and not 0 < energy <= 1:
         raise ConfigError(f"low_rank.energy must be in (0, 1], got {energy}")
-    name = _last_linear(model) if layer is None else layer
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    if layer is None and not linear:
+        raise ModelError("low_rank must have a Linear to replace, got a model without one")
+    name = linear[-1] if layer is None else layer
     result = copy.deepcopy(model)
     try:
         old = result.get_submodule(name)
@@ -53,19 +54,10 @@ def low_rank(
 
 
 def _rank(energies: torch.Tensor, rank: int | None, energy: float | None) -> int:
-    most = len(energies)
     if rank is not None:
-        if not 1 <= rank <= most:
-            raise ConfigError(f"low_rank.rank must be in 1 … {most}, got {rank}")
+        if not 1 <= rank <= len(energies):
+            raise ConfigError(f"low_rank.rank must be in 1 … {len(energies)}, got {rank}")
         return rank
     share = energies.cumsum(0) / energies.sum().clamp_min(torch.finfo(energies.dtype).tiny)
     # The last sum may fall short of 1 by rounding.
-    reached = (share >= min(energy or 1.0, float(share[-1]))).nonzero()
-    return int(reached[0]) + 1 if len(reached) else most
-
-
-def _last_linear(model: nn.Module) -> str:
-    names: list[str] = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    if not names:
-        raise ModelError("low_rank must have a Linear to replace, got a model without one")
-    return names[-1]
+    return int((share >= min(energy or 1.0, float(share[-1]))).nonzero()[0]) + 1

@@ -7,8 +7,6 @@ A file may describe its network, so that `load` can rebuild it: its metadata the
 object that a builder understands (feta.plugins). Nothing is ever unpickled.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,11 +1,4 @@
-"""What follows a layer's product: the activation rho(z) and its slope rho'(z), entry by entry.
-
-relu       rho(z) = max(z, 0), with slope 0 at z = 0
-linear     rho(z) = z, for a layer without an activation
-softplus   rho(z) = log(1 + exp(theta z)) / theta, the paper's smooth stand-in for the ReLU
-"""
-
-from __future__ import annotations
+"""What follows a layer's product: the activation rho(z) and its slope rho'(z), entry by entry."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,7 +12,7 @@ from feta.errors import check_range
 class Activation(StrEnum):
     """What the network applies to the layer's output, as far as a method can use it.
 
-    RELU: max(z, 0).
+    RELU: max(z, 0), with slope 0 at z = 0.
     LINEAR: nothing, or something that the methods know nothing of; B then holds pre-activations.
     """
 
@@ -35,7 +28,7 @@ class Activation(StrEnum):
 
 @dataclass(frozen=True)
 class Softplus:
-    """A smooth ReLU.
+    """The paper's smooth stand-in for the ReLU, log(1 + exp(theta z)) / theta.
 
     theta: its sharpness. rho(0) is log(2) / theta where the network's true ReLU has 0, so small values mislead.
     """

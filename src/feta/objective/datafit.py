@@ -9,11 +9,9 @@ any sign. Sums, not means, so that chunks add up. V (d_in [+ 1], d_out) holds th
 
     fit(V) <= ||A~ V - T||_F^2,      T = B where B > 0, min(Z_k, 0) elsewhere
 
-The bound is tight at V_k wherever no active output has died (B > 0 but Z_k <= 0). For those it asks for B again,
-which can revive them but is not tight. The slope of h asks for Z_k there, which is tight but leaves them dead.
+The bound is tight at V_k but for outputs that have died (B > 0, Z_k <= 0): there it asks for B again, which can
+revive them. The slope of h asks for Z_k there, which is tight but leaves them dead.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 

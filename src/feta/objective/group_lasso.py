@@ -1,7 +1,5 @@
 """The group lasso: Omega(U) = sum of the Euclidean norms of U's rows, or columns, which leave as a whole."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """The l1 norm: Omega(U) = sum |u|, which zeroes single weights."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -5,8 +5,6 @@
 Row i of U holds all weights that leave input i, column j all that reach output j.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -31,15 +29,12 @@ class Penalty(Protocol):
 
     def value(self, U: Tensor) -> Tensor:
         """Omega(U)."""
-        ...
 
     def prox(self, U: Tensor, step: float) -> Tensor:
         """argmin over V of Omega(V) + ||V - U||_F^2 / (2 * step), in closed form."""
-        ...
 
     def sizes(self, U: Tensor) -> Tensor:
         """How large each part is that leaves as a whole: (d_in, d_out), (d_in, 1) or (1, d_out)."""
-        ...
 
 
 PENALTIES: dict[str, Penalty] = {"l1": L1(), "rows": GroupLasso(dim=1), "columns": GroupLasso(dim=0)}

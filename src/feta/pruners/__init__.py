@@ -1,12 +1,11 @@
 """The methods, one file each, and the one table that names them."""
 
-from __future__ import annotations
-
 import dataclasses
 import types
 import typing
 import warnings
 from collections.abc import Mapping
+from configparser import RawConfigParser
 from typing import Any
 
 from feta.errors import ConfigError, unknown_name
@@ -40,30 +39,21 @@ def make(method: str | Pruner, options: Mapping[str, Any] | None = None) -> Prun
     """
     if isinstance(method, Pruner) and not isinstance(method, type):
         if options:
-            raise ConfigError(
-                f"options must be empty when method is a {type(method).__name__} object, got {dict(options)}"
-            )
+            kind = type(method).__name__
+            raise ConfigError(f"options must be empty when method is a {kind} object, got {dict(options)}")
         return method
     if not isinstance(method, str):
         raise ConfigError(f"method must be a name or a Pruner object, got {method!r}")
-    method, options = _renamed(method, options or {})
+    options = dict(options or {})
+    if method == "feta" and options.get("solver") in ("gram", "svrg"):  # the spelling of 0.1
+        solver = options.pop("solver")
+        method = "feta-svrg" if solver == "svrg" else "feta"
+        cure = f"method 'feta' with option solver={solver} is deprecated; use method=\"{method}\" without it"
+        warnings.warn(cure, DeprecationWarning, stacklevel=2)
     if method not in METHODS:
         raise unknown_name("method", method, METHODS)
     pruner: Pruner = METHODS[method](**_typed(METHODS[method], options))
     return pruner
-
-
-def _renamed(method: str, options: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """The spelling of 0.1, method "feta" with option solver, as the method that it is now."""
-    if method != "feta" or options.get("solver") not in ("gram", "svrg"):
-        return method, options
-    new = "feta-svrg" if options["solver"] == "svrg" else "feta"
-    warnings.warn(
-        f"method 'feta' with option solver={options['solver']} is deprecated; use method=\"{new}\" without it",
-        DeprecationWarning,
-        stacklevel=3,
-    )
-    return new, {name: value for name, value in options.items() if name != "solver"}
 
 
 def options_of(pruner: Pruner) -> dict[str, Any]:
@@ -83,8 +73,7 @@ def _typed(method: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
         name = given.replace("-", "_")
         if name not in fields:
             raise unknown_name(f"option of {method.name}", given, fields or {"(none)"})
-        where = f"{method.name}.{name}"
-        typed[name] = _convert(value, hints[name], where) if isinstance(value, str) else value
+        typed[name] = _convert(value, hints[name], f"{method.name}.{name}") if isinstance(value, str) else value
     return typed
 
 
@@ -99,10 +88,9 @@ def _convert(text: str, hint: Any, where: str) -> Any:
             raise unknown_name(f"value of {where}", text, typing.get_args(hint))
         return text
     if hint is bool:
-        words = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
-        if text.lower() not in words:
+        if text.lower() not in RawConfigParser.BOOLEAN_STATES:
             raise ConfigError(f"{where} must be true or false, got '{text}'")
-        return words[text.lower()]
+        return RawConfigParser.BOOLEAN_STATES[text.lower()]
     try:
         return hint(text)
     except ValueError:

@@ -2,21 +2,18 @@
 
     minimise  ||A U - A W||_F^2 + r ||U - W||_F^2    subject to    ||U||_0 <= k over the layer
 
-The support comes from solvers/support_admm on H = A' A + r I. The weights on it come from a few steps of conjugate
-gradients for all outputs at once, preconditioned by the diagonal of H. The paper's layers have no bias. Here it is
-one more input that is always 1, neither pruned nor under the ridge, for the sake of a strong rival.
+The support comes from solvers/support_admm on H = A' A + r I. The paper's layers have no bias. Here it is one more
+input that is always 1, neither pruned nor under the ridge, for the sake of a strong rival.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
 from feta.calibration.statistics import gram
 from feta.errors import ConfigError, check_range
 from feta.problem import LayerProblem, LayerSolution, Needs, Status
-from feta.solvers.conjugate import projected_cg
-from feta.solvers.masked_refit import masked_refit
+from feta.solvers.refit import masked_refit, projected_cg
 from feta.solvers.support_admm import Admm, support_admm
 from feta.sparsity import Sparsity
 
@@ -61,18 +58,9 @@ class Alps:
         d_in = len(problem.W)
         W = (problem.trained if self.fit_bias else problem.W).double()
         H = gram(problem.rows, with_bias=len(W) > d_in).H
-        found = support_admm(
-            H,
-            H @ W,
-            W,
-            k,
-            Admm(rho=self.rho, max_iterations=self.max_iterations),
-            prunable=d_in,
-            ridge=self.ridge,
-            watch=lambda i, rho, changed: problem.report("admm", iteration=i, rho=rho, changed=changed),
-        )
-        stats = {"iterations": found.iterations, "rho": found.rho, "damping": found.damping}
-        status = found.status
+        admm, watch = Admm(self.rho, max_iterations=self.max_iterations), partial(problem.report, "admm")
+        found = support_admm(H, H @ W, W, k, admm, prunable=d_in, ridge=self.ridge, watch=watch)
+        status, stats = found.status, {"iterations": found.iterations, "rho": found.rho, "damping": found.damping}
         if self.refit == "pcg":
             H.diagonal()[:d_in] += self.ridge * H.diagonal()[:d_in].mean()
             V = projected_cg(lambda D: H @ D, H.diagonal(), H @ W, found.D, found.mask, self.refit_iterations)
@@ -82,6 +70,5 @@ class Alps:
             refit = masked_refit(H, H @ W, found.mask[:d_in], ridge=self.ridge, toward=W)
             V, stats["refit_damping"] = refit.V, refit.damping
             status = Status.DAMPED if refit.status is Status.DAMPED else status
-        still = f"support still changing after {found.iterations} iterations"
-        message = still if status is Status.NOT_CONVERGED else ""
-        return problem.solved(V, status, message, stats)
+        message = f"support still changing after {found.iterations} iterations"
+        return problem.solved(V, status, message if status is Status.NOT_CONVERGED else "", stats)

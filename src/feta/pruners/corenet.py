@@ -3,15 +3,12 @@
     q_j = s_j / sum s        n ~ Multinomial(N, q)        u_j = n_j w_j / (N q_j),    E[u] = w
 
 for each output and each sign of its weights, a part. The sensitivities s (calibration/sensitivity) are measured on a
-small sample S of the inputs. W and U are (d_in, d_out).
+small sample S of the inputs.
 
-The paper's number of draws for a part, N = c sum s, is a bound far too large to be of use. The proportion is kept,
-and c is chosen so that the expected number of distinct draws is the number of weights to keep. What the draw
-leaves over or short is settled by sensitivity: the least sensitive draws are dropped, or the most sensitive of the
-other weights join with their trained values, and after them the largest.
+The paper's number of draws for a part, N = c sum s, is a bound far too large to be of use. Here c is such that as
+many distinct draws are expected as weights are to be kept. What the draw leaves over or short is settled by
+sensitivity: the least sensitive draws are dropped, or the most sensitive other weights join as they were trained.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -58,9 +55,7 @@ class Corenet:
         if int(W.count_nonzero()) <= keep:
             return LayerSolution(W.clone(), problem.bias)
         A, B = sample_rows(problem.rows, self.sample_size, torch.Generator().manual_seed(self.seed))
-        removed = torch.zeros(W.shape[1], dtype=torch.bool, device=W.device)
-        if self.neuron_removal and problem.activation is Activation.RELU:
-            removed = (B <= 0).all(0)
+        removed = (B <= 0).all(0) & (self.neuron_removal and problem.activation is Activation.RELU)
         s = sensitivities(A, W).double().where(~removed, 0)
         drawn, draws = _draw(W, s, keep, np.random.default_rng(self.seed))
         mask = top_k_mask(ranking(W, s, drawn != 0, removed), keep)
@@ -68,13 +63,8 @@ class Corenet:
         bias = problem.bias
         if bias is not None:
             bias = bias.where(~removed | U.any(0), bias.clamp(max=0))
-        stats = {
-            "sample": len(A),
-            "draws": draws,
-            "drawn": int(drawn.count_nonzero()),
-            "removed_neurons": int(removed.sum()),
-            "without_sensitivity": int(((s == 0) & (W != 0)).sum()),
-        }
+        stats = {"sample": len(A), "draws": draws, "drawn": int(drawn.count_nonzero())}
+        stats |= {"removed_neurons": int(removed.sum()), "without_sensitivity": int(((s == 0) & (W != 0)).sum())}
         return LayerSolution(U, bias, stats=stats)
 
 
@@ -121,6 +111,5 @@ def _draw(W: Tensor, s: Tensor, keep: int, generator: np.random.Generator) -> tu
     totals = parts.sum(1)
     q = parts / totals.where(totals > 0, 1)[:, None]
     N = draws_per_part(q, totals, keep)
-    sampled = sample_part(W.t().repeat(2, 1), q, N, generator)
-    positive, negative = sampled.chunk(2)
+    positive, negative = sample_part(W.t().repeat(2, 1), q, N, generator).chunk(2)
     return (positive + negative).t().contiguous(), int(N[totals > 0].sum())

@@ -6,8 +6,6 @@ The paper's objective, solved as least squares with moving targets and one fixed
 paper's own algorithm for it is the method feta-svrg.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
@@ -70,10 +68,8 @@ class Feta:
         return Needs(importance=self.weigh_outputs)
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
-        keep, d_in = target.count(problem.W.numel()), len(problem.W)
-        settings = replace(QUALITIES[self.quality], ridge=self.ridge)
-        if self.outer is not None:
-            settings = replace(settings, retargets=self.outer)
+        keep, d_in, settings = target.count(problem.W.numel()), len(problem.W), QUALITIES[self.quality]
+        settings = replace(settings, ridge=self.ridge, retargets=self.outer or settings.retargets)
         sample = self.sample or max(4096, 2 * d_in)
         needed, messages, more = GRAM_BYTES * d_in**2 / 2**30, [], {}
         if needed > self.memory:
@@ -87,8 +83,8 @@ class Feta:
             ]
         else:
             sums = gram(problem.rows, with_bias=problem.bias is not None)
-            all_rows = self.quality == "best"
-            reader = StreamedTargets(problem) if all_rows else SampledTargets(problem, sums, sample)
+            best = self.quality == "best"
+            reader = StreamedTargets(problem) if best else SampledTargets(problem, sums, sample)
             solve = solve_gram(GramSystem(sums.H, d_in), reader, keep, settings)
         if solve.status is not Status.OK:
             messages = [f"the solver ended as {solve.status.value}", *messages]

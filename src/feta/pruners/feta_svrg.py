@@ -6,23 +6,20 @@ Algorithms 1 and 2 of the paper with the values of its appendix C. What the pape
 search for lambda, the exact count, and the refit on the support, which undoes what the l1 norm shrinks.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
 
 from feta.calibration.statistics import gram
-from feta.errors import check_range
+from feta.errors import ConfigError, check_range
 from feta.objective.activation import Activation, Softplus
 from feta.objective.penalty import Penalty, Regularised, penalty_of
 from feta.problem import LayerProblem, LayerSolution, Needs, Status
-from feta.solvers.dca import Svrg, dca
-from feta.solvers.gram import GramSettings, GramSystem, refit_on_support
-from feta.solvers.lambda_path import Trials, solve_path, support_of
+from feta.solvers.dca import Dca, solve_path, support_of
+from feta.solvers.gram import GramSettings, GramSolve, GramSystem
 from feta.solvers.majorise import StreamedTargets
-from feta.solvers.power import largest_eigenvalue
+from feta.solvers.norms import largest_eigenvalue
 from feta.sparsity import Sparsity
 
 
@@ -69,8 +66,10 @@ class FetaSvrg:
     def __post_init__(self) -> None:
         check_range("FetaSvrg", ">= 1", outer=self.outer, search_steps=self.search_steps, refits=self.refits)
         check_range("FetaSvrg", ">= 0", strength=self.strength, ridge=self.ridge)
-        check_range("FetaSvrg", "> 0", theta=self.theta)
-        _ = self._penalty, self._settings  # so that bad values are refused now
+        check_range("FetaSvrg", "> 0", theta=self.theta, stages=self.stages, batch=self.batch, step=self.step)
+        if not 0 <= self.momentum < 1:
+            raise ConfigError(f"FetaSvrg.momentum must be in [0, 1), got {self.momentum}")
+        _ = self._penalty  # so that a bad one is refused now
 
     @property
     def needs(self) -> Needs:
@@ -82,34 +81,28 @@ class FetaSvrg:
         W, keep = problem.W, target.count(problem.W.numel())
         sums = gram(problem.rows, with_bias=problem.bias is not None)
         # Beyond 1 / L no gradient step is safe; the published step is kept where it is shorter.
-        longest = sums.rows / (2 * largest_eigenvalue(sums.H, self.seed))
-        settings = replace(self._settings, step=min(self.step, longest))
+        step = min(self.step, sums.rows / (2 * largest_eigenvalue(sums.H, self.seed)))
         fit, generator = problem.fit, torch.Generator().manual_seed(self.seed)
         if self.theta is not None and problem.activation is Activation.RELU:
             fit = replace(fit, rho=Softplus(self.theta))
-        strength = 0.0 if keep == W.numel() and self.strength is None else self.strength
-        objective = Regularised(fit, self._penalty, strength or 0.0)
-        searched = Trials()
-        if strength is None:
+        objective = Regularised(fit, self._penalty, self.strength or 0.0)
+        solver = Dca(problem.rows, objective, generator, self.stages, self.batch, step, self.momentum)
+        if self.strength is None and keep < W.numel():
             steps = {"outer": self.outer, "search_steps": self.search_steps}
-            result, searched = solve_path(problem, objective, settings, generator, keep=keep, **steps)
+            result, searched = solve_path(problem, solver, keep=keep, **steps)
         else:
-            result = dca(problem.trained, problem.rows, objective, settings, generator, outer=self.outer)
+            result, searched = solver.run(problem.trained, self.outer), []
         V, status = result.V, result.status
         U = fit.weights(V)
         mask = U != 0 if self.strength is not None else support_of(U, self._penalty, W, keep)
         V = torch.cat([U.where(mask, 0), V[len(W) :]])
-        stats: dict[str, Any] = {
-            "strength": result.objective.strength,
-            "step": result.settings.step,
-            "objectives": list(result.values),
-            "nonzeros_before_selection": result.nonzeros,
-            "searched": [list(trial) for trial in searched],
-        }
+        stats: dict[str, Any] = {"strength": result.solver.objective.strength, "step": result.solver.step}
+        stats |= {"objectives": result.values, "nonzeros_before_selection": result.nonzeros}
+        stats["searched"] = [list(trial) for trial in searched]
         if self.debias:
-            system, reader = GramSystem(sums.H, len(W)), StreamedTargets(problem)
             rounds = GramSettings(retargets=self.refits, ridge=self.ridge, tolerance=1e-4)
-            refit = refit_on_support(system, reader, V, mask, rounds)
+            refit = GramSolve(GramSystem(sums.H, len(W)), StreamedTargets(problem), rounds, V.double(), mask)
+            refit.retarget()
             V, status, stats["debiased_objectives"] = refit.V, refit.status, refit.objectives
         message = "" if status is Status.OK else f"the solver ended as {status.value}"
         return problem.solved(V, status, message, stats)
@@ -117,7 +110,3 @@ class FetaSvrg:
     @property
     def _penalty(self) -> Penalty:
         return penalty_of(self.regulariser, "FetaSvrg.regulariser")
-
-    @property
-    def _settings(self) -> Svrg:
-        return Svrg(self.stages, self.batch, self.step, self.momentum)

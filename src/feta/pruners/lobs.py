@@ -12,8 +12,6 @@ column's weights leave, the step sizes c of this loop solve a triangular system,
     tril(H^-1[Q, Q]) c = w_Q        U = W - H^-1[:, Q] c off Q, 0 on Q
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar
@@ -61,9 +59,8 @@ class Lobs:
 
 def removal_turns(sensitivity: Tensor, k: int) -> Tensor:
     """When each weight leaves: 0, 1, ... over the layer, or -1 for the k that stay; of equal ones the last first."""
-    falling = sensitivity.reshape(-1).argsort(descending=True, stable=True)
-    turn = torch.full_like(falling, -1)
-    leaving = falling[k:].flip(0)
+    leaving = sensitivity.reshape(-1).argsort(descending=True, stable=True)[k:].flip(0)
+    turn = torch.full((sensitivity.numel(),), -1, device=leaving.device)
     turn[leaving] = torch.arange(len(leaving), device=turn.device)
     return turn.reshape(sensitivity.shape)
 

@@ -6,12 +6,9 @@ Omega = {B > 1e-6}, everything for a linear layer. V = 0 in the parallel form; i
 pruned so far and V = A W + bias. The bias b is free. The solver is solvers/net_trim_admm.
 
 The program has an epsilon and no sparsity, so the k largest weights of a solution are kept, and epsilon is chosen by
-what these can do. Half of the iterations, or more, go into this search, and the rest run at the epsilon found. In
-the cascade W is feasible from sqrt(1.1) ||(A W + bias - B)_Omega|| on, the authors' epsilon there: the search for
-the constraint and a given epsilon keep above it.
+what these can do. In the cascade the trained weights are feasible from sqrt(1.1) ||(A W + bias - B)_Omega|| on, the
+authors' epsilon there: the search for the constraint and a given epsilon keep above it.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable
@@ -22,7 +19,7 @@ from torch import Tensor
 
 from feta.errors import ConfigError, check_range
 from feta.problem import LayerProblem, LayerSolution, Needs, Status
-from feta.solvers.net_trim_admm import Constraints, Gap, NetTrimAdmm
+from feta.solvers.net_trim_admm import Gap, NetTrimAdmm
 from feta.sparsity import Sparsity, top_k_mask
 
 CASCADE_SLACK = math.sqrt(1.1)
@@ -63,8 +60,8 @@ class NetTrim:
         if self.search not in ("error", "constraint"):
             raise ConfigError(f"NetTrim.search must be 'error' or 'constraint', got {self.search!r}")
         check_range("NetTrim", ">= 1", iterations=self.iterations, search_steps=self.search_steps)
-        check_range("NetTrim", "> 0", rho=self.rho, tolerance=self.tolerance, residual=self.residual)
-        check_range("NetTrim", "> 0", epsilon=self.epsilon)
+        positive = {"rho": self.rho, "tolerance": self.tolerance, "residual": self.residual, "epsilon": self.epsilon}
+        check_range("NetTrim", "> 0", **positive)
 
     @property
     def needs(self) -> Needs:
@@ -75,30 +72,28 @@ class NetTrim:
         keep = target.count(problem.W.numel())
         if self.epsilon is None and int(problem.W.count_nonzero()) <= keep:
             return LayerSolution(problem.W.clone(), problem.bias, stats={"iterations": 0})
-        constraints = Constraints(problem)
-        trained = constraints.gap(problem.trained)
-        # From here on the trained weights are feasible, with the authors' slack.
+        admm = NetTrimAdmm(problem, problem.trained, self.rho)
+        trained = admm.gap(problem.trained)
         floor = CASCADE_SLACK * trained.misfit if problem.cascaded else 0.0
-        admm = NetTrimAdmm(constraints, problem.trained, self.rho)
         if self.epsilon is not None:
             epsilon = max(self.epsilon * trained.size, floor) or 1.0
         else:
             epsilon = self._search(admm, keep, trained, floor)
         admm.run(max(0, self.iterations - admm.iterations), epsilon)
-        return self._solution(admm, admm.kept(keep) if self.epsilon is None else admm.W2, epsilon)
+        X = admm.kept(keep) if self.epsilon is None else admm.W2
+        return self._solution(admm, X.to(problem.W.dtype), epsilon)
 
     def _search(self, admm: NetTrimAdmm, keep: int, trained: Gap, floor: float) -> float:
-        constraints, problem = admm.constraints, admm.constraints.problem
-        thresholded = problem.trained.clone()
+        problem, thresholded = admm.problem, admm.problem.trained.clone()
         thresholded[: len(problem.W)].masked_fill_(~top_k_mask(problem.W.abs(), keep), 0)
         # Floors for layers without a misfit: k weights do all there is to do, or no output is ever active.
-        start = max(constraints.gap(thresholded).misfit, 1e-6 * trained.size) or 1.0
+        start = max(admm.gap(thresholded).misfit, 1e-6 * trained.size) or 1.0
 
         def trial(epsilon: float) -> Gap:
             if admm.iterations == 0:
                 admm.run(self.iterations // 4, epsilon)
             admm.run(max(1, 3 * self.iterations // (8 * self.search_steps)), epsilon)
-            gap = constraints.gap(admm.kept(keep))
+            gap = admm.gap(admm.kept(keep))
             problem.report("search", epsilon=epsilon, misfit=gap.misfit, error=gap.error)
             return gap
 
@@ -109,11 +104,8 @@ class NetTrim:
 
     def _solution(self, admm: NetTrimAdmm, X: Tensor, epsilon: float) -> LayerSolution:
         """U and its bias out of X, with what became of the constraints."""
-        problem = admm.constraints.problem
-        X = X.to(problem.W.dtype)
-        gap = admm.constraints.gap(X)
-        program, kept = (int(V[: len(problem.W)].count_nonzero()) for V in (admm.W2, X))
-        status, message = admm.status, ""
+        gap, status, message = admm.gap(X), admm.status, ""
+        program, kept = (int(V[: admm.d_in].count_nonzero()) for V in (admm.W2, X))
         if not gap.met(epsilon, self.tolerance):
             status = Status.INFEASIBLE
             shares = f"misfit {gap.misfit / epsilon:.2f} epsilon, excess {gap.excess / epsilon:.2f} epsilon"
@@ -121,19 +113,12 @@ class NetTrim:
         elif max(admm.primal, admm.dual) > self.residual:
             status = Status.NOT_CONVERGED
             message = f"residuals {admm.primal:.2g}, {admm.dual:.2g} after {admm.iterations} iterations"
-        stats = {
-            "epsilon": epsilon,
-            "relative_epsilon": epsilon / gap.size if gap.size > 0 else 0.0,
-            "misfit": gap.misfit,
-            "excess": gap.excess,
-            "worst_excess": gap.worst,
-            "iterations": admm.iterations,
-            "primal_residual": admm.primal,
-            "dual_residual": admm.dual,
-            "program_nonzeros": program,
-            "nonzeros": kept,
-        }
-        return problem.solved(X, status, message, stats)
+        relative = epsilon / gap.size if gap.size > 0 else 0.0
+        stats = {"epsilon": epsilon, "relative_epsilon": relative, "iterations": admm.iterations}
+        stats |= {"misfit": gap.misfit, "excess": gap.excess, "worst_excess": gap.worst}
+        stats |= {"primal_residual": admm.primal, "dual_residual": admm.dual}
+        stats |= {"program_nonzeros": program, "nonzeros": kept}
+        return admm.problem.solved(X, status, message, stats)
 
 
 def least_error(trial: Trial, low: float, high: float, steps: int) -> float:

@@ -10,13 +10,10 @@ the largest w^2 / R_jj^2. Then, input by input, with U_j the kept part of row W_
 inside the block at once, and for the inputs beyond it once per block.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from feta.calibration.statistics import gram
 from feta.errors import check_range
@@ -69,16 +66,10 @@ class SparseGpt:
             # A dead input's weights have no say in any output: they stay only where there is room.
             scores[dead[block]] = 0
             share = k * stop // d_in - k * start // d_in
-            errors = sweep_block_(W[block], R[block, block], top_k_mask(scores, share))
+            mask, errors = top_k_mask(scores, share), torch.zeros_like(scores)
+            for row, j in enumerate(range(start, stop)):
+                errors[row] = W[j].masked_fill(mask[row], 0) / R[j, j]
+                W[j].masked_fill_(~mask[row], 0)
+                W[j + 1 : stop] -= torch.outer(R[j, j + 1 : stop], errors[row])
             W[stop:] -= R[block, stop:].t() @ errors
         return problem.solved(W, solved.status, stats={"damping": damping + solved.damping})
-
-
-def sweep_block_(W: Tensor, R: Tensor, mask: Tensor) -> Tensor:
-    """Prune the block W (b, d_out) in place, input by input; the errors E (b, d_out) for the inputs beyond it."""
-    errors = torch.zeros_like(W)
-    for j in range(len(W)):
-        errors[j] = W[j].masked_fill(mask[j], 0) / R[j, j]
-        W[j].masked_fill_(~mask[j], 0)
-        W[j + 1 :] -= torch.outer(R[j, j + 1 :], errors[j])
-    return errors

@@ -4,8 +4,6 @@ Needs no data and changes no surviving weight. One t per layer; for one t over a
 use the allocation "global-magnitude", which gives each layer its share of the largest weights.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

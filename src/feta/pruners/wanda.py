@@ -4,8 +4,6 @@ W (d_in, d_out), a_i the i-th column of A (m, d_in). Within outputs every column
 and the k mod d_out weights left over go one each to the first outputs, so that the layer has exactly k.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

@@ -4,8 +4,6 @@ A Gram matrix of dead or collinear inputs is singular. The ladder starts at the 
 for, relative to the mean of the diagonal, and climbs tenfold until the factor exists, in float64.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

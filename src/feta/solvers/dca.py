@@ -1,4 +1,4 @@
-"""The paper's Algorithms 1 and 2: DCA, with each convex problem solved by Acc-Prox-SVRG.
+"""The paper's Algorithms 1 and 2: DCA, with each convex problem solved by Acc-Prox-SVRG, and a search for lambda.
 
     F(V) = (1/m) [ g(V) - h(V) ] + lambda * Omega(U),      U = V without its bias row
 
@@ -8,12 +8,9 @@ Algorithm 2 does that in S stages, each with a full gradient at its anchor x~ an
     u = grad g_batch(y) - grad g_batch(x~) + (full gradient - C) / m
     x' = prox_{eta lambda Omega}(y - eta u);   y = x' + beta (x' - x)
 
-An exact solve never raises F. The stochastic one can, when the step is too long for the data: then the
-iterate is taken back and the step halved. An iterate with fewer non-zeros than are wanted is taken back too,
-and lambda halved.
+An exact solve never raises F. The stochastic one can, when the step is too long for the data: then the iterate is
+taken back and the step halved. An iterate with fewer non-zeros than are wanted is taken back too, and lambda halved.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
@@ -21,27 +18,12 @@ import torch
 from torch import Tensor
 
 from feta.calibration.stream import minibatches
-from feta.errors import ConfigError, check_range
-from feta.objective.datafit import DataFit
-from feta.objective.penalty import Regularised
-from feta.problem import ActivationStream, Status
+from feta.objective.penalty import Penalty, Regularised
+from feta.problem import ActivationStream, LayerProblem, Status
+from feta.sparsity import top_k_mask
 
 TOLERANCE = 1e-4  # the iterations end when V changes by less than this share of its norm
-
-
-@dataclass(frozen=True)
-class Svrg:
-    """Hyper-parameters of Algorithm 2: S, rows in a minibatch, eta, beta; the defaults are the appendix's."""
-
-    stages: int = 3
-    batch: int = 200
-    step: float = 1e-3
-    momentum: float = 0.95
-
-    def __post_init__(self) -> None:
-        check_range("Svrg", "> 0", stages=self.stages, batch=self.batch, step=self.step)
-        if not 0 <= self.momentum < 1:
-            raise ConfigError(f"Svrg.momentum must be in [0, 1), got {self.momentum}")
+Trials = list[tuple[float, int]]  # (lambda, non-zeros) of every trial
 
 
 @dataclass(frozen=True)
@@ -53,42 +35,77 @@ class FullPass:
     h_gradient: Tensor
 
 
-def full_pass(V: Tensor, stream: ActivationStream, fit: DataFit) -> FullPass:
-    """The fit and the gradients of g and h, added up in float64."""
-    total, rows = 0.0, 0
-    G, C = (torch.zeros_like(V, dtype=torch.float64) for _ in range(2))
-    for A, B in stream.chunks():
-        Z = fit.outputs(V, A)
-        total += float(fit.error(Z, B))
-        G += fit.pull_back(A, fit.g_slope(Z))
-        C += fit.pull_back(A, fit.h_slope(Z, B))
-        rows += len(A)
-    return FullPass(total / rows, (G / rows).to(V.dtype), (C / rows).to(V.dtype))
+@dataclass(frozen=True)
+class Dca:
+    """The two algorithms on the rows of a layer; S, the minibatch, eta and beta are the appendix's by default."""
 
+    rows: ActivationStream
+    objective: Regularised
+    generator: torch.Generator
+    stages: int = 3
+    batch: int = 200
+    step: float = 1e-3
+    momentum: float = 0.95
 
-def acc_prox_svrg(
-    V: Tensor,
-    stream: ActivationStream,
-    objective: Regularised,
-    settings: Svrg,
-    start: FullPass,
-    generator: torch.Generator,
-) -> Tensor:
-    """The next DCA iterate from V; `start` is the full pass at V and holds the slope of h."""
-    fit, anchor, at_anchor = objective.fit, V, start
-    for stage in range(settings.stages):
-        if stage > 0:
-            at_anchor = full_pass(anchor, stream, fit)
-        drift = at_anchor.g_gradient - start.h_gradient
-        x = y = anchor
-        for A, _ in minibatches(stream, settings.batch, generator):
-            # Both gradients share the batch, so that their difference needs one product with A'.
-            change = fit.g_slope(fit.outputs(y, A)) - fit.g_slope(fit.outputs(anchor, A))
-            u = drift + fit.pull_back(A, change) / len(A)
-            after = objective.prox(y - settings.step * u, settings.step)
-            x, y = after, after + settings.momentum * (after - x)
-        anchor = x
-    return anchor
+    def at(self, strength: float) -> "Dca":
+        """The same with another lambda."""
+        return replace(self, objective=replace(self.objective, strength=strength))
+
+    def full_pass(self, V: Tensor) -> FullPass:
+        """The fit and the gradients of g and h, added up in float64."""
+        fit, total, rows = self.objective.fit, 0.0, 0
+        G, C = (torch.zeros_like(V, dtype=torch.float64) for _ in range(2))
+        for A, B in self.rows.chunks():
+            Z = fit.outputs(V, A)
+            total += float(fit.error(Z, B))
+            G += fit.pull_back(A, fit.g_slope(Z))
+            C += fit.pull_back(A, fit.h_slope(Z, B))
+            rows += len(A)
+        return FullPass(total / rows, (G / rows).to(V.dtype), (C / rows).to(V.dtype))
+
+    def acc_prox_svrg(self, V: Tensor, start: FullPass) -> Tensor:
+        """The next DCA iterate from V; `start` is the full pass at V and holds the slope of h."""
+        fit, anchor, at_anchor = self.objective.fit, V, start
+        for stage in range(self.stages):
+            if stage > 0:
+                at_anchor = self.full_pass(anchor)
+            drift = at_anchor.g_gradient - start.h_gradient
+            x = y = anchor
+            for A, _ in minibatches(self.rows, self.batch, self.generator):
+                # Both gradients share the batch, so that their difference needs one product with A'.
+                change = fit.g_slope(fit.outputs(y, A)) - fit.g_slope(fit.outputs(anchor, A))
+                u = drift + fit.pull_back(A, change) / len(A)
+                after = self.objective.prox(y - self.step * u, self.step)
+                x, y = after, after + self.momentum * (after - x)
+            anchor = x
+        return anchor
+
+    def run(self, V: Tensor, outer: int, *, least: int = 0, start: FullPass | None = None) -> "DcaResult":
+        """At most `outer` iterates from V, fewer when they no longer move.
+
+        least: non-zero weights that no iterate may fall below; V must have them.
+        start: the full pass at V, where the caller has it.
+        """
+        here = start or self.full_pass(V)
+        solver, values, status = self, [here.fit + self.objective.penalise(V)], Status.NOT_CONVERGED
+        for _ in range(outer):
+            moved, objective = solver.acc_prox_svrg(V, here), solver.objective
+            if int(torch.count_nonzero(objective.fit.weights(moved))) < least:
+                solver = solver.at(objective.strength / 2)
+                values = [here.fit + solver.objective.penalise(V)]
+                continue
+            there = solver.full_pass(moved)
+            value = there.fit + objective.penalise(moved)
+            if not value <= values[-1] * (1 + 1e-6):
+                solver = replace(solver, step=solver.step / 2)
+                continue
+            change = float(torch.linalg.vector_norm(moved - V) / torch.linalg.vector_norm(V).clamp_min(1e-30))
+            V, here = moved, there
+            values.append(value)
+            if change < TOLERANCE:
+                status = Status.OK
+                break
+        return DcaResult(V, here, solver, values, status)
 
 
 @dataclass(frozen=True)
@@ -97,49 +114,54 @@ class DcaResult:
 
     V: Tensor
     last: FullPass  # at V
-    objective: Regularised  # with the lambda that was used at the end
-    settings: Svrg  # with the step that was used at the end
-    values: tuple[float, ...]  # F after each accepted iterate, the start included, since lambda last changed
+    solver: Dca  # with the lambda and the step that were used at the end
+    values: list[float]  # F after each accepted iterate, the start included, since lambda last changed
     status: Status  # NOT_CONVERGED when the iterates still moved
 
     @property
     def nonzeros(self) -> int:
-        return int(torch.count_nonzero(self.objective.fit.weights(self.V)))
+        return int(torch.count_nonzero(self.solver.objective.fit.weights(self.V)))
 
 
-def dca(
-    V: Tensor,
-    stream: ActivationStream,
-    objective: Regularised,
-    settings: Svrg,
-    generator: torch.Generator,
-    *,
-    outer: int,
-    least: int = 0,
-    start: FullPass | None = None,
-) -> DcaResult:
-    """At most `outer` iterates from V, fewer when they no longer move.
+def solve_path(
+    problem: LayerProblem, solver: Dca, *, keep: int, outer: int, search_steps: int
+) -> tuple[DcaResult, Trials]:
+    """DCA from the trained weights at the lambda whose solution has just over `keep` non-zeros.
 
-    least: non-zero weights that no iterate may fall below; V must have them.
-    start: the full pass at V, where the caller has it.
+    solver: its own lambda is not looked at; the one that is used is found by bisection on the logarithm.
+    outer: DCA iterations at the lambda found, at the most.
+    search_steps: trials of one iteration each.
+
+    Returns the result, which has at least `keep` non-zeros if the trained weights have, and the trials.
     """
-    here = start if start is not None else full_pass(V, stream, objective.fit)
-    values, status = [here.fit + objective.penalise(V)], Status.NOT_CONVERGED
-    for _ in range(outer):
-        moved = acc_prox_svrg(V, stream, objective, settings, here, generator)
-        if int(torch.count_nonzero(objective.fit.weights(moved))) < least:
-            objective = replace(objective, strength=objective.strength / 2)
-            values = [here.fit + objective.penalise(V)]
-            continue
-        there = full_pass(moved, stream, objective.fit)
-        value = there.fit + objective.penalise(moved)
-        if not value <= values[-1] * (1 + 1e-6):
-            settings = replace(settings, step=settings.step / 2)
-            continue
-        change = float(torch.linalg.vector_norm(moved - V) / torch.linalg.vector_norm(V).clamp_min(1e-30))
-        V, here = moved, there
-        values.append(value)
-        if change < TOLERANCE:
-            status = Status.OK
-            break
-    return DcaResult(V, here, objective, settings, tuple(values), status)
+    V, fit = problem.trained, solver.objective.fit
+    keep = min(keep, int(torch.count_nonzero(problem.W)))
+    # Above `high` zero weights are stationary; 1e-5 of it leaves practically every weight.
+    zero = V.clone()
+    fit.weights(zero).zero_()
+    here, at_zero = solver.full_pass(V), solver.full_pass(zero)
+    gradient = fit.weights(at_zero.g_gradient - at_zero.h_gradient)
+    high = 2 * max(float(gradient.abs().max()), 1e-12) + float(here.g_gradient.abs().max())
+    low, searched = high * 1e-5, Trials()
+    for _ in range(search_steps):
+        middle = (low * high) ** 0.5
+        trial = solver.at(middle).run(V, 1, start=here)
+        solver, count = trial.solver, trial.nonzeros
+        searched.append((middle, count))
+        problem.report("search", strength=middle, nonzeros=count, objective=trial.values[-1])
+        # From an iterate with too few non-zeros, weights that left too early would seldom come back.
+        if count >= keep:
+            low, V, here = middle, trial.V, trial.last
+        else:
+            high = middle
+    return solver.at(low).run(V, outer, least=keep, start=here), searched
+
+
+def support_of(U: Tensor, penalty: Penalty, W: Tensor, keep: int) -> Tensor:
+    """The mask of exactly `keep` weights, the largest survivors first, then the largest trained ones.
+
+    For group penalties whole groups, as many as fit into `keep`.
+    """
+    sizes, trained = penalty.sizes(U), penalty.sizes(W)
+    scores = sizes.where(sizes > 0, trained / trained.max().clamp_min(1e-30) - 2)
+    return top_k_mask(scores, keep * scores.numel() // U.numel()).expand(U.shape).clone()

@@ -4,15 +4,12 @@
 
     1. one pass: H = A~' A~
     2. support: l0-constrained ADMM on H (solvers.support_admm), exact top-k over the layer
-    3. refit: every column exactly on its support (solvers.masked_refit)
-    4. re-target: the new A~' T, and back to 3, or to 2 for a support that suits the new targets
+    3. refit: every column exactly on its support (solvers.refit)
+    4. re-target: the new A~' T (solvers.majorise), and back to 3, or to 2 for a support that suits the new targets
 
-The targets (solvers.majorise) are read from a sample of the rows that is held, or from all rows in passes. A step is
-kept only when it lowers F over these rows. Weights on the outputs enter the choice of the support alone: they say
-which outputs get the weights, not how an output is fitted.
+A step is kept only when it lowers F. Weights on the outputs enter the choice of the support alone: they say which
+outputs get the weights, not how an output is fitted.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass, field
 
@@ -20,8 +17,8 @@ import torch
 from torch import Tensor
 
 from feta.problem import Status
-from feta.solvers.majorise import Step, StreamedTargets
-from feta.solvers.masked_refit import Refit, masked_refit
+from feta.solvers.majorise import StreamedTargets
+from feta.solvers.refit import Refit, masked_refit
 from feta.solvers.support_admm import Admm, SupportResult, support_admm
 from feta.solvers.wide import RowsSystem
 
@@ -56,12 +53,12 @@ class GramSystem:
 
 @dataclass
 class GramSolve:
-    """One layer's solve: where it stands, and the steps that take it on. V is zero where the mask is not."""
+    """One layer's solve: where it stands, and the steps that take it on."""
 
     system: GramSystem | RowsSystem
     reader: StreamedTargets
     settings: GramSettings
-    V: Tensor  # (d_in [+ 1], d_out)
+    V: Tensor  # (d_in [+ 1], d_out), zero off the mask
     mask: Tensor  # (d_in, d_out) bool
     objectives: list[float] = field(default_factory=list)  # F at the start of the re-targeting, then of each step
     iterations: int = 0  # of ADMM
@@ -86,29 +83,29 @@ class GramSolve:
             self.status, self.damping = refit.status, max(self.damping, refit.damping)
         return refit.V.to(self.V.dtype)
 
-    def retarget(self, keep: int) -> None:
-        """New targets and a refit, again and again; the first few times with a new support of `keep` weights."""
+    def retarget(self) -> None:
+        """New targets and a refit, again and again; the first few times with a new support of as many weights."""
         reader, settings, mask = self.reader, self.settings, self.mask
-        here = reader.at(self.V)
-        self.objectives.append(here.objective)
+        value, C = reader.at(self.V)
+        self.objectives.append(value)
         before, weight = self.V, 1.0  # Nesterov's sequence, begun anew whenever a step is refused
         tight = False  # whether the targets at hand are those of the DC slope
         for round_ in range(1, settings.retargets + 1):
             if round_ < settings.searches:
-                mask = self.support(here.C, keep)
+                mask = self.support(C, int(mask.sum()))
                 before, weight = torch.cat([self.V[: len(mask)].where(mask, 0), self.V[len(mask) :]]), 1.0
-            refit = self.refit(here.C, mask)
+            refit = self.refit(C, mask)
             heavier = (1 + (1 + 4 * weight**2) ** 0.5) / 2
             push = (weight - 1) / heavier
             trial = refit + push * (refit - before)
             last = round_ == settings.retargets  # nothing follows that would need its targets
-            there = Step(reader.objective(trial), here.C) if last else reader.at(trial)
-            reader.problem.report("retarget", objective=there.objective, round=round_)
-            gain = self.objectives[-1] - there.objective
+            value, C_there = (reader.objective(trial), C) if last else reader.at(trial)
+            reader.problem.report("retarget", objective=value, round=round_)
+            gain = self.objectives[-1] - value
             if gain >= 0:
                 before, weight = refit, heavier
-                self.V, self.mask, here, tight = trial, mask, there, False
-                self.objectives.append(there.objective)
+                self.V, self.mask, C, tight = trial, mask, C_there, False
+                self.objectives.append(value)
                 if gain < settings.tolerance * self.objectives[-2]:
                     break
             elif push > 0 or mask is not self.mask:
@@ -117,7 +114,7 @@ class GramSolve:
                 break
             else:
                 # Some outputs have died, where the convex bound is not tight: the DC slope is.
-                here, tight = reader.at(self.V, revive=False), True
+                C, tight = reader.at(self.V, revive=False)[1], True
 
 
 def solve_gram(
@@ -127,18 +124,8 @@ def solve_gram(
     problem = reader.problem
     solve = GramSolve(system, reader, settings, problem.trained, torch.ones_like(problem.W, dtype=torch.bool))
     C = reader.start()
-    reader.release()  # the support search needs the memory
     solve.mask = solve.support(C, keep)
     solve.V = solve.refit(C, solve.mask)
     del C
-    solve.retarget(keep)
-    return solve
-
-
-def refit_on_support(
-    system: GramSystem, reader: StreamedTargets, V: Tensor, mask: Tensor, settings: GramSettings
-) -> GramSolve:
-    """min F over weights on the mask (d_in, d_out), from V, in float64; V must be zero elsewhere."""
-    solve = GramSolve(system, reader, settings, V.double(), mask)
-    solve.retarget(int(mask.sum()))
+    solve.retarget()
     return solve

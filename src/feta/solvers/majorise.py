@@ -5,11 +5,9 @@
 H = A~' A~ is fixed: a step needs only C = A~' T.
 
     StreamedTargets   C over all rows, one pass for each V
-    SampledTargets    C = H W~ + (m / m_s) A_s~' (T_s - A_s~ W~) from m_s rows that are held: the part that is
-                      linear in the trained weights W~ is exact, only what the ReLU changes is estimated
+    SampledTargets    C = H W~ + (m / m_s) A_s~' (T_s - A_s~ W~) from m_s held rows: what is linear in the trained
+                      weights W~ is exact, only what the ReLU changes is estimated
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,14 +18,6 @@ from torch import Tensor
 
 from feta.calibration.statistics import Gram, add_cross, complete
 from feta.problem import LayerProblem
-
-
-@dataclass(frozen=True)
-class Step:
-    """What the rows say at V: the objective there, and the cross terms of the next least-squares problem."""
-
-    objective: float  # F(V)
-    C: Tensor  # (d_in [+ 1], d_out) float64: A~' T, sums over rows like H
 
 
 @dataclass
@@ -45,13 +35,11 @@ class StreamedTargets:
         return C
 
     def start(self) -> Tensor:
-        """C at the trained weights."""
-        return self.at(self.problem.trained).C
+        """C at the trained weights; no rows are held on to."""
+        return self.at(self.problem.trained)[1]
 
-    def release(self) -> None:
-        """Let go of what is held; it is read again when it is needed."""
-
-    def at(self, V: Tensor, *, revive: bool = True) -> Step:
+    def at(self, V: Tensor, *, revive: bool = True) -> tuple[float, Tensor]:
+        """F(V), and C (d_in [+ 1], d_out) of the next least-squares problem: sums over rows in float64, like H."""
         fit, C, total, count = self.problem.fit, torch.zeros_like(V, dtype=torch.float64), 0.0, 0
         for A, B, reference in self.rows():
             Z = fit.outputs(V, A)
@@ -59,7 +47,7 @@ class StreamedTargets:
             add_cross(C, A, T if reference is None else T - reference)
             total += float(fit.error(Z, B))
             count += len(A)
-        return Step(total / count, complete(self.finish(C, count)))
+        return total / count, complete(self.finish(C, count))
 
     def objective(self, V: Tensor) -> float:
         """F(V) alone, at half the price."""
@@ -72,12 +60,9 @@ class StreamedTargets:
 
 @dataclass
 class SampledTargets(StreamedTargets):
-    """The same from about `size` rows, which are held: memory does not depend on the data.
+    """The same from about `size` rows, which are held: memory does not depend on the data."""
 
-    statistics: of all rows.
-    """
-
-    statistics: Gram
+    statistics: Gram  # of all rows
     size: int
 
     @cached_property
@@ -85,8 +70,7 @@ class SampledTargets(StreamedTargets):
         """A_s, B_s (None where it is rho of what follows), A_s~ W~."""
         fit, W = self.problem.fit, self.problem.trained
         thin = self.problem.rows.thinned(max(1, -(-self.statistics.rows // self.size)))
-        own = self.problem.own_outputs
-        pairs = ((A, None) for A in thin.inputs()) if own else thin.chunks()
+        pairs = ((A, None) for A in thin.inputs()) if self.problem.own_outputs else thin.chunks()
         return [(A, B, fit.outputs(W, A)) for A, B in pairs]
 
     @cached_property
@@ -102,8 +86,7 @@ class SampledTargets(StreamedTargets):
         return C.mul_(self.statistics.rows / rows).add_(self.base)
 
     def start(self) -> Tensor:
-        # T is A~ W~ itself there, and the sample has nothing to say.
-        return self.base if self.problem.own_outputs else super().start()
-
-    def release(self) -> None:
-        self.__dict__.pop("held", None)
+        # T is A~ W~ itself for a layer's own outputs, and the sample has nothing to say.
+        C = self.base if self.problem.own_outputs else super().start()
+        self.__dict__.pop("held", None)  # the support search needs the memory; the rows are read again after it
+        return C

@@ -3,18 +3,16 @@
     minimise ||U||_1   subject to   ||(A U - B)_Omega||_F <= epsilon,   (A U)_Omega^c <= V
 
 U (d_in [+ 1], d_out) has the bias as its last row, outside the norm. Omega = {B > 1e-6}, all entries for a linear
-layer. ADMM splits W1 = A W3 (m, d_out), in the set C of the constraints, and the sparse W2 = W3. With Z = A W3 - U1
-and Q = W3 - U2 the duals U1, U2 and W1, W2 are functions of Z, Q and W3, and the same iterates come from
+layer; V is the trained response in the cascade, and 0 elsewhere. ADMM splits W1 = A W3 (m, d_out), in the set C of
+the constraints, and the sparse W2 = W3. With Z = A W3 - U1 and Q = W3 - U2 the same iterates come from
 
     D = P_C(Z) - Z        E = soft(Q, 1 / rho) - Q        S = (A'A / s^2 + I)^-1 (A'D / s^2 + E)
     Z <- A (W3 + 2 S) - D        Q <- (W3 + 2 S) - E        W3 <- W3 + S
 
-With T = B on Omega and V elsewhere, P_C needs only Z - T and ||(Z - T)_Omega||: one array (m, d_out) is allocated,
-Net-Trim's known price, and D and Z - T take turns in it. A and B come chunk by chunk, twice an iteration.
+With T = B on Omega and V elsewhere, P_C needs only Z - T and ||(Z - T)_Omega||: D and Z - T take turns in one array
+(m, d_out), Net-Trim's known price. A and B come chunk by chunk, twice an iteration.
 s = 0.3 sqrt(max A'A) is the authors' scaling of the data, here just the weight 1 / s^2 of the first split.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Iterator
@@ -37,61 +35,21 @@ class Gap:
 
     misfit: float  # ||(A U - B)_Omega||_F, to be <= epsilon
     excess: float  # ||max(A U - V, 0)_Omega^c||_F, to be 0
-    worst: float  # the largest entry of that excess
     error: float  # ||rho(A U) - B||_F
     size: float  # ||B_Omega||_F
+    worst: float = 0.0  # the largest entry of the excess
 
     def met(self, epsilon: float, tolerance: float) -> bool:
         """Both constraints in the norm of the ball, up to a share of its radius."""
         return self.misfit <= (1 + tolerance) * epsilon and self.excess <= tolerance * epsilon
 
 
-@dataclass(frozen=True)
-class Constraints:
-    """The set C of a layer, all but its epsilon. V is the trained response in the cascade, and 0 elsewhere."""
-
-    problem: LayerProblem
-
-    def omega(self, B: Tensor) -> Tensor:
-        """1 on Omega and 0 elsewhere, as numbers: products with them are exact, and ten times as fast on a CPU
-        as choosing by a mask."""
-        if self.problem.activation is Activation.LINEAR:
-            return torch.ones_like(B)
-        return torch.gt(B, OMEGA_THRESHOLD, out=torch.empty_like(B))
-
-    def targets(self, A: Tensor, B: Tensor, omega: Tensor) -> Tensor:
-        """T: B on Omega, V elsewhere."""
-        T = B * omega
-        if self.problem.cascaded:
-            V = self.problem.fit.outputs(self.problem.trained, A)
-            T += V.sub_(V * omega)
-        return T
-
-    def gap(self, X: Tensor) -> Gap:
-        """One pass: does the response of the weights X meet the constraints?"""
-        # Added up on the device: a GPU must not wait for each chunk's numbers.
-        misfit, excess, worst, error, size = torch.zeros(5, dtype=torch.float64, device=X.device).unbind()
-        for A, B in self.problem.rows.chunks():
-            omega = self.omega(B)
-            R = self.problem.fit.outputs(X, A)
-            error += _squares(self.problem.activation(R) - B)
-            R -= self.targets(A, B, omega)
-            inside = R * omega
-            misfit += _squares(inside)
-            size += _squares(B * omega)
-            over = R.sub_(inside).clamp_(min=0)
-            excess += _squares(over)
-            worst = torch.maximum(worst, over.max())
-        return Gap(_root(misfit), _root(excess), float(worst), _root(error), _root(size))
-
-
 class NetTrimAdmm:
     """The state of the iteration, begun at W3; `run` goes on from where it stands, with an epsilon of its own."""
 
-    def __init__(self, constraints: Constraints, W3: Tensor, rho: float) -> None:
-        self.constraints, self.rho = constraints, rho
-        self.d_in, self.has_bias = len(constraints.problem.W), constraints.problem.bias is not None
-        sums = gram(constraints.problem.rows, with_bias=self.has_bias)
+    def __init__(self, problem: LayerProblem, W3: Tensor, rho: float) -> None:
+        self.problem, self.rho, self.d_in = problem, rho, len(problem.W)
+        sums = gram(problem.rows, with_bias=problem.bias is not None)
         # Inputs that are all dead leave nothing to scale by.
         self.weight = 1 / (0.09 * float(sums.H.diagonal().max()) or 1.0)  # 1 / s^2
         solved = factor(self.weight * sums.H + torch.eye(len(sums.H), dtype=sums.H.dtype, device=sums.H.device))
@@ -120,6 +78,23 @@ class NetTrimAdmm:
         U.copy_(U.where(U != 0, self.W3[: self.d_in]).where(mask, 0))
         return X
 
+    def gap(self, X: Tensor) -> Gap:
+        """One pass: does the response of the weights X meet the constraints?"""
+        # Added up on the device: a GPU must not wait for each chunk's numbers.
+        squares = torch.zeros(4, dtype=torch.float64, device=X.device)
+        worst = squares[0].clone()
+        for A, B in self.problem.rows.chunks():
+            omega = self._omega(B)
+            R = self.problem.fit.outputs(X, A)
+            error = self.problem.activation(R) - B
+            R -= self._targets(A, B, omega)
+            inside = R * omega
+            over = R.sub_(inside).clamp_(min=0)
+            squares += torch.stack([_squares(part) for part in (inside, over, error, B * omega)])
+            worst = torch.maximum(worst, over.max())
+        misfit, excess, missed, size = squares.sqrt().tolist()
+        return Gap(misfit, excess, missed, size, float(worst))
+
     def run(self, iterations: int, epsilon: float) -> None:
         for _ in range(iterations):
             W2 = self.W2
@@ -133,18 +108,31 @@ class NetTrimAdmm:
             self.primal = _ratio(W2 - self.W3, self.W3)
             self.dual = _ratio(S, self.W3 - self.Q)
 
+    def _omega(self, B: Tensor) -> Tensor:
+        """1 on Omega and 0 elsewhere: on a CPU products with numbers are ten times as fast as masks, and exact."""
+        if self.problem.activation is Activation.LINEAR:
+            return torch.ones_like(B)
+        return torch.gt(B, OMEGA_THRESHOLD, out=torch.empty_like(B))
+
+    def _targets(self, A: Tensor, B: Tensor, omega: Tensor) -> Tensor:
+        """T: B on Omega, V elsewhere."""
+        T = B * omega
+        if self.problem.cascaded:
+            V = self.problem.fit.outputs(self.problem.trained, A)
+            T += V.sub_(V * omega)
+        return T
+
     def _pull(self, epsilon: float) -> Tensor:
         """Turn Z - T into D = P_C(Z) - Z, in place; A'D in float64."""
         # On Omega D = (epsilon / distance - 1)(Z - T), or 0 inside the ball; elsewhere D = -max(Z - T, 0).
         inward = min(1.0, epsilon / self.distance) - 1 if self.distance > 0 else 0.0
         total = torch.zeros_like(self.W3.t())  # transposed: D'A is faster than A'D where d_out < d_in
         for A, B, D in self._chunks():
-            inside = D * self.constraints.omega(B)
+            inside = D * self._omega(B)
             D.sub_(inside).clamp_(min=0)
             torch.sub(inside.mul_(inward), D, out=D)
             total[:, : self.d_in] += D.t() @ A
-            if self.has_bias:
-                total[:, -1] += D.sum(0)
+            total[:, self.d_in :] += D.sum(0)[:, None]
         return total.t()
 
     def _respond(self, X: Tensor) -> float:
@@ -153,17 +141,17 @@ class NetTrimAdmm:
         squares = torch.zeros((), dtype=torch.float64, device=X.device)
         for A, B, R in self._chunks():
             R.addmm_(A, X[: self.d_in], beta=-1)
-            if self.has_bias:
+            if self.problem.bias is not None:
                 R += X[-1]
-            omega = self.constraints.omega(B)
-            R -= self.constraints.targets(A, B, omega)
+            omega = self._omega(B)
+            R -= self._targets(A, B, omega)
             squares += _squares(omega.mul_(R))
-        return _root(squares)
+        return math.sqrt(float(squares))
 
     def _chunks(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Chunks of A and B beside their part of the one long array."""
         start = 0
-        for A, B in self.constraints.problem.rows.chunks():
+        for A, B in self.problem.rows.chunks():
             yield A, B, self.gaps[start : start + len(A)]
             start += len(A)
 
@@ -176,7 +164,3 @@ def _squares(X: Tensor) -> Tensor:
     """||X||_F^2; a chunk in its own precision, so that no copy in float64 is made."""
     norm: Tensor = torch.linalg.vector_norm(X)
     return norm.double().square()
-
-
-def _root(squares: Tensor) -> float:
-    return math.sqrt(float(squares))

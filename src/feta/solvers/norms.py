@@ -16,11 +16,10 @@ largest of theirs. Other padding modes repeat pixels, each at most r times: a fu
 All in float64, without directed rounding: `upper` is raised by a share far above the rounding errors.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -47,10 +46,23 @@ def spectral_norm(matrix: Tensor) -> float:
     """The largest singular value, by SVD in float64."""
     if matrix.ndim != 2:
         raise ConfigError(f"spectral_norm must get a matrix, got shape {tuple(matrix.shape)}")
-    _check_finite(matrix, "spectral_norm")
-    if matrix.numel() == 0:
-        return 0.0
-    return float(torch.linalg.matrix_norm(matrix.detach().double(), ord=2))
+    if not bool(torch.isfinite(matrix).all()):
+        raise ModelError("spectral_norm must get finite weights, got inf or NaN")
+    return float(torch.linalg.matrix_norm(matrix.detach().double(), ord=2)) if matrix.numel() else 0.0
+
+
+def largest_eigenvalue(H: Tensor, seed: int = 0, iterations: int = 100) -> float:
+    """Of a Gram matrix, by power iteration: from below, good to a fraction of a percent on real data."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(len(H), dtype=torch.float64, generator=generator).to(H.device)
+    value = 0.0
+    for _ in range(iterations):
+        y = H.double() @ x
+        norm = float(torch.linalg.vector_norm(y))
+        if norm == 0:
+            return torch.finfo(torch.float64).tiny
+        value, x = norm / float(torch.linalg.vector_norm(x)), y / norm
+    return value
 
 
 def operator_norm(
@@ -69,30 +81,42 @@ def operator_norm(
     weight: stands in for the layer's own, for the norm of a perturbation.
     tolerance, max_iterations, seed: of the iteration for the value from below.
     """
-    used = _checked(layer, input_shape, weight)
-    upper = operator_upper(layer, input_shape, weight=used)
+    upper = operator_upper(layer, input_shape, weight=weight)
+    used: Any = layer.weight if weight is None else weight
     if not isinstance(layer, nn.Conv2d):
         return NormEstimate(spectral_norm(used), upper)
     if upper == 0:
         return NormEstimate(0.0, 0.0)
     # Of norm one: the iteration squares, and squares of very small or large weights leave the range of numbers.
-    value, converged, steps = _power_iteration(layer, used / upper, input_shape, tolerance, max_iterations, seed)
+    unit = used.detach().double() / upper
+    value, converged, steps = _power_iteration(layer, unit, input_shape, tolerance, max_iterations, seed)
     return NormEstimate(upper * min(value, 1.0), upper, converged, steps)
 
 
 def operator_upper(layer: nn.Module, input_shape: Sequence[int], *, weight: Tensor | None = None) -> float:
     """The proven value of `operator_norm` alone: no iteration, a Fourier transform of the kernel."""
-    used = _checked(layer, input_shape, weight)
+    if not isinstance(layer, nn.Linear | nn.Conv2d):
+        raise ModelError(f"operator_norm must get a Linear or a Conv2d, got {type(layer).__name__}")
+    used = (layer.weight if weight is None else weight).detach().double()
+    if used.shape != layer.weight.shape:
+        raise ConfigError(f"weight must have shape {tuple(layer.weight.shape)}, got {tuple(used.shape)}")
+    if not bool(torch.isfinite(used).all()):
+        raise ModelError("operator_norm must get finite weights, got inf or NaN")
     if not isinstance(layer, nn.Conv2d):
         return spectral_norm(used) * (1 + ROUNDING)
+    if len(input_shape) != 3 or input_shape[0] != layer.in_channels:
+        wanted = f"({layer.in_channels}, height, width), without the batch"
+        raise ConfigError(f"input_shape must be {wanted}, got {tuple(input_shape)}")
     kernel, size = _stride_one(layer, used, input_shape)
-    repeats = math.sqrt(_repeats(layer, input_shape))
-    return periodic_norm(kernel, size, layer.groups) * repeats * (1 + ROUNDING)
+    repeats = 1  # how often padding shows the most repeated pixel
+    if layer.padding_mode != "zeros":
+        pixels = torch.arange(math.prod(input_shape[1:]), dtype=torch.float64).reshape(1, 1, *input_shape[1:])
+        repeats = int(torch.bincount(pad(layer, pixels).flatten().long()).max())
+    return periodic_norm(kernel, size, layer.groups) * math.sqrt(repeats) * (1 + ROUNDING)
 
 
 def periodic_norm(kernel: Tensor, size: tuple[int, int], groups: int = 1) -> float:
     """The norm of the circular convolution with kernel (c_out, c_in / groups, h, w) on size (H, W) images."""
-    height, width = size
     largest = 0.0
     # Of unit size: squares of very small or very large weights would leave the range of numbers.
     unit = float(kernel.abs().max()) if kernel.numel() else 0.0
@@ -101,11 +125,10 @@ def periodic_norm(kernel: Tensor, size: tuple[int, int], groups: int = 1) -> flo
     for block in (kernel.double() / unit).chunk(groups):
         small = block.transpose(0, 1) if block.shape[0] > block.shape[1] else block
         # A real kernel's spectrum at -w is the conjugate of that at w: half of one axis holds all the norms.
-        lines = torch.fft.rfft(small, n=width).permute(3, 2, 0, 1)  # (width / 2 + 1, taps, rows, columns)
+        lines = torch.fft.rfft(small, n=size[1]).permute(3, 2, 0, 1)  # (width / 2 + 1, taps, rows, columns)
         taps = torch.arange(lines.shape[1], dtype=torch.float64, device=kernel.device)
-        for frequency in range(height):  # one line of frequencies at a time: few matrices in memory
-            turn = torch.exp(-2j * torch.pi * frequency / height * taps)
-            spectrum = torch.einsum("wtij,t->wij", lines, turn)
+        for frequency in range(size[0]):  # one line of frequencies at a time: few matrices in memory
+            spectrum = torch.einsum("wtij,t->wij", lines, torch.exp(-2j * torch.pi * frequency / size[0] * taps))
             largest = max(largest, float(torch.linalg.eigvalsh(spectrum @ spectrum.mH).max()))
     return unit * math.sqrt(max(largest, 0.0))
 
@@ -118,9 +141,8 @@ def _power_iteration(
     It has settled when the leading pair's residual is small, or the value is 1: with many singular values close
     together the pair itself may turn for long after its value is known.
     """
-    generator = torch.Generator().manual_seed(seed)
-    block = min(BLOCK, shape[0] * shape[1] * shape[2])
-    start = torch.randn(block, *shape, generator=generator, dtype=torch.float64)
+    block = min(BLOCK, math.prod(shape))
+    start = torch.randn(block, *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     Q = torch.linalg.qr(start.flatten(1).t())[0].to(weight.device)  # (inputs, block)
     value = 0.0
     for step in range(1, max_iterations + 1):
@@ -129,8 +151,7 @@ def _power_iteration(
         Y, G = forward.flatten(1).t(), pull(forward)[0].flatten(1).t()  # A Q and A^T A Q
         _, singular, Vh = torch.linalg.svd(Y, full_matrices=False)
         value = float(singular[0])
-        lead = Q @ Vh[0]
-        residual = float(torch.linalg.vector_norm(G @ Vh[0] - value**2 * lead))
+        residual = float(torch.linalg.vector_norm(G @ Vh[0] - value**2 * (Q @ Vh[0])))
         if residual <= tolerance * value**2 or value >= 1 - tolerance:
             return value, True, step
         Q = torch.linalg.qr(G)[0]
@@ -159,32 +180,3 @@ def _stride_one(conv: nn.Conv2d, weight: Tensor, shape: Sequence[int]) -> tuple[
     height = -(-(shape[1] + top + bottom) // step_h) + kernel.shape[2] - 1
     width = -(-(shape[2] + left + right) // step_w) + kernel.shape[3] - 1
     return kernel, (height, width)
-
-
-def _repeats(conv: nn.Conv2d, shape: Sequence[int]) -> int:
-    """How often padding shows the most repeated pixel: 1 for zeros."""
-    if conv.padding_mode == "zeros":
-        return 1
-    pixels = torch.arange(shape[1] * shape[2], dtype=torch.float64).reshape(1, 1, *shape[1:])
-    shown = F.pad(pixels, padding_of(conv), mode=conv.padding_mode)
-    return int(torch.bincount(shown.flatten().long()).max())
-
-
-def _checked(layer: nn.Module, shape: Sequence[int], weight: Tensor | None) -> Tensor:
-    """The weights to use, in float64."""
-    if not isinstance(layer, nn.Linear | nn.Conv2d):
-        raise ModelError(f"operator_norm must get a Linear or a Conv2d, got {type(layer).__name__}")
-    used = layer.weight if weight is None else weight
-    if used.shape != layer.weight.shape:
-        raise ConfigError(f"weight must have shape {tuple(layer.weight.shape)}, got {tuple(used.shape)}")
-    _check_finite(used, "operator_norm")
-    if isinstance(layer, nn.Conv2d) and (len(shape) != 3 or shape[0] != layer.in_channels):
-        raise ConfigError(
-            f"input_shape must be ({layer.in_channels}, height, width), without the batch, got {tuple(shape)}"
-        )
-    return used.detach().double()
-
-
-def _check_finite(values: Tensor, where: str) -> None:
-    if not bool(torch.isfinite(values).all()):
-        raise ModelError(f"{where} must get finite weights, got inf or NaN")

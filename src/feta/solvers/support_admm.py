@@ -8,15 +8,13 @@ the ridge pulls to. In variables that give H a unit diagonal, with a sparse copy
     W <- (H + rho I)^-1 (C - V + rho D)      D <- top_k(W + V / rho)      V <- V + rho (W - D)
 
 Every few iterations rho is raised, the more the more of the support has changed, until the support rests. Rows
-outside P, the bias, are minimised over exactly: ADMM runs on the Schur complement of their block. With
-Y = W + V / rho, D is Y on the support and V / rho is Y off it, so Y and the mask are all there is to carry. A new
-Cholesky factor for each rho costs less than the eigenvectors of H, which would serve every rho.
+outside P, the bias, are minimised over exactly: ADMM runs on the Schur complement of their block. A new Cholesky
+factor for each rho costs less than the eigenvectors of H, which would serve every rho.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -26,7 +24,7 @@ from feta.problem import Status
 from feta.solvers.cholesky import factor
 from feta.sparsity import top_k_mask
 
-Watch = Callable[[int, float, float], None]  # (iteration, rho, share of k that changed)
+Watch = Callable[..., None]  # takes iteration=, rho= and changed=, the share of k
 Dense = Callable[[Tensor], Tensor]  # D - V / rho -> W = (H + rho I)^-1 (C + rho (D - V / rho))
 Step = Callable[[float], tuple[Dense, float]]  # rho -> the dense step, and the damping it needed
 
@@ -90,13 +88,31 @@ def support_admm(
         shapes = f"H {tuple(H.shape)}, C {tuple(C.shape)}, W0 {tuple(W0.shape)}"
         raise ConfigError(f"support_admm must have H (d, d) and C, W0 (d, d_out), got {shapes}")
     check_range("support_admm", ">= 0", k=k)
-    problem = _Reduced.of(H, C, W0[:prunable], ridge, dtype)
+    W0 = W0[:prunable]
+    H, C, p = H.double(), C.double(), len(W0)
+    coupling, free = H[p:, :p], C[p:]
+    reduced, right = H[:p, :p].clone(), C[:p]  # the one copy: all that follows is done in place
+    diagonal = reduced.diagonal().clone()
+    if p < d:
+        block = factor(H[p:, p:])
+        coupling, free = block.solve(coupling), block.solve(free)
+        reduced.addmm_(H[:p, p:], coupling, alpha=-1)
+        right = right - coupling.t() @ C[p:]
+    # Inputs that are dead, or constant beside a bias, come last: what float32 products leave of them is noise.
+    alive = (reduced.diagonal() > (1e-6 if p < d else 0) * diagonal)[:, None]
+    reduced.masked_fill_(~alive, 0).masked_fill_(~alive.t(), 0)
+    added = ridge * float(diagonal.mean())
+    reduced.diagonal().add_(added)
+    scale = reduced.diagonal()[:, None].where(alive, 1).sqrt()  # scaled weights are scale * W
+    reduced = reduced.div_(scale.t()).div_(scale).to(dtype)
+    right = ((right + added * W0) / scale).where(alive, 0).to(dtype)
+    start = (W0.double() * scale).where(alive, 0).to(dtype)
     weights = (C.new_ones(C.shape[1]) if column_weights is None else column_weights).to(dtype)
-    step = _gram_step(problem.H, problem.C.mul_(weights), explicit=admm.every * C.shape[1] >= d)
-    found = search(step, problem.scaled(W0).to(dtype).mul_(weights), k, admm, watch)
-    D = problem.unscaled(found.D / weights)
-    bias = found.mask.new_ones(d - len(found.mask), C.shape[1])
-    return replace(found, mask=torch.cat([found.mask, bias]), D=D)
+    step = _gram_step(reduced, right.mul_(weights), explicit=admm.every * C.shape[1] >= d)
+    found = search(step, start.mul_(weights), k, admm, watch)
+    D = (found.D / weights).double() / scale
+    others = found.mask.new_ones(d - p, C.shape[1])
+    return replace(found, mask=torch.cat([found.mask, others]), D=torch.cat([D, free - coupling @ D]))
 
 
 def search(dense: Step, start: Tensor, k: int, admm: Admm, watch: Watch | None = None) -> SupportResult:
@@ -105,7 +121,7 @@ def search(dense: Step, start: Tensor, k: int, admm: Admm, watch: Watch | None =
     reflected, rho = start, admm.rho
     dual = torch.zeros_like(start)  # V / rho
     mask = looked_at = top_k_mask(start.abs(), k)
-    status, iteration, damping = Status.NOT_CONVERGED, 0, 0.0
+    rested, iteration, damping = False, 0, 0.0
     while iteration < admm.max_iterations:
         step, needed = dense(rho)
         damping = max(damping, needed)
@@ -121,14 +137,14 @@ def search(dense: Step, start: Tensor, k: int, admm: Admm, watch: Watch | None =
         changed = int((mask != looked_at).sum()) / max(k, 1)
         looked_at = mask
         if watch is not None:
-            watch(iteration, rho, changed)
-        if changed == 0 and iteration >= admm.warm_up:
-            status = Status.OK
+            watch(iteration=iteration, rho=rho, changed=changed)
+        rested = changed == 0 and iteration >= admm.warm_up
+        if rested:
             break
         growth = next((factor for share, factor in admm.schedule if changed > share), admm.schedule[-1][1])
         dual, rho = dual.div_(growth), rho * growth
         reflected = reflected.where(mask, -dual)
-    status = Status.DAMPED if damping else status
+    status = Status.DAMPED if damping else Status.OK if rested else Status.NOT_CONVERGED
     return SupportResult(mask, reflected.where(mask, 0), iteration, rho, status, damping)
 
 
@@ -148,52 +164,7 @@ def _gram_step(H: Tensor, C: Tensor, explicit: bool) -> Step:
 
     def at(rho: float) -> tuple[Dense, float]:
         L, damping = shifted_factor(H, rho)
-        if not explicit:
-            return (lambda near: torch.cholesky_solve(torch.add(C, near, alpha=rho), L)), damping
-        inverse = torch.cholesky_inverse(L)
-        return (lambda near: inverse @ torch.add(C, near, alpha=rho)), damping
+        solve = torch.cholesky_inverse(L).matmul if explicit else partial(torch.cholesky_solve, input2=L)
+        return (lambda near: solve(torch.add(C, near, alpha=rho))), damping
 
     return at
-
-
-@dataclass(frozen=True)
-class _Reduced:
-    """The problem in the prunable rows alone, scaled to a unit diagonal; the other rows are f in number."""
-
-    H: Tensor  # (p, p)
-    C: Tensor  # (p, d_out)
-    scale: Tensor  # (p, 1): scaled weights are scale * W
-    alive: Tensor  # (p, 1) bool
-    coupling: Tensor  # (f, p) H_FF^-1 H_FP
-    free: Tensor  # (f, d_out) H_FF^-1 C_F
-
-    @classmethod
-    def of(cls, H: Tensor, C: Tensor, W0: Tensor, ridge: float, dtype: torch.dtype) -> _Reduced:
-        H, C, p = H.double(), C.double(), len(W0)
-        cross, coupling, free = H[p:, :p], H[p:, :p], C[p:]
-        reduced, right = H[:p, :p].clone(), C[:p]  # the one copy: all that follows is done in place
-        diagonal = reduced.diagonal().clone()
-        if len(cross):
-            block = factor(H[p:, p:])
-            coupling, free = block.solve(cross), block.solve(free)
-            reduced.addmm_(cross.t(), coupling, alpha=-1)
-            right = right - coupling.t() @ C[p:]
-        # The data says nothing about inputs that are dead, or constant beside a bias: they come last, and
-        # what float32 products leave of a constant one must not be scaled up.
-        alive = (reduced.diagonal() > (1e-6 if len(cross) else 0) * diagonal)[:, None]
-        reduced.masked_fill_(~alive, 0).masked_fill_(~alive.t(), 0)
-        added = ridge * float(diagonal.mean())
-        reduced.diagonal().add_(added)
-        right = right + added * W0
-        scale = reduced.diagonal()[:, None].where(alive, 1).sqrt()
-        reduced.div_(scale.t()).div_(scale)
-        right = (right / scale).where(alive, 0)
-        return cls(reduced.to(dtype), right.to(dtype), scale, alive, coupling, free)
-
-    def scaled(self, W: Tensor) -> Tensor:
-        return (W[: len(self.scale)].double() * self.scale).where(self.alive, 0)
-
-    def unscaled(self, W: Tensor) -> Tensor:
-        """All rows of the layer for scaled prunable ones: the others are the optimal ones."""
-        W = W.double() / self.scale
-        return torch.cat([W, self.free - self.coupling @ W])

@@ -1,23 +1,20 @@
 """FeTa without a Gram matrix, for layers with too many inputs for one.
 
-The same least-squares problems as solvers.gram, on m_s held rows with m_s of the order of d_in or below it.
-With A centred (which minimises over the bias) and its columns scaled to length one, and K = A A' (m_s, m_s):
+The same least-squares problems as solvers.gram, on m_s held rows. With A centred (which minimises over the bias) and
+its columns scaled to length one, and K = A A' (m_s, m_s):
 
     (A'A + rho I)^-1 (A'T + rho D)  =  A' (K + rho I)^-1 T  +  D - A' (K + rho I)^-1 A D
 
-so ADMM's dense step takes products with A and a factor of K; refits are conjugate gradients, preconditioned
-by the diagonal. Memory is that of the rows and of K. What rows that were not held would say is lost.
+so ADMM's dense step takes products with A and a factor of K, and refits are conjugate gradients. Memory is that of
+the rows and of K. What rows that were not held would say is lost.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from feta.solvers.conjugate import projected_cg
-from feta.solvers.masked_refit import Refit
+from feta.solvers.refit import Refit, projected_cg
 from feta.solvers.support_admm import Admm, Dense, Step, SupportResult, search, shifted_factor
 
 CG_STEPS = 30
@@ -36,7 +33,7 @@ class RowsSystem:
     with_bias: bool
 
     @classmethod
-    def of(cls, A: Tensor, with_bias: bool) -> RowsSystem:
+    def of(cls, A: Tensor, with_bias: bool) -> "RowsSystem":
         mean = A.mean(0) if with_bias else A.new_zeros(A.shape[1])
         lengths, K = [], A.new_zeros(len(A), len(A))
         for start in range(0, A.shape[1], COLUMNS):
@@ -75,8 +72,7 @@ class RowsSystem:
         def product(X: Tensor) -> Tensor:
             return self.backward(self.forward(X)) + added * X
 
-        right = self._scaled(C) + added * towards
-        found = projected_cg(product, 1 + added[:, 0], right, start, inside, CG_STEPS)
+        found = projected_cg(product, 1 + added[:, 0], self._scaled(C) + added * towards, start, inside, CG_STEPS)
         X = found.where(inside, start).double() / self.scale
         if not self.with_bias:
             return Refit(X)
@@ -102,8 +98,7 @@ class RowsSystem:
 
             base = rest(C) / rho
             # In float32 the large part of C leaves an error that one step of refinement removes.
-            residual = C - self.backward(self.forward(base)) - rho * base
-            base = base + rest(residual) / rho
+            base = base + rest(C - self.backward(self.forward(base)) - rho * base) / rho
             return (lambda near: base + rest(near)), damping
 
         return at

@@ -5,10 +5,8 @@ report.bound("5.2", "sound").exponent          # the bound is 10^exponent
 report.layers[0].change.upper                  # ‖U − W‖, proven
 """
 
-from __future__ import annotations
-
+import json
 import math
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -21,9 +19,9 @@ from feta.certificates.chain import chain_of
 from feta.errors import ConfigError
 from feta.solvers.norms import NormEstimate
 from feta.theory.dimension import Dimension, Regularity, intrinsic_dimension, regularity
-from feta.theory.perturbation import Perturbation, measure
-from feta.theory.robustness import Manifold, Setting
-from feta.theory.theorems import Bound, Form, Procedure, Theorem, every_bound, lemma_applies, three_steps
+from feta.theory.perturbation import Perturbation, log_product, measure
+from feta.theory.robustness import Form, Manifold, Setting
+from feta.theory.theorems import Bound, Procedure, Theorem, every_bound, lemma_applies, three_steps
 
 FORMS: tuple[Form, ...] = ("paper", "sound")
 
@@ -70,18 +68,17 @@ class BoundsReport:
     def bound(self, theorem: Theorem, form: Form, layer: str | None = None, manifold: str | None = None) -> Bound:
         """The bound of a theorem ("5.1" with its layer, "5.2") or of a network by itself ("dense", "pruned")."""
         wanted = (theorem, form, layer, manifold or self.manifold.source)
-        for bound in self.bounds:
-            if (bound.theorem, bound.form, bound.layer, bound.manifold) == wanted:
-                return bound
-        raise ConfigError(f"bound must be one of those computed, got {wanted}")
+        known = {(bound.theorem, bound.form, bound.layer, bound.manifold): bound for bound in self.bounds}
+        if wanted not in known:
+            raise ConfigError(f"bound must be one of those computed, got {wanted}")
+        return known[wanted]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; what is not finite is None."""
         plain = asdict(self)
         plain["bounds"] = [{**asdict(b), "vacuous": b.vacuous, "exponent": b.exponent} for b in self.bounds]
         plain["vacuous"] = all(bound.vacuous for bound in self.bounds)
-        result: dict[str, Any] = _plain(plain)
-        return result
+        return json.loads(json.dumps(plain), parse_constant=lambda number: None)  # type: ignore[no-any-return]
 
 
 def generalisation_bounds(
@@ -144,16 +141,13 @@ def generalisation_bounds(
     return BoundsReport(
         layers=_layers(seen, rows, seed),
         bounds=tuple(bounds),
-        samples=seen.samples,
+        **vars(setting),
         agree=seen.agree,
-        classes=setting.classes,
-        delta=delta,
         largest_input=seen.largest_input,
         smallest_gap=float(seen.gaps.min()),
         largest_shift=float(seen.shifts.max()),
         log_largest_shift=float(seen.log_shifts.max()),
         lemma_applies=lemma_applies(seen.layers),
-        manifold=manifold,
         log_A=setting.log_A,
         log_B=setting.log_B,
         dimension=dimension,
@@ -166,9 +160,8 @@ def generalisation_bounds(
 def _layers(seen: Perturbation, rows: Tensor | None, seed: int) -> tuple[LayerBounds, ...]:
     """The layers' numbers; a layer that gets too few different rows has no dimension."""
     dimensions: dict[int, Dimension] = {}
-    places = [layer.place for layer in seen.layers]
     for place, value in enumerate(() if rows is None else seen.dense.values(rows)):
-        if place in places:
+        if place in (layer.place for layer in seen.layers):
             with suppress(ConfigError):
                 dimensions[place] = intrinsic_dimension(value, n_rows=len(value), seed=seed)
     return tuple(
@@ -181,17 +174,9 @@ def _layers(seen: Perturbation, rows: Tensor | None, seed: int) -> tuple[LayerBo
             matrix_norm=layer.dense.matrix_norm,
             matrix_change=layer.difference.matrix_norm,
             largest_error=layer.largest_error,
-            log_gain=layer.log_gain,
-            log_matrix_gain=layer.log_matrix_gain,
+            log_gain=log_product(layer.behind, "sound"),
+            log_matrix_gain=log_product(layer.behind, "paper"),
             dimension=dimensions.get(layer.place),
         )
         for layer in seen.layers
     )
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

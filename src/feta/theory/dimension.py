@@ -6,27 +6,24 @@
                         neighbour (Levina and Bickel 2004, inverses averaged as MacKay and Ghahramani say)
     pca                 principal components that hold a share of the variance
 
-The first two look at scales between neighbours and see curved manifolds; PCA sees flat ones and is an upper
-value for the others. With n rows, estimates above about 2 log10 n are known to fall short (Eckmann and Ruelle
-1992), and noise of the scale of r1 raises them; on a lattice, where all ratios are one, two_nn is infinite. None of
-them is a bound.
+The first two look at scales between neighbours and see curved manifolds; PCA sees flat ones and is an upper value for
+the others. Estimates above about 2 log10(rows) are known to fall short (Eckmann and Ruelle 1992), noise of the scale
+of r1 raises them, and on a lattice, where all ratios are one, two_nn is infinite. None of them is a bound.
 
-A set is C_M-regular of dimension k when (C_M / r)^k balls of radius r cover it, for every r. Taking the farthest
-row as the next centre gives, for each count n, a radius r_n with two properties: n balls of radius r_n cover the
-rows, and the first n centres are at least r_(n-1) from each other. So
+A set is C_M-regular of dimension k when (C_M / r)^k balls of radius r cover it, for every r. Take the farthest row as
+the next centre: n balls of a radius r_n cover the rows, and the first n centres are at least r_(n-1) apart. So
 
     estimate   max over n of r_n · n^(1/k)              (covers of the rows that were seen)
     lower      max over n of r_(n-1) / 2 · n^(1/k)      (proven: no ball of a smaller radius holds two centres)
 
-Any set that holds these rows and is C_M-regular with this k has C_M >= lower. No sample proves anything from above:
-rows that were not drawn may need any number of further balls. A bound that uses the estimate is conditional on it.
+Any set that holds these rows and is C_M-regular with this k has C_M >= lower. No sample proves anything from above,
+for rows that were not drawn may need further balls: a bound that uses the estimate is conditional on it.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -74,10 +71,8 @@ def intrinsic_dimension(
     if not 2 <= least <= most:
         raise ConfigError(f"neighbours must be 2 <= first <= second, got {neighbours}")
     if len(points) < most + 2:
-        raise ConfigError(
-            f"intrinsic_dimension must get at least {most + 2} different rows, got {len(points)}; "
-            "use more samples or fewer neighbours"
-        )
+        got = f"got {len(points)}; use more samples or fewer neighbours"
+        raise ConfigError(f"intrinsic_dimension must get at least {most + 2} different rows, {got}")
     distances = nearest(points, most)
     k = two_nn(distances)
     return Dimension(
@@ -92,30 +87,25 @@ def intrinsic_dimension(
 
 def two_nn(distances: Tensor) -> float:
     """From (rows, 2 or more) distances to the nearest neighbours, in order."""
-    logs = (distances[:, 1] / distances[:, 0]).log().sort().values
-    n = len(logs)
-    kept = logs[: max(2, round(n * (1 - DISCARDED)))]
+    n = len(distances)
+    kept = (distances[:, 1] / distances[:, 0]).log().sort().values[: max(2, round(n * (1 - DISCARDED)))]
     ranks = torch.arange(1, len(kept) + 1, dtype=kept.dtype, device=kept.device)
-    heights = -torch.log1p(-ranks / (n + 1))
-    squares = (kept**2).sum()
+    heights, squares = -torch.log1p(-ranks / (n + 1)), (kept**2).sum()
     return float((kept * heights).sum() / squares) if squares > 0 else math.inf
 
 
 def maximum_likelihood(distances: Tensor, least: int, most: int) -> float:
     """Mean over neighbourhoods of least … most points."""
     logs = distances.log()
-    estimates = []
-    for n in range(least, most + 1):
-        inverse = float((logs[:, n - 1 : n] - logs[:, : n - 1]).mean())  # over points and over j < n
-        estimates.append(1 / inverse if inverse > 0 else math.inf)
-    return sum(estimates) / len(estimates)
+    # Over points and over j < n.
+    inverses = [float((logs[:, n - 1 : n] - logs[:, : n - 1]).mean()) for n in range(least, most + 1)]
+    return fmean(1 / inverse if inverse > 0 else math.inf for inverse in inverses)
 
 
 def pca(points: Tensor, energies: tuple[float, ...]) -> dict[float, int]:
     """The number of principal components that hold each share of the variance."""
-    for energy in energies:
-        if not 0 < energy <= 1:
-            raise ConfigError(f"energies must be in (0, 1], got {energy}")
+    if not all(0 < energy <= 1 for energy in energies):
+        raise ConfigError(f"energies must be in (0, 1], got {energies}")
     centred = points - points.mean(0)
     if centred.shape[1] <= len(centred):  # the smaller of the two Gram matrices has all the variance
         centred = centred.t()
@@ -125,17 +115,13 @@ def pca(points: Tensor, energies: tuple[float, ...]) -> dict[float, int]:
 
 
 def nearest(points: Tensor, count: int) -> Tensor:
-    """(rows, count) distances to the nearest other points, in order, a strip of the matrix at a time.
-
-    Found by matrix products, which lose small distances, and measured again by differences.
-    """
+    """(rows, count) distances to the nearest other points, in order, a strip of the matrix at a time."""
     strips = []
-    for start in range(0, len(points), CHUNK):
-        part = points[start : start + CHUNK]
+    for start, part in enumerate(points.split(CHUNK)):
         strip = torch.cdist(part, points)
-        here = torch.arange(len(strip), device=points.device)
-        strip[here, here + start] = math.inf
+        strip[:, start * CHUNK :].fill_diagonal_(math.inf)  # no point is its own neighbour
         near = strip.topk(count, largest=False).indices
+        # Found by matrix products, which lose small distances, and measured again by differences.
         strips.append(torch.stack([(part - points[rank]).norm(dim=1) for rank in near.t()], 1).sort(1).values)
     return torch.cat(strips)
 
@@ -150,11 +136,10 @@ def sample_rows(rows: Tensor, n_rows: int, seed: int) -> Tensor:
     if len(rows) > n_rows:
         order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
         rows = rows[order[:n_rows].sort().values.to(rows.device)]
-    points = rows.double().unique(dim=0)
+    points: Tensor = rows.double().unique(dim=0)
     if not bool(torch.isfinite(points).all()):
         raise ConfigError("rows must be finite, got inf or NaN")
-    centred: Tensor = points - points.mean(0)  # distances by matrix products are better around zero
-    return centred
+    return points - points.mean(0)  # distances by matrix products are better around zero
 
 
 @dataclass(frozen=True)
@@ -178,13 +163,13 @@ def covering_radii(points: Tensor, balls: int) -> Tensor:
 
     The first centre is the point nearest to the mean.
     """
-    centre = int(points.sub(points.mean(0)).norm(dim=1).argmin())
-    distance = points.sub(points[centre]).norm(dim=1)
+    centre = points[points.sub(points.mean(0)).norm(dim=1).argmin()]
+    distance = torch.full_like(points[:, 0], math.inf)
     radii = []
     for _ in range(balls):
-        farthest = int(distance.argmax())
-        radii.append(float(distance[farthest]))
-        distance = torch.minimum(distance, points.sub(points[farthest]).norm(dim=1))
+        distance = torch.minimum(distance, points.sub(centre).norm(dim=1))
+        centre = points[distance.argmax()]
+        radii.append(float(distance.max()))
     return torch.tensor(radii, dtype=torch.float64)
 
 
@@ -200,7 +185,7 @@ def regularity(rows: Tensor, dimension: float, *, balls: int = 200, n_rows: int 
     radii = covering_radii(points, balls)
     counts = torch.arange(1, balls + 1, dtype=torch.float64)
     scale = counts ** (1 / dimension)
-    quarter = max(balls // 4, 1)
+    quarter = balls // 4
     steps = torch.log(radii[quarter - 1] / radii[-1])
     return Regularity(
         dimension=dimension,

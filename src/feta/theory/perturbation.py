@@ -8,11 +8,10 @@
 One pass over the samples keeps a gap and an error per layer for each of them, and no activations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from torch import Tensor
 from feta.certificates.chain import Chain
 from feta.certificates.stages import Affine, ReLU, Stage, length
 from feta.errors import ConfigError, ModelError
-from feta.theory.robustness import log
+from feta.theory.robustness import Form, log
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,24 +36,13 @@ class LayerChange:
     @cached_property
     def difference(self) -> Affine:
         """H = U − W, and what became of the bias."""
-        weight, bias = self.pruned.weight, self.pruned.bias
-        changed = weight - self.dense.weight.to(weight), bias - self.dense.bias.to(bias)
-        return replace(self.pruned, weight=changed[0], bias=changed[1])
+        W, U = self.dense, self.pruned
+        return replace(U, weight=U.weight - W.weight.to(U.weight), bias=U.bias - W.bias.to(U.bias))
 
     @property
     def largest_error(self) -> float:
         """C1 over the samples."""
         return float(self.errors.max())
-
-    @property
-    def log_gain(self) -> float:
-        """ln of the proven Lipschitz constant of the dense stages behind it."""
-        return log_lipschitz(self.behind)
-
-    @property
-    def log_matrix_gain(self) -> float:
-        """ln of the product of the matrix norms of the dense layers behind it."""
-        return log_matrix_product(self.behind)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,8 +66,8 @@ class Perturbation:
     @property
     def log_shifts(self) -> Tensor:
         """(samples,) ln of a proven upper value of `shifts`: the sum of gain · error over the layers."""
-        gains = (log_lipschitz(self.pruned.stages[layer.place + 1 :]) for layer in self.layers)
-        parts = [layer.errors.log() + gain for layer, gain in zip(self.layers, gains, strict=True)]
+        behind = ((layer, self.pruned.stages[layer.place + 1 :]) for layer in self.layers)
+        parts = [layer.errors.log() + log_product(stages, "sound") for layer, stages in behind]
         return torch.stack(parts).logsumexp(0)
 
 
@@ -89,29 +77,28 @@ def measure(dense: Chain, pruned: Chain, batches: Iterable[Any]) -> Perturbation
     check_alike(dense, pruned)
     if len(dense.out_shape) != 1 or dense.out_shape[0] < 2:
         raise ModelError(f"the network must give scores of two or more classes, got shape {dense.out_shape}")
-    places = [i for i, stage in enumerate(dense.stages) if isinstance(stage, Affine)]
-    found = [_compare(dense, pruned, places, batch) for batch in batches]
+    found = [_compare(dense, pruned, batch) for batch in batches]
     if not found:
         raise ConfigError("data must hold at least one sample, got none")
     inputs, gaps, pruned_gaps, shifts, first, second, *errors = map(torch.cat, zip(*found, strict=True))
+    places = [place for place, stage in enumerate(dense.stages) if isinstance(stage, Affine)]
     parts = zip(dense.affines, pruned.affines, places, errors, strict=True)
     layers = tuple(LayerChange(w, u, place, dense.stages[place + 1 :], e) for w, u, place, e in parts)
     agree, largest = int((first == second).sum()), float(inputs.max())
     return Perturbation(dense, pruned, layers, gaps, pruned_gaps, shifts, first, agree, largest)
 
 
-def _compare(dense: Chain, pruned: Chain, places: list[int], batch: Any) -> list[Tensor]:
+def _compare(dense: Chain, pruned: Chain, batch: Any) -> list[Tensor]:
     """Columns for a batch: ‖x‖, both gaps, the shift, both classes, and the error of every layer."""
     if not isinstance(batch, Tensor):
         raise ConfigError(f"data must yield tensors for bounds, got {type(batch).__name__}")
     x = y = dense.place(batch)
     inputs, errors = length(x), []
-    for place, (stage, other) in enumerate(zip(dense.stages, pruned.stages, strict=True)):
+    for stage, other, behind in zip_longest(dense.stages, pruned.stages, dense.stages[1:]):
         after = stage.apply(x)
-        if place in places:
+        if isinstance(stage, Affine):
             alone = other.apply(x)
-            bent = place + 1 < len(dense.stages) and isinstance(dense.stages[place + 1], ReLU)
-            errors.append(length(after.relu() - alone.relu() if bent else after - alone))
+            errors.append(length(after.relu() - alone.relu() if isinstance(behind, ReLU) else after - alone))
         x, y = after, other.apply(y)
     gaps = (top[:, 0] - top[:, 1] for top in (scores.topk(2, dim=1).values for scores in (x, y)))
     return [column.cpu() for column in (inputs, *gaps, length(x - y), x.argmax(1), y.argmax(1), *errors)]
@@ -141,11 +128,11 @@ def check_alike(dense: Chain, pruned: Chain) -> None:
         raise ModelError(f"the two networks must be alike but for their weights, got {ours} and {theirs}")
 
 
-def log_lipschitz(stages: Iterable[Stage]) -> float:
-    """ln of the proven Lipschitz constant of stages in a row; minus infinity where a layer is all zeros."""
-    return sum((log(stage.lipschitz) for stage in stages), 0.0)
+def log_product(stages: Iterable[Stage], form: Form) -> float:
+    """ln of how much stages in a row may enlarge a change; minus infinity where a layer is all zeros.
 
-
-def log_matrix_product(stages: Iterable[Stage]) -> float:
-    """ln of the product of the matrix norms of the layers among stages; nothing else counts, as printed."""
+    `sound` takes the proven Lipschitz constant of every stage, `paper` the matrix norms of the layers alone.
+    """
+    if form == "sound":
+        return sum((log(stage.lipschitz) for stage in stages), 0.0)
     return sum((log(stage.matrix_norm) for stage in stages if isinstance(stage, Affine)), 0.0)

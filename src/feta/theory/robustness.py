@@ -9,15 +9,15 @@ a power of two 2^z and shares δ over all z, δ_γ = δ / (2 (|z| + 1) (|z| + 2)
 are conditional on k and C_M. Everything is a natural logarithm, so nothing overflows.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
-from feta.errors import ConfigError
+from feta.errors import ConfigError, check_range
 
+Form = Literal["paper", "sound"]
 LN2 = math.log(2)
 
 
@@ -30,13 +30,12 @@ class Manifold:
     source: str = "given"
 
     def __post_init__(self) -> None:
-        for name in ("dimension", "regularity"):
-            value = getattr(self, name)
-            if not (value > 0 and math.isfinite(value)):
+        for name, value in (("dimension", self.dimension), ("regularity", self.regularity)):
+            if not 0 < value < math.inf:
                 raise ConfigError(f"Manifold.{name} must be > 0, got {value}")
 
     @classmethod
-    def box(cls, size: int, width: float) -> Manifold:
+    def box(cls, size: int, width: float) -> "Manifold":
         """All points of a box of `size` coordinates, each in a range of `width`: nothing is assumed of the data.
 
         Cubes of side 2r / sqrt(size) lie in balls of radius r; ceil(u)^size of them suffice, ceil(u) <= 2u.
@@ -56,15 +55,13 @@ class Setting:
     def __post_init__(self) -> None:
         if not 0 < self.delta < 1:
             raise ConfigError(f"delta must be in (0, 1), got {self.delta}")
-        for name, least in (("classes", 2), ("samples", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"Setting.{name} must be >= {least}, got {getattr(self, name)}")
+        check_range("Setting", ">= 2", classes=self.classes)
+        check_range("Setting", ">= 1", samples=self.samples)
 
     @property
     def log_A(self) -> float:
-        k, regularity = self.manifold.dimension, self.manifold.regularity
-        inside = log(LN2) + log(self.classes) + (k + 1) * LN2 + k * log(regularity) - log(self.samples)
-        return inside / 2
+        k, balls = self.manifold.dimension, log(self.manifold.regularity)
+        return (log(LN2) + log(self.classes) + (k + 1) * LN2 + k * balls - log(self.samples)) / 2
 
     @property
     def log_B(self) -> float:

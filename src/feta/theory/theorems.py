@@ -20,14 +20,12 @@ lost_j: change the layers one by one from the last to the first; each change mee
 dense network and passes through pruned layers behind it (for 5.1: through unchanged ones). No condition on ‖H_i‖,
 biases included, no D.
 
-`three_steps` is the paper's procedure for a margin that pruning takes to zero: go from dense to pruned until
-γ − lost reaches zero, compute everything anew there, start again. On the straight line the printed loss grows in
-proportion to the way gone, so the zero is met at a share γ / lost of the way that is left. Margins of real networks
-are many orders of magnitude under that loss, and the number of restarts is as large: `log_needed`. Only the last
-start counts for the bound of the last network, and it may be that network itself: `by_itself` is where this ends.
+`three_steps` is the paper's procedure for a margin that pruning takes to zero: go from dense to pruned until γ − lost
+is zero, compute everything anew there, start again. On the straight line the printed loss grows in proportion to the
+way gone, so this happens at a share γ / lost of the way that is left. Margins of real networks are many orders of
+magnitude under that loss, and the number of restarts is as large: `log_needed`. Only the last start counts for the
+bound of the last network, and it may be that network itself: `by_itself` is where this ends.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
@@ -39,17 +37,9 @@ from torch import Tensor
 
 from feta.certificates.chain import Chain
 from feta.errors import ConfigError
-from feta.theory.perturbation import (
-    LayerChange,
-    Perturbation,
-    blend,
-    log_lipschitz,
-    log_matrix_product,
-    measure,
-)
-from feta.theory.robustness import Setting, log, log_sum
+from feta.theory.perturbation import LayerChange, Perturbation, blend, log_product, measure
+from feta.theory.robustness import Form, Setting, log, log_sum
 
-Form = Literal["paper", "sound"]
 Theorem = Literal["5.1", "5.2", "dense", "pruned"]  # the last two: a network by itself
 SCORE_FACTOR: dict[Form, float] = {"paper": math.sqrt(2), "sound": 1 / math.sqrt(2)}
 
@@ -81,45 +71,38 @@ class Bound:
 
 def one_layer(seen: Perturbation, layer: LayerChange, setting: Setting, form: Form) -> Bound:
     """Theorem 5.1: only `layer` is pruned."""
+    gain, name = log_product(layer.behind, form), layer.dense.name
     if form == "paper":
-        log_lost = _same(log(layer.largest_error) + layer.log_matrix_gain)
-        product = log_matrix_product(seen.dense.stages)
-    else:
-        log_lost = layer.errors.log() + layer.log_gain
-        before = log_lipschitz(seen.dense.stages[: layer.place])
-        product = before + log(layer.pruned.norm.upper) + layer.log_gain
-    return _bound(setting, "5.1", form, seen.gaps, log_lost, product, layer.dense.name)
+        product = log_product(seen.dense.stages, form)
+        return _bound(setting, "5.1", form, seen.gaps, log(layer.largest_error) + gain, product, name)
+    product = log_product((*seen.dense.stages[: layer.place], layer.pruned), form) + gain
+    return _bound(setting, "5.1", form, seen.gaps, layer.errors.log() + gain, product, name)
 
 
 def all_layers(seen: Perturbation, setting: Setting, form: Form) -> Bound:
     """Theorem 5.2: all layers are pruned."""
     if form == "sound":
-        product = log_lipschitz(seen.pruned.stages)
-        return _bound(setting, "5.2", form, seen.gaps, seen.log_shifts, product)
+        return _bound(setting, "5.2", form, seen.gaps, seen.log_shifts, log_product(seen.pruned.stages, form))
     # The printed loss times the product of norms, to be in units of the output.
-    product = log_matrix_product(seen.dense.stages)
+    product = log_product(seen.dense.stages, form)
     changes = ((layer.difference.matrix_norm, layer.dense.matrix_norm) for layer in seen.layers)
     terms = [log(change) - log(norm) for change, norm in changes if change]
     lost = 1 + 2 * log(seen.largest_input) + log_sum(*terms) + product
     # A layer of zeros both divides and multiplies: all is lost.
-    return _bound(setting, "5.2", form, seen.gaps, _same(math.inf if math.isnan(lost) else lost), product)
+    return _bound(setting, "5.2", form, seen.gaps, math.inf if math.isnan(lost) else lost, product)
 
 
 def by_itself(seen: Perturbation, setting: Setting, form: Form, which: Theorem = "pruned") -> Bound:
     """The bound of one network by its own scores and norms: nothing is lost."""
     gaps, chain = (seen.pruned_gaps, seen.pruned) if which == "pruned" else (seen.gaps, seen.dense)
-    product = log_matrix_product if form == "paper" else log_lipschitz
-    return _bound(setting, which, form, gaps, _same(-math.inf), product(chain.stages))
+    return _bound(setting, which, form, gaps, -math.inf, log_product(chain.stages, form))
 
 
 def every_bound(seen: Perturbation, setting: Setting, form: Form) -> list[Bound]:
     """5.1 for each layer, 5.2, and both networks by themselves."""
-    whole = (
-        all_layers(seen, setting, form),
-        by_itself(seen, setting, form),
-        by_itself(seen, setting, form, "dense"),
-    )
-    return [*(one_layer(seen, layer, setting, form) for layer in seen.layers), *whole]
+    alone = [one_layer(seen, layer, setting, form) for layer in seen.layers]
+    own = (by_itself(seen, setting, form), by_itself(seen, setting, form, "dense"))
+    return [*alone, all_layers(seen, setting, form), *own]
 
 
 def lemma_applies(layers: Sequence[LayerChange]) -> bool:
@@ -127,32 +110,27 @@ def lemma_applies(layers: Sequence[LayerChange]) -> bool:
     return all(x.difference.matrix_norm <= x.dense.matrix_norm / len(layers) for x in layers)
 
 
-def _same(log_lost: float) -> Tensor:
-    """One loss for all samples, set against the smallest score."""
-    return torch.tensor([log_lost], dtype=torch.float64)
-
-
 def _bound(
     setting: Setting,
     theorem: Theorem,
     form: Form,
     gaps: Tensor,
-    log_lost: Tensor,
-    log_product: float,
+    log_lost: Tensor | float,
+    log_norms: float,
     layer: str | None = None,
 ) -> Bound:
-    """What is left of the scores after a loss, over the product of norms, and the bound that it gives."""
+    """What is left of the scores after a loss, one for all samples or one for each, over a product of norms."""
     scores = gaps.double().log() + math.log(SCORE_FACTOR[form])  # minus infinity at a tie
     lost = torch.where(scores == -math.inf, math.inf, log_lost - scores)  # ln of the share that is lost
     left = torch.where(lost < 0, scores + torch.log1p(-lost.clamp(max=0).exp()), -math.inf)
     least = float(left.min())
-    margin = None if least == -math.inf else _quotient(least, log_product)
+    margin = None if least == -math.inf else _quotient(least, log_norms)
     return Bound(
         theorem,
         form,
         setting.manifold.source,
         layer,
-        log_gamma=_quotient(float(scores.min()), log_product),
+        log_gamma=_quotient(float(scores.min()), log_norms),
         log_lost=float(lost.max()),
         log_margin=margin,
         log_bound=None if margin is None else getattr(setting, form)(margin),
@@ -160,11 +138,9 @@ def _bound(
     )
 
 
-def _quotient(log_score: float, log_product: float) -> float:
-    """ln(score / product); a constant network, product 0, keeps every margin it has."""
-    if log_score == -math.inf:
-        return -math.inf
-    return math.inf if log_product == -math.inf else log_score - log_product
+def _quotient(log_score: float, log_norms: float) -> float:
+    """ln(score / norms): minus infinity of no score; a constant network, with norms 0, keeps every margin it has."""
+    return -math.inf if log_score == -math.inf else log_score - log_norms
 
 
 @dataclass(frozen=True)
@@ -204,17 +180,15 @@ def three_steps(
         raise ConfigError(f"max_starts must be >= 1, got {max_starts}")
     starts: list[Start] = []
     at, log_needed = 0.0, math.inf
-    for _ in range(max_starts):
+    while len(starts) < max_starts:
         seen = measure(blend(dense, pruned, at), pruned, batches)
         bound = all_layers(seen, setting, "paper")
-        reach = -bound.log_lost
-        right = None if labels is None else int((seen.answers == labels.cpu()).sum())
-        accuracy = None if right is None else 100 * right / seen.samples
-        starts.append(Start(at, bound.log_gamma, reach, accuracy))
+        accuracy = None if labels is None else 100 * int((seen.answers == labels.cpu()).sum()) / seen.samples
+        starts.append(Start(at, bound.log_gamma, -bound.log_lost, accuracy))
         if bound.log_bound is not None:
             return Procedure(tuple(starts), bound, math.log(len(starts)))
         log_needed = bound.log_lost  # steps of this size in the rest of the way
-        step = math.exp(reach) * (1 - at)
+        step = math.exp(-bound.log_lost) * (1 - at)
         if at + step == at:  # below the resolution of floats: the next start would be this one
             break
         at = min(at + step, 1.0)

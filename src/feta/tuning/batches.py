@@ -7,33 +7,33 @@ Tensors are put on the device once and drawn from in random order. Other data is
 refinement each of its batches is shuffled by itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from feta.calibration.inputs import LABEL_KEYS, Inputs, per_sample, size_of
+from feta.calibration.inputs import LABEL_KEYS, Inputs, rows_of, size_of
 from feta.calibration.model import call, evaluating, float_dtype, outputs_of, place, run_on
 from feta.errors import ConfigError, DataError
 from feta.tuning.ranks import Ranks
-from feta.tuning.stepping import generator_of, order_of
+from feta.tuning.stepping import generator_of
 
 HELD_OUT_ROWS = 2000  # at the most
 HELD_OUT_VALUES = 2**26  # entries of inputs in all of them
 
 
 class Batch(NamedTuple):
-    """Inputs and targets. A class of batches has `over(number)`, a pass over the data in an order of its own;
-    `length`, of a pass, if it is known; and `fixed`, whether its batches are tensors of one shape."""
+    """Inputs and targets of some samples.
+
+    A class of batches has `over(number)`, a pass over the data in an order of its own, or without a number in the
+    data's order; `length`, of a pass, if it is known; and `by_rows`, whether that counts rows or batches.
+    """
 
     x: Any
     y: Any
-    size: int  # samples
-    part: int = 1  # of the length of a pass
+    size: int
 
 
 @dataclass
@@ -46,8 +46,7 @@ class TensorBatches:
     batch_size: int
     seed: int
     ranks: Ranks  # each takes its share of the rows
-    by_rows: bool = False  # count a pass in rows, not in batches; then a last batch may be a single row
-    fixed = True
+    by_rows: bool  # then a last batch may be a single row
 
     def __post_init__(self) -> None:
         self.count = len(self.rows) // self.ranks.count  # the same for each rank: all must take as many steps
@@ -55,113 +54,87 @@ class TensorBatches:
             self.count -= 1  # batch-norm cannot train on a single row; each pass leaves out another one
         self.length: int | None = self.count if self.by_rows else -(-self.count // self.batch_size)
 
-    def over(self, number: int) -> Iterator[Batch]:
-        order = order_of(len(self.rows), self.seed, number)[self.ranks.rank :: self.ranks.count]
-        yield from self.at(self.rows[order[: self.count].to(self.rows.device)], self.batch_size)
-
-    def in_order(self) -> Iterator[Batch]:
-        yield from self.at(self.rows, self.batch_size)
-
-    def at(self, rows: Tensor, batch_size: int) -> Iterator[Batch]:
-        for part in rows.split(batch_size):
-            yield Batch(self.x[part], self.targets(part), len(part), len(part) if self.by_rows else 1)
+    def over(self, number: int | None = None) -> Iterator[Batch]:
+        rows = self.rows
+        if number is not None:
+            order = torch.randperm(len(rows), generator=generator_of(self.seed, number))
+            rows = rows[order[self.ranks.rank :: self.ranks.count][: self.count].to(rows.device)]
+        for part in rows.split(self.batch_size):
+            yield Batch(self.x[part], self.targets(part), len(part))
 
 
 @dataclass
 class LoaderBatches:
     """The batches of a loader as they come; a distributed sampler is told the number of the pass."""
 
-    loader: Any
+    loader: Iterable[Any]
     device: torch.device
     dtype: torch.dtype
-    where: str
-    fixed = False
+    name: str
+    by_rows = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.loader, Iterable):
-            kind = type(self.loader).__name__
-            raise ConfigError(f"{self.where} must be a pair of tensors or a loader of (x, y), got {kind}")
-        if iter(self.loader) is self.loader:
-            raise ConfigError(
-                f"{self.where} must be readable once per epoch, got an iterator; pass a list or a loader"
-            )
         self.length: int | None = len(self.loader) if isinstance(self.loader, Sized) else None
 
-    def over(self, number: int) -> Iterator[Batch]:
+    def over(self, number: int | None = None) -> Iterator[Batch]:
         set_epoch = getattr(getattr(self.loader, "sampler", None), "set_epoch", None)
-        if set_epoch is not None:  # without it every epoch has the same order
+        if set_epoch is not None and number is not None:  # without it every epoch has the same order
             set_epoch(number)
-        return self.in_order()
-
-    def in_order(self) -> Iterator[Batch]:
         for batch in self.loader:
-            x, y = _parts(batch, self.where)
+            x, y = self._parts(batch)
             yield Batch(place(x, self.device, self.dtype), place(y, self.device, self.dtype), size_of(x))
 
-
-def _parts(batch: Any, where: str) -> tuple[Any, Any]:
-    """Inputs and labels."""
-    kind = type(batch).__name__
-    if isinstance(batch, Mapping):
-        key = next((key for key in batch if key in LABEL_KEYS), None)
-        if key is not None:
-            return {name: part for name, part in batch.items() if name not in LABEL_KEYS}, batch[key]
-    elif isinstance(batch, tuple | list) and len(batch) == 2:
-        if isinstance(batch[0], Tensor | Mapping):
+    def _parts(self, batch: Any) -> tuple[Any, Any]:
+        """Inputs and labels."""
+        pair = isinstance(batch, tuple | list) and len(batch) == 2
+        if pair and isinstance(batch[0], Tensor | Mapping):
             return batch[0], batch[1]
-        kind = type(batch[0]).__name__
-        raise ConfigError(f"{where} must yield x as a tensor or a dict of tensors, got a {kind}")
-    raise ConfigError(f"{where} must yield (x, y) pairs or dicts with labels, got a {kind} without")
+        if isinstance(batch, Mapping) and not LABEL_KEYS.isdisjoint(batch):
+            labels = next(part for key, part in batch.items() if key in LABEL_KEYS)
+            return {key: part for key, part in batch.items() if key not in LABEL_KEYS}, labels
+        got = f"{type(batch[0]).__name__} as x" if pair else f"{type(batch).__name__} without"
+        raise ConfigError(
+            f"{self.name} must yield (x, y) pairs, x a tensor or a dict of tensors, or dicts with labels, got a {got}"
+        )
 
 
 def labelled(
-    data: Any,
-    ranks: Ranks,
-    dtype: torch.dtype,
-    batch_size: int,
-    seed: int = 0,
-    *,
-    by_rows: bool = False,
-    where: str = "data",
+    data: Any, ranks: Ranks, dtype: torch.dtype, batch_size: int, seed: int, by_rows: bool = False, name: str = "data"
 ) -> TensorBatches | LoaderBatches:
     """Labelled data as batches on the device of the ranks."""
-    pair = isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Tensor) for part in data)
-    if not pair:
-        return LoaderBatches(data, ranks.device, dtype, where)
-    x, y = place(data[0], ranks.device, dtype, copy=False), data[1].to(ranks.device)
-    if len(x) != len(y):
-        raise ConfigError(f"{where} must be as many inputs as labels, got {len(x)} and {len(y)}")
-    if len(x) < ranks.count:
-        raise ConfigError(f"{where} must hold a sample for each process, got {len(x)} for {ranks.count}")
-    rows = torch.arange(len(x), device=ranks.device)
-    return TensorBatches(x, lambda rows: y[rows], rows, batch_size, seed, ranks, by_rows)
+    if isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
+        x, y = place(data[0], ranks.device, dtype, copy=False), data[1].to(ranks.device)
+        if len(x) != len(y):
+            raise ConfigError(f"{name} must be as many inputs as labels, got {len(x)} and {len(y)}")
+        if len(x) < ranks.count:
+            raise ConfigError(f"{name} must hold a sample for each process, got {len(x)} for {ranks.count}")
+        rows = torch.arange(len(x), device=ranks.device)
+        return TensorBatches(x, lambda rows: y[rows], rows, batch_size, seed, ranks, by_rows)
+    if not isinstance(data, Iterable) or iter(data) is data:
+        kind = type(data).__name__
+        raise ConfigError(
+            f"{name} must be a pair of tensors, or a loader or list of (x, y) to read in every epoch, got {kind}"
+        )
+    return LoaderBatches(data, ranks.device, dtype, name)
 
 
-class Validation:
-    """How good a model is: percent of right answers, or the number that the user's own function gives."""
+Judge = Callable[[nn.Module], float] | TensorBatches | LoaderBatches
 
-    def __init__(self, data: Any, ranks: Ranks, dtype: torch.dtype) -> None:
-        self.ranks = ranks
-        self.function: Callable[[nn.Module], float] | None = data if callable(data) else None
-        if self.function is None:
-            self.batches = labelled(data, Ranks(ranks.device), dtype, batch_size=1000, where="validation")
 
-    @torch.no_grad()
-    def __call__(self, model: nn.Module) -> float:
-        """The score over the data of all ranks together."""
-        with evaluating(model):
-            if self.function is not None:
-                score, ranks = self.ranks.sum([float(self.function(model)), 1.0])
-                return score / ranks
-            right, rows = torch.zeros((), dtype=torch.int64, device=self.ranks.device), 0
-            for batch in self.batches.in_order():
-                answers = right_answers(outputs_of(run_on(model, batch.x)), batch.y)
-                right += answers.sum()
-                rows += answers.numel()
-        right_in_all, rows_in_all = self.ranks.sum([float(right), float(rows)])
-        if rows_in_all == 0:
-            raise DataError("validation must hold at least one sample, got none")
-        return 100 * right_in_all / rows_in_all
+@torch.no_grad()
+def score_of(model: nn.Module, judge: Judge, ranks: Ranks) -> float:
+    """The score over all ranks: percent of right answers, or the mean of what the user's own function gives."""
+    with evaluating(model):
+        if callable(judge):
+            total, count = float(judge(model)), 1.0
+        else:
+            right = [right_answers(outputs_of(run_on(model, batch.x)), batch.y) for batch in judge.over()]
+            total = 100 * float(sum(part.sum() for part in right))
+            count = float(sum(part.numel() for part in right))
+    total, count = ranks.sum([total, count])
+    if count == 0:
+        raise DataError("validation must hold at least one sample, got none")
+    return total / count
 
 
 def right_answers(scores: Tensor, labels: Any) -> Tensor:
@@ -193,8 +166,7 @@ class Original:
         return outputs_of(call(self.model, x, self.device, float_dtype(self.model))).to(self.dtype)
 
     def matched(self, x: Any) -> Batch:
-        size = size_of(x)
-        return Batch(place(x, self.device, self.dtype), self.outputs(x), size, size)
+        return Batch(place(x, self.device, self.dtype), self.outputs(x), size_of(x))
 
 
 @dataclass
@@ -206,8 +178,8 @@ class StreamBatches:
     stride: int
     batch_size: int
     seed: int
-    length: int | None  # in rows
-    fixed = False
+    length: int | None
+    by_rows = True
 
     def over(self, number: int) -> Iterator[Batch]:
         generator, seen = generator_of(self.seed, number), 0
@@ -217,9 +189,7 @@ class StreamBatches:
             rows = rows[torch.randperm(len(rows), generator=generator)]
             seen += size
             for part in rows.split(self.batch_size) if len(rows) else ():
-                parts = {"": batch} if isinstance(batch, Tensor) else batch
-                picked = {k: v[part.to(v.device)] if per_sample(v, size) else v for k, v in parts.items()}
-                yield self.original.matched(picked[""] if isinstance(batch, Tensor) else picked)
+                yield self.original.matched(rows_of(batch, part))
 
 
 Batches = TensorBatches | LoaderBatches | StreamBatches
@@ -244,10 +214,9 @@ def matched(
     if total < len(data):
         data = torch.cat([batch for batch in inputs if isinstance(batch, Tensor)])
     x = place(data, original.device, original.dtype, copy=False)
-    rows = torch.arange(total, device=x.device)
-    fitted = rows[rows % stride > 0]
-    batches = TensorBatches(x, _targets(x, original), fitted, batch_size, seed, Ranks(x.device), by_rows=True)
-    return batches, lambda: batches.at(rows[::stride], 1000)
+    rows, targets = torch.arange(total, device=x.device), _targets(x, original)
+    batches = TensorBatches(x, targets, rows[rows % stride > 0], batch_size, seed, Ranks(x.device), by_rows=True)
+    return batches, replace(batches, rows=rows[::stride], batch_size=1000).over
 
 
 def _targets(x: Tensor, original: Original) -> Callable[[Tensor], Tensor]:

@@ -7,8 +7,6 @@
 A subclass says what differs: the learning rate, the judge, and what follows from a look.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 import time
@@ -16,7 +14,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -24,19 +22,11 @@ from torch import Tensor, nn
 from feta.calibration.model import clock, run_on
 from feta.errors import DataError, ModelError
 from feta.masks import plain
-from feta.tuning.batches import Batches
+from feta.tuning.batches import Batches, TensorBatches
 from feta.tuning.ranks import Ranks
-from feta.tuning.recorder import Recorder
-from feta.tuning.stepping import Loss, recordable
+from feta.tuning.stepping import Loss, Recorder, recordable
 
 TALK_EVERY = 16  # steps between two questions to the other processes whether the time is up
-
-
-class Look(NamedTuple):
-    seconds: float  # since the start
-    passes: float
-    loss: float  # mean training loss since the look before
-    score: float | None  # the larger the better; None where there is nothing to judge by
 
 
 @dataclass(kw_only=True)
@@ -50,6 +40,7 @@ class Loop(ABC):
     ranks: Ranks
     started: float
     passes: int  # at the most
+    decay: float = 1.0  # of the learning rate, per pass
     seconds: float | None = None  # a time budget beside the passes
     check_every: float = 1.0  # share of a pass between two looks; its end is looked at as well
     record: bool = True  # on a GPU, record steps as a CUDA graph; False if they run code of the user
@@ -59,8 +50,8 @@ class Loop(ABC):
 
     def __post_init__(self) -> None:
         device = self.ranks.device
-        record = self.record and self.batches.fixed and device.type == "cuda" and recordable(self.model)
-        self.step: Callable[[Any, Any], Tensor] = Recorder(self.update) if record else self.update
+        fixed = isinstance(self.batches, TensorBatches) and device.type == "cuda" and recordable(self.model)
+        self.step: Callable[[Any, Any], Tensor] = Recorder(self.update) if self.record and fixed else self.update
         self.first_rates = [float(group["lr"]) for group in self.optimiser.param_groups]
         self.rates: list[float] = []
         self.number, self.done, self.steps = 0, 0, 0  # of this pass, how far it is, steps of the run
@@ -70,17 +61,20 @@ class Loop(ABC):
         self.history: list[Any] = []
         self.judging = 0.0  # seconds
 
-    @abstractmethod
     def rate(self, first: float, over: float) -> float:
         """The learning rate, given the first one, when a share `over` of the run is over."""
+        return first * self.decay**self.number
 
     @abstractmethod
     def judge(self) -> float | None:
         """How good the weights are, the larger the better; None to keep the last weights, not the best."""
 
     @abstractmethod
-    def after(self, look: Look) -> str | None:
-        """`tell` of a look; return the reason to stop, or None."""
+    def after(self, seconds: float, passes: float, loss: float, score: float | None) -> str | None:
+        """`tell` of a look; return the reason to stop, or None.
+
+        seconds, passes: since the start. loss: the mean in training since the look before. score: see `judge`.
+        """
 
     def tell(self, point: Any) -> None:
         """Add to the history, and call back."""
@@ -115,7 +109,7 @@ class Loop(ABC):
         if score is not None and score > self.best:
             self.best, self.best_at, self.stale = score, passes, 0
             self.best_weights = copy.deepcopy(plain(self.model).state_dict())
-        return self.after(Look(now - self.started, passes, loss, score))
+        return self.after(now - self.started, passes, loss, score)
 
     def restore_best(self) -> None:
         """Give the model the best weights seen."""
@@ -144,8 +138,9 @@ class Loop(ABC):
             self.total.add_(self.step(batch.x, batch.y), alpha=batch.size)
             self.rows += batch.size
             self.steps += 1
-            self.done += batch.part
-            reason = self.look() if self._due(self.done - batch.part) else None
+            before = self.done
+            self.done += batch.size if self.batches.by_rows else 1
+            reason = self.look() if self._due(before) else None
             if reason is not None:
                 return reason
         if self.done == 0:

@@ -1,7 +1,5 @@
 """Several processes that train one model together by DistributedDataParallel, and what they must agree on."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +24,7 @@ class Ranks:
     rank: int = 0
 
     @classmethod
-    def of(cls, model: nn.Module, device: torch.device) -> Ranks:
+    def of(cls, model: nn.Module, device: torch.device) -> "Ranks":
         if not isinstance(model, DistributedDataParallel):
             return cls(device)
         group = model.process_group
@@ -42,16 +40,11 @@ class Ranks:
             return list(values)
         total = torch.tensor(values, dtype=torch.float64, device=self.device)
         dist.all_reduce(total, group=self.group)
-        return [float(value) for value in total.tolist()]
+        return list(total.tolist())
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is set in one of the processes."""
         return self.sum([float(flag)])[0] > 0
-
-    def same(self, value: float) -> bool:
-        """Whether all processes have this value."""
-        first, second = self.sum([value, value * value])
-        return abs(second * self.count - first * first) < 0.5
 
 
 def copy_of(model: nn.Module, device: torch.device) -> nn.Module:

@@ -9,8 +9,6 @@ decide which weights are kept and when more passes are of no use. If the loss on
 high: the run goes back to the best weights and on with a fifth of the rate.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -26,17 +24,9 @@ from feta.errors import ConfigError, ModelError, unknown_name
 from feta.masks import hold_zeros
 from feta.report import RefinePoint, RefineReport
 from feta.tuning.batches import Batch, Original, matched
-from feta.tuning.loop import Look, Loop
+from feta.tuning.loop import Loop
 from feta.tuning.ranks import Ranks
-from feta.tuning.stepping import (
-    NARROW,
-    check_positive,
-    learning,
-    overridden,
-    rate_on,
-    threads_for,
-    wake_up,
-)
+from feta.tuning.stepping import NARROW, check, learning, overridden, rate_on, threads_for, wake_up
 
 BACK_AT = 1.2  # times the lowest loss
 
@@ -64,10 +54,9 @@ class Refinement:
     seconds: float | None = None  # a time budget beside the passes
 
     def __post_init__(self) -> None:
-        numbers = ("passes", "learning_rate", "batch_size", "check_every", "patience", "seconds")
-        check_positive(self, numbers, "Refinement.")
-        if not 0 < self.held_out <= 0.5:
-            raise ConfigError(f"Refinement.held_out must be in (0, 0.5], got {self.held_out}")
+        positive = ("passes", "learning_rate", "batch_size", "check_every", "patience", "seconds")
+        check(self, "> 0 and finite", *positive)
+        check(self, "in (0, 0.5]", "held_out")
         if self.loss not in LOSSES:
             raise unknown_name("loss", self.loss, LOSSES)
 
@@ -121,7 +110,7 @@ def refine(
         refined = feta.refine(pruned.model, model, images, passes=5).model
     """
     settings = overridden(Refinement, settings, passes=passes, learning_rate=learning_rate, seconds=seconds)
-    where = torch.device(device) if device is not None else device_of(model)
+    where = torch.device(device_of(model) if device is None else device)
     wake_up()
     started = clock(where)
     work, result = copy.deepcopy(model).to(where), copy.deepcopy(model)
@@ -130,11 +119,11 @@ def refine(
     twin = reference if device_of(reference) == where else copy.deepcopy(reference).to(where)
     original = Original(twin, where, float_dtype(work))
     with evaluating(work, twin), differentiable(work), hold_zeros(work, masks) as hold, threads_for(work):
-        sizes = settings.held_out, settings.batch_size
-        batches, held_out = matched(data, original, *sizes, n_samples, seed)
+        batches, held_out = matched(data, original, settings.held_out, settings.batch_size, n_samples, seed)
+        rate, on_gpu = rate_on(where, settings.learning_rate), where.type == "cuda"
         loop = _RefineLoop(
             model=work,
-            optimiser=_adam(work, settings.learning_rate, where),
+            optimiser=torch.optim.Adam(learning(work), rate, fused=on_gpu or where.type == "cpu", capturable=on_gpu),
             loss=lambda output, target: LOSSES[settings.loss](outputs_of(output), target),
             batches=batches,
             ranks=Ranks(where),
@@ -164,12 +153,6 @@ def refine(
     return RefineResult(result, report)
 
 
-def _adam(model: nn.Module, rate: float, device: torch.device) -> torch.optim.Adam:
-    on_gpu = device.type == "cuda"
-    fused = on_gpu or device.type == "cpu"
-    return torch.optim.Adam(learning(model), rate_on(device, rate), fused=fused, capturable=on_gpu)
-
-
 @dataclass(kw_only=True)
 class _RefineLoop(Loop):
     """Judged by the loss on the held-out rows."""
@@ -185,7 +168,7 @@ class _RefineLoop(Loop):
     def judge(self) -> float:
         """Minus the mean loss on the held-out rows."""
         total, rows = torch.zeros((), dtype=torch.float64, device=self.ranks.device), 0
-        for x, target, size, _ in self.held_out():
+        for x, target, size in self.held_out():
             output = outputs_of(call(self.model, x, target.device, target.dtype))
             if output.shape != target.shape:
                 shapes = f"{tuple(output.shape[1:])} and {tuple(target.shape[1:])}"
@@ -200,11 +183,11 @@ class _RefineLoop(Loop):
             raise ModelError(f"refinement must keep a finite loss, got {loss}; {cure}")
         return -loss
 
-    def after(self, look: Look) -> str | None:
-        loss = -(look.score or 0.0)
-        if loss > BACK_AT * -self.best:
+    def after(self, seconds: float, passes: float, loss: float, score: float | None) -> str | None:
+        held_out = -(score or 0.0)
+        if held_out > BACK_AT * -self.best:
             self._back()
-        self.tell(RefinePoint(look.seconds, look.passes, loss))
+        self.tell(RefinePoint(seconds, passes, held_out))
         return "held-out" if self.stale >= self.settings.patience else None
 
     def _back(self) -> None:

@@ -7,9 +7,8 @@ step and several times in an epoch, and the best weights seen are kept. Under Di
 process calls `retrain`; they judge by all processes' validation data together and stop together.
 """
 
-from __future__ import annotations
-
 import copy
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,19 +23,10 @@ from feta.calibration.model import clock, device_of, evaluating, float_dtype, ou
 from feta.errors import ConfigError, DataError
 from feta.masks import hold_zeros, plain
 from feta.report import RetrainPoint, RetrainReport
-from feta.tuning.batches import Batches, Validation, labelled
-from feta.tuning.loop import Look, Loop
+from feta.tuning.batches import Batches, Judge, labelled, score_of
+from feta.tuning.loop import Loop
 from feta.tuning.ranks import Ranks, copy_of
-from feta.tuning.stepping import (
-    NARROW,
-    Loss,
-    check_positive,
-    learning,
-    overridden,
-    sgd,
-    threads_for,
-    wake_up,
-)
+from feta.tuning.stepping import NARROW, Loss, check, learning, overridden, sgd, threads_for, wake_up
 
 Optimiser = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
 
@@ -58,16 +48,11 @@ class Retraining:
     check_every: float = 0.25  # share of an epoch between two looks at the validation data
 
     def __post_init__(self) -> None:
-        check_positive(self, ("learning_rate", "decay", "batch_size", "max_epochs", "patience", "seconds"))
-        if self.goal is not None and not math.isfinite(self.goal):
-            raise ConfigError(f"goal must be finite, got {self.goal}")
-        if not 0 <= self.momentum < 1:
-            raise ConfigError(f"momentum must be in [0, 1), got {self.momentum}")
-        for name in ("weight_decay", "tolerance"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} must be >= 0 and finite, got {getattr(self, name)}")
-        if not 0 < self.check_every <= 1:
-            raise ConfigError(f"check_every must be a share of an epoch in (0, 1], got {self.check_every}")
+        check(self, "> 0 and finite", "learning_rate", "decay", "batch_size", "max_epochs", "patience", "seconds")
+        check(self, ">= 0 and finite", "weight_decay", "tolerance")
+        check(self, "in [0, 1)", "momentum")
+        check(self, "in (0, 1]", "check_every")
+        check(self, "finite", "goal")
 
 
 @dataclass(frozen=True)
@@ -135,35 +120,26 @@ def retrain(
             "pass for example optimiser=lambda parameters: torch.optim.AdamW(parameters, 1e-4)"
         )
     home = device_of(model)
-    where = torch.device(device) if device is not None else home
+    where = torch.device(home if device is None else device)
     wake_up()
     started = clock(where)
     ranks = Ranks.of(model, where)
     work = shown = copy_of(model, where)
-
-    def batches_in(dtype: torch.dtype) -> Batches:
-        return labelled(data, ranks, dtype, settings.batch_size, seed)
-
     dtype = float_dtype(shown)
-    if dtype in NARROW and not ranks.many:
-        # Trained in float32 if the model runs in it; judged and handed back in its own type.
-        wide = copy.deepcopy(work).float()
-        work = wide if _runs(wide, batches_in(torch.float32)) else work
-    batches = batches_in(float_dtype(work))
-    if ranks.many and not ranks.same(batches.length or 0):
+    if dtype in NARROW and not ranks.many:  # judged and handed back in its own type
+        work = _widened(work, labelled(data, ranks, torch.float32, settings.batch_size, seed))
+    batches = labelled(data, ranks, float_dtype(work), settings.batch_size, seed)
+    length = float(batches.length or 0)
+    if ranks.any(ranks.sum([length]) != [length * ranks.count]):
         raise DataError(
             f"data must give as many batches in every process, got {batches.length} in process {ranks.rank} "
             "and another number elsewhere; use a DistributedSampler"
         )
     numbers = settings.learning_rate, settings.momentum, settings.weight_decay
-    judge = None if validation is None else Validation(validation, ranks, dtype)
+    if validation is not None and not callable(validation):
+        validation = labelled(validation, Ranks(where), dtype, 1000, seed, name="validation")
     frozen = _frozen(plain(work))
-    with (
-        hold_zeros(work, masks),
-        threads_for(work),
-        evaluating(work),
-        _own_random_numbers(where, seed + ranks.rank),
-    ):
+    with hold_zeros(work, masks), threads_for(work), evaluating(work), _own_random_numbers(where, seed + ranks.rank):
         loop = _RetrainLoop(
             model=work,
             optimiser=optimiser(learning(work)) if optimiser else sgd(plain(work), where, *numbers),
@@ -172,13 +148,14 @@ def retrain(
             ranks=ranks,
             started=started,
             passes=settings.max_epochs,
+            decay=settings.decay,
             seconds=settings.seconds,
             check_every=settings.check_every,
             record=optimiser is None and loss is None,
             callback=callback,
             settings=settings,
             shown=shown,
-            validation=judge,
+            validation=validation,
         )
         work.train()
         for module in frozen:
@@ -211,27 +188,24 @@ class _RetrainLoop(Loop):
 
     settings: Retraining
     shown: nn.Module  # what is judged: the model, or a copy of it in another type
-    validation: Validation | None
-
-    def rate(self, first: float, over: float) -> float:
-        return first * self.settings.decay**self.number
+    validation: Judge | None
 
     def judge(self) -> float | None:
         if self.validation is None:
             return None
         if self.shown is not self.model:
             _copy_state(self.model, self.shown)
-        score = self.validation(plain(self.shown))
+        score = score_of(plain(self.shown), self.validation, self.ranks)
         if not math.isfinite(score):
             raise ConfigError(f"validation must give a finite number, got {score}")
         return score
 
-    def after(self, look: Look) -> str | None:
-        self.tell(RetrainPoint(look.seconds, look.passes, look.score))
+    def after(self, seconds: float, passes: float, loss: float, score: float | None) -> str | None:
+        self.tell(RetrainPoint(seconds, passes, score))
         goal, patience = self.settings.goal, self.settings.patience
-        if goal is not None and look.score is not None and look.score >= goal - self.settings.tolerance:
+        if goal is not None and score is not None and score >= goal - self.settings.tolerance:
             return "recovered"
-        return "saturated" if patience is not None and look.passes - self.best_at >= patience else None
+        return "saturated" if patience is not None and passes - self.best_at >= patience else None
 
 
 @contextmanager
@@ -254,14 +228,16 @@ def _frozen(model: nn.Module) -> list[nn.Module]:
 
 
 @torch.no_grad()
-def _runs(model: nn.Module, batches: Batches) -> bool:
-    """Whether a model runs in another type than it was made for; one that casts its inputs itself does not."""
-    batch = next(batches.over(0), None)
+def _widened(model: nn.Module, batches: Batches) -> nn.Module:
+    """A copy in float32, or the model itself if it does not run in it because it casts its inputs."""
+    wide = copy.deepcopy(model).float()
     try:
-        with evaluating(model):
-            return batch is None or run_on(model, batch.x) is not None
+        with evaluating(wide):
+            for batch in itertools.islice(batches.over(0), 1):
+                run_on(wide, batch.x)
     except RuntimeError:
-        return False
+        return model
+    return wide
 
 
 def _copy_state(source: nn.Module, target: nn.Module) -> None:

@@ -1,10 +1,9 @@
-"""Small things that every training run needs: settings, optimisers, orders of rows, threads."""
-
-from __future__ import annotations
+"""What every training run needs: checked settings, optimisers, seeds, threads, and steps as CUDA graphs."""
 
 import functools
+import gc
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -17,14 +16,22 @@ from feta.errors import ConfigError, ModelError
 Loss = Callable[[Any, Any], Tensor]
 Settings = TypeVar("Settings")
 NARROW = (torch.float16, torch.bfloat16)  # too coarse for small steps
+RANGES: Mapping[str, Callable[[float], bool]] = {
+    "finite": math.isfinite,
+    "> 0 and finite": lambda value: 0 < value < math.inf,
+    ">= 0 and finite": lambda value: 0 <= value < math.inf,
+    "in [0, 1)": lambda value: 0 <= value < 1,
+    "in (0, 1]": lambda value: 0 < value <= 1,
+    "in (0, 0.5]": lambda value: 0 < value <= 0.5,
+}
 
 
-def check_positive(settings: object, names: Iterable[str], prefix: str = "") -> None:
-    """Raise ConfigError unless each named field is positive and finite, or None."""
+def check(settings: object, range_: str, *names: str) -> None:
+    """Raise ConfigError unless each named field is None or in one of the RANGES."""
     for name in names:
         value = getattr(settings, name)
-        if value is not None and not 0 < value < math.inf:
-            raise ConfigError(f"{prefix}{name} must be > 0 and finite, got {value}")
+        if value is not None and not RANGES[range_](value):
+            raise ConfigError(f"{type(settings).__name__}.{name} must be {range_}, got {value}")
 
 
 def overridden(kind: type[Settings], settings: Settings | None, **given: float | None) -> Settings:
@@ -33,6 +40,11 @@ def overridden(kind: type[Settings], settings: Settings | None, **given: float |
         raise ConfigError(f"settings must be a feta.{kind.__name__}, got {type(settings).__name__}")
     changes = {name: value for name, value in given.items() if value is not None}
     return replace(settings or kind(), **changes)  # type: ignore[type-var]
+
+
+def generator_of(seed: int, number: int) -> torch.Generator:
+    """Random numbers for the order of the rows in a pass, drawn from (seed, number of the pass)."""
+    return torch.Generator().manual_seed(seed * 1_000_003 + number)
 
 
 def learning(model: nn.Module) -> list[nn.Parameter]:
@@ -48,38 +60,11 @@ def rate_on(device: torch.device, rate: float) -> float | Tensor:
     return torch.tensor(rate, device=device) if device.type == "cuda" else rate
 
 
-def sgd(
-    model: nn.Module, device: torch.device, rate: float, momentum: float, weight_decay: float = 0.0
-) -> torch.optim.SGD:
-    """SGD on the parameters that learn."""
+def sgd(model: nn.Module, device: torch.device, rate: float, momentum: float, decay: float = 0.0) -> torch.optim.SGD:
+    """SGD with weight decay on the parameters that learn."""
     # A fused step wants a gradient for all parameters or none; code of users may leave some out at first.
     fused = device.type in ("cpu", "cuda") and recordable(model)
-    first = rate_on(device, rate)
-    return torch.optim.SGD(learning(model), first, momentum, weight_decay=weight_decay, fused=fused)
-
-
-def recordable(model: nn.Module) -> bool:
-    """Whether a CUDA graph of the model surely does what the model does.
-
-    That holds for torch's own modules. Code of users may read values or draw numbers in Python, which a graph
-    freezes.
-    """
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return all(
-        type(module).__module__.startswith("torch.nn.modules.")
-        and not any(getattr(module, kind) for kind in hooks)
-        and getattr(module, "momentum", 0) is not None  # such a batch-norm reads its counter
-        for module in model.modules()
-    )
-
-
-def order_of(count: int, seed: int, number: int) -> Tensor:
-    """The order of the rows in a pass, drawn from (seed, number of the pass)."""
-    return torch.randperm(count, generator=generator_of(seed, number))
-
-
-def generator_of(seed: int, number: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed * 1_000_003 + number)
+    return torch.optim.SGD(learning(model), rate_on(device, rate), momentum, weight_decay=decay, fused=fused)
 
 
 @functools.cache
@@ -91,11 +76,76 @@ def wake_up() -> None:
 @contextmanager
 def threads_for(model: nn.Module) -> Iterator[None]:
     """One thread for small dense networks, where sharing out the work costs more than doing it."""
-    threads = torch.get_num_threads()
-    weights = sum(parameter.numel() for parameter in model.parameters())
-    small = weights < 1_000_000 and not any(parameter.ndim > 2 for parameter in model.parameters())
+    threads, parameters = torch.get_num_threads(), list(model.parameters())
+    small = sum(p.numel() for p in parameters) < 1_000_000 and all(p.ndim <= 2 for p in parameters)
     torch.set_num_threads(1 if small else threads)
     try:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def recordable(model: nn.Module) -> bool:
+    """Whether a CUDA graph of the model surely does what the model does, as for torch's own modules.
+
+    Code of users may read values or draw numbers in Python, which a graph freezes.
+    """
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return all(
+        type(module).__module__.startswith("torch.nn.modules.")
+        and not any(getattr(module, kind) for kind in hooks)
+        and getattr(module, "momentum", 0) is not None  # such a batch-norm reads its counter
+        for module in model.modules()
+    )
+
+
+class Recorder:
+    """Calls a function of tensors, by a recorded CUDA graph if their shapes are those of the first call.
+
+    Small networks wait for launches, not kernels. A graph repeats what it recorded: a value that changes between
+    two calls, such as the learning rate, must be a tensor on the device. If the recording fails, every call goes
+    to the function, and `failure` says why.
+
+    function: changes tensors in place; the tensor it returns, if any, is overwritten by the next call.
+    warm_up: calls of the function before the recording. They make buffers and load libraries, which is not
+        allowed during a recording. With math.inf nothing is recorded.
+    """
+
+    def __init__(self, function: Callable[..., Any], warm_up: float = 1) -> None:
+        self.function, self.warm_up, self.failure = function, warm_up, ""
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self._inputs: tuple[Tensor, ...] = ()
+        self._result: Any = None
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        self._inputs = self._inputs or tuple(torch.empty_like(value) for value in inputs)
+        pairs = list(zip(self._inputs, inputs, strict=True))
+        if self.warm_up > 0 or self.failure or any(held.shape != value.shape for held, value in pairs):
+            self.warm_up -= 1
+            return self.function(*inputs)
+        for held, value in pairs:
+            held.copy_(value)
+        if self.graph is None:
+            self._record()
+        if self.graph is None:
+            return self.function(*inputs)
+        self.graph.replay()
+        return self._result
+
+    def _record(self) -> None:
+        """Record the function on the held inputs, which computes nothing yet."""
+        graph, collecting = torch.cuda.CUDAGraph(), gc.isenabled()
+        # Collected before, and not inside: an older graph that is freed during a recording makes it fail.
+        gc.collect()
+        gc.disable()
+        try:
+            torch.cuda.synchronize()
+            with torch.cuda.graph(graph):
+                self._result = self.function(*self._inputs)
+            self.graph = graph
+        except RuntimeError as error:
+            torch.cuda.synchronize()
+            self.failure = str(error).splitlines()[0]
+        finally:
+            if collecting:
+                gc.enable()

@@ -139,7 +139,7 @@ def floor_seconds(model: nn.Module, images: Tensor, samples: int | None, seed: i
             started = run.clock()
             with torch.no_grad(), evaluating(run.original):
                 for batch in run.inputs or ():
-                    call(run.original, batch, run.device, run.dtype)
+                    call(run.original, batch)
             times.append(run.clock() - started)
     return statistics.median(times)
 

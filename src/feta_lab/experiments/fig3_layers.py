@@ -115,12 +115,12 @@ def _dimensions(subject: Subject, layer: str, samples: int) -> tuple[float | Non
 def layer_inputs(model: nn.Module, layer: str, images: Tensor) -> tuple[Tensor, Tensor]:
     """One row of the layer per image (n, d_in), at a random place of a convolution; whole inputs (n, d)."""
     view = LayerView(model.get_submodule(layer), layer)
-    tap = LayerTap(model, layer, 1, images.device, images.dtype)
+    tap = LayerTap(model, layer)
     generator = torch.Generator().manual_seed(0)
     rows, maps = [], []
     with evaluating(model):
         for part in images.split(PART):
-            ((x, _),) = tap.run(part, outputs=False)
+            (x,) = tap.inputs(part)
             maps.append(x.flatten(1))
             patches = torch.cat(list(view.input_chunks(x, 0, 2**23))).unflatten(0, (len(part), -1))
             places = torch.randint(patches.shape[1], (len(part),), generator=generator)
