@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 
 from feta_lab.experiments.bench import table
-from feta_lab.page import Figure
+from feta_lab.page.figure import Figure
 from feta_lab.page.sections.bench import sparsity_charts
 from feta_lab.records import latest, read
-from feta_lab.summaries import method_order
+from feta_lab.results.summaries import method_order
 
 SHARES = (0.9, 0.95, 0.98)
 METHODS = ("threshold", "lobs", "sparsegpt", "alps", "feta")

@@ -41,7 +41,6 @@ LAB = (
     ("store",),
     ("subject", "judge"),
     ("training", "ensemble"),
-    ("zoo",),
     ("experiments",),
     ("results",),
     ("claims",),

@@ -3,8 +3,6 @@
 The page and its figure are functions of the records alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,9 @@ from feta.cli.work import prune_subject
 from feta.files.atomic import write_atomic
 from feta_lab import data as datasets
 from feta_lab import networks, store
-from feta_lab.page import Block, Facts, Figure, LineChart, Point, Shown, Table, publish
+from feta_lab.page.blocks import Block, Facts, Shown, Table
+from feta_lab.page.document import publish
+from feta_lab.page.figure import Figure, LineChart, Point
 from feta_lab.records import append, record
 from feta_lab.subject import subject_of
 from feta_lab.training import Training, train
@@ -92,9 +92,9 @@ def write_demo(path: Path, runs: Sequence[Run]) -> None:
 
 
 def _method_row(run: Run) -> tuple[str, float, float, float]:
-    accuracy, seconds = run["metrics"]["accuracy"], run["metrics"]["seconds"]
-    pruned, dense = accuracy["pruned"]["test"], accuracy["dense"]["test"]
-    return run["config"]["method"], round(pruned, 2), round(dense - pruned, 2), round(seconds, 3)
+    dense, pruned = (run["metrics"]["accuracy"][which]["test"] for which in ("dense", "pruned"))
+    seconds = round(run["metrics"]["seconds"], 3)
+    return run["config"]["method"], round(pruned, 2), round(dense - pruned, 2), seconds
 
 
 def _layer_row(layer: Mapping[str, Any]) -> tuple[str, str, int, Shown, float | None]:

@@ -1,7 +1,5 @@
 """The one judge: every accuracy in every table is computed here."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -8,10 +8,8 @@ kSM   the softmax layer: k class scores; the softmax itself lives in the loss
 20C5-MP2-50C5-MP2-500FC-150FC-10SM
 """
 
-from __future__ import annotations
-
 import re
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
 
 import torch
@@ -34,96 +32,78 @@ class Preset:
     data: str
 
 
-PRESETS: dict[str, Preset] = {
-    preset.name: preset
-    for preset in (
-        Preset("dense-mnist", "60FC-60FC-10SM", "mnist"),
-        Preset("conv-mnist", "20C5-MP2-50C5-MP2-500FC-150FC-10SM", "mnist"),
-        Preset("dense-fashion", "100FC-100FC-10SM", "fashion-mnist"),
-        Preset("conv-fashion", "32C3-32C3-MP2-64C3-64C3-MP2-512FC-128FC-10SM", "fashion-mnist"),
-        Preset("dense-cifar", "100FC-100FC-10SM", "cifar-10"),
-        Preset("conv-cifar", "32C3-32C3-MP2-64C3-64C3-MP2-128C3-128C3-MP2-1024FC-512FC-10SM", "cifar-10"),
-        Preset("dense-mnist-wide", "300FC-100FC-10SM", "mnist"),
-        Preset("dense-fashion-wide", "500FC-200FC-10SM", "fashion-mnist"),
-        Preset("dense-cifar-wide", "1000FC-400FC-10SM", "cifar-10"),
-    )
-}
+_PRESETS = (
+    Preset("dense-mnist", "60FC-60FC-10SM", "mnist"),
+    Preset("conv-mnist", "20C5-MP2-50C5-MP2-500FC-150FC-10SM", "mnist"),
+    Preset("dense-fashion", "100FC-100FC-10SM", "fashion-mnist"),
+    Preset("conv-fashion", "32C3-32C3-MP2-64C3-64C3-MP2-512FC-128FC-10SM", "fashion-mnist"),
+    Preset("dense-cifar", "100FC-100FC-10SM", "cifar-10"),
+    Preset("conv-cifar", "32C3-32C3-MP2-64C3-64C3-MP2-128C3-128C3-MP2-1024FC-512FC-10SM", "cifar-10"),
+    Preset("dense-mnist-wide", "300FC-100FC-10SM", "mnist"),
+    Preset("dense-fashion-wide", "500FC-200FC-10SM", "fashion-mnist"),
+    Preset("dense-cifar-wide", "1000FC-400FC-10SM", "cifar-10"),
+)
+PRESETS = {known.name: known for known in _PRESETS}
 
 
 def preset(name: str) -> Preset:
+    """The preset of a name; raises ConfigError, with the nearest name, when there is none."""
     if name not in PRESETS:
         raise unknown_name("preset", name, PRESETS)
     return PRESETS[name]
 
 
 def build(specification: str, shape: tuple[int, int, int], *, seed: int | None = None) -> nn.Sequential:
-    """The network for inputs of `shape` (channels, height, width); a seed fixes its weights."""
-    builder = _Builder(specification, shape)
-    if seed is None:
-        return builder.build()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return builder.build()
+    """The network for inputs of `shape` (channels, height, width); a seed fixes its weights.
+
+    Raises ConfigError, with the token that is wrong, when the notation cannot be read.
+    """
+    with torch.random.fork_rng(devices=[], enabled=seed is not None):
+        if seed is not None:
+            torch.manual_seed(seed)
+        return nn.Sequential(_layers(specification, *shape))
 
 
-class _Builder:
-    """Adds layers token by token, keeping track of the shape that reaches each."""
+def _layers(specification: str, channels: int, height: int, width: int) -> OrderedDict[str, nn.Module]:
+    tokens = specification.split("-")
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    counts: Counter[str] = Counter()
+    flat = 0  # what reaches a fully connected layer; 0 as long as there are maps
 
-    def __init__(self, specification: str, shape: tuple[int, int, int]) -> None:
-        self.specification = specification
-        self.tokens = specification.split("-")
-        self.shape = shape
-        self.width: int | None = None  # set once the maps are flattened
-        self.layers: OrderedDict[str, nn.Module] = OrderedDict()
-        self.counts = {"conv": 0, "pool": 0, "fc": 0}
+    def add(kind: str, layer: nn.Module, relu: bool) -> None:
+        counts[kind] += 1
+        layers[f"{kind}{counts[kind]}"] = layer
+        if relu:
+            layers[f"relu_{kind}{counts[kind]}"] = nn.ReLU()
 
-    def build(self) -> nn.Sequential:
-        for position, token in enumerate(self.tokens):
-            match = _TOKEN.fullmatch(token)
-            if match is None:
-                raise self._error(position, f"must be {_EXPECTED}")
-            if match["pool"]:
-                self._pool(position, int(match["pool"]))
-            elif match["outputs"]:
-                self._conv(position, int(match["outputs"]), int(match["support"]))
+    for position, token in enumerate(tokens, start=1):
+        where = f"network '{specification}': token {position} '{token}'"
+        match = _TOKEN.fullmatch(token)
+        if match is None:
+            raise ConfigError(f"{where} must be {_EXPECTED}")
+        if flat and not match["kind"]:
+            raise ConfigError(f"{where} must come before the first fully connected layer")
+        if match["pool"]:
+            size = int(match["pool"])
+            if min(height, width) < size:
+                fact = f"pools a {height} x {width} map to nothing; use fewer or smaller poolings"
+                raise ConfigError(f"{where} {fact}")
+            add("pool", nn.MaxPool2d(size), relu=False)
+            height, width = height // size, width // size
+        elif match["outputs"]:
+            outputs = int(match["outputs"])
+            add("conv", nn.Conv2d(channels, outputs, int(match["support"]), padding="same"), relu=True)
+            channels = outputs
+        else:
+            if match["kind"] == "SM" and position < len(tokens):
+                raise ConfigError(f"{where} must come last: nothing follows the softmax layer")
+            if not flat:
+                layers["flatten"], flat = nn.Flatten(), channels * height * width
+            layer, flat = nn.Linear(flat, int(match["width"])), int(match["width"])
+            if match["kind"] == "SM":
+                layers["softmax"] = layer
             else:
-                self._dense(position, int(match["width"]), last=match["kind"] == "SM")
-        if "softmax" not in self.layers:
-            raise self._error(len(self.tokens) - 1, "must be the softmax layer kSM: a network ends in one")
-        return nn.Sequential(self.layers)
-
-    def _conv(self, position: int, outputs: int, support: int) -> None:
-        self._check_maps(position)
-        self.layers[self._next("conv")] = nn.Conv2d(self.shape[0], outputs, support, padding="same")
-        self.layers[f"relu_conv{self.counts['conv']}"] = nn.ReLU()
-        self.shape = (outputs, *self.shape[1:])
-
-    def _pool(self, position: int, size: int) -> None:
-        self._check_maps(position)
-        channels, height, width = self.shape
-        if height < size or width < size:
-            raise self._error(position, f"pools a {height} x {width} map to nothing; use fewer or smaller poolings")
-        self.layers[self._next("pool")] = nn.MaxPool2d(size)
-        self.shape = (channels, height // size, width // size)
-
-    def _dense(self, position: int, width: int, *, last: bool) -> None:
-        if last and position != len(self.tokens) - 1:
-            raise self._error(position, "must come last: nothing follows the softmax layer")
-        if self.width is None:
-            self.layers["flatten"] = nn.Flatten()
-            self.width = self.shape[0] * self.shape[1] * self.shape[2]
-        self.layers["softmax" if last else self._next("fc")] = nn.Linear(self.width, width)
-        if not last:
-            self.layers[f"relu_fc{self.counts['fc']}"] = nn.ReLU()
-        self.width = width
-
-    def _check_maps(self, position: int) -> None:
-        if self.width is not None:
-            raise self._error(position, "must come before the first fully connected layer")
-
-    def _next(self, kind: str) -> str:
-        self.counts[kind] += 1
-        return f"{kind}{self.counts[kind]}"
-
-    def _error(self, position: int, fact: str) -> ConfigError:
-        return ConfigError(f"network '{self.specification}': token {position + 1} '{self.tokens[position]}' {fact}")
+                add("fc", layer, relu=True)
+    if "softmax" not in layers:
+        raise ConfigError(f"{where} must be the softmax layer kSM: a network ends in one")
+    return layers

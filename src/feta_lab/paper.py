@@ -6,8 +6,6 @@ Dense networks were pruned and retrained on one laptop CPU (Core i7, 2.8 GHz); c
 Xeon CPUs and retrained on one GTX 1080. The paper gives neither the two times apart nor a spread.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 SOURCE = "Pitas, Davies, Vandergheynst: Revisiting hard thresholding for DNN pruning, Table 1"

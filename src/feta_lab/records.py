@@ -9,20 +9,20 @@ Every record says what it is:
 Kind and key together are the one identity of a cell: they serve writing, resuming and the page.
 """
 
-from __future__ import annotations
-
+import contextlib
 import errno
 import functools
 import hashlib
 import json
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -33,20 +33,14 @@ try:
 except ImportError:  # no such locks on this system: there, one run per file
     fcntl = None  # type: ignore[assignment]
 
-R = TypeVar("R", bound=Mapping[str, Any])
+Record = Mapping[str, Any]
 
 
 def record(kind: str, config: Mapping[str, Any], seed: int, metrics: Mapping[str, Any]) -> dict[str, Any]:
     """A single run as a record; its configuration and seed are its key."""
-    return {
-        "kind": kind,
-        "key": {**config, "seed": seed},
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "config": dict(config),
-        "seed": seed,
-        "metrics": dict(metrics),
-        "environment": environment(),
-    }
+    time = datetime.now(UTC).isoformat(timespec="seconds")
+    about = {"kind": kind, "key": {**config, "seed": seed}, "time": time, "config": dict(config), "seed": seed}
+    return {**about, "metrics": dict(metrics), "environment": environment()}
 
 
 def identity(kind: str, key: Mapping[str, Any]) -> str:
@@ -54,9 +48,17 @@ def identity(kind: str, key: Mapping[str, Any]) -> str:
     return json.dumps([kind, key], sort_keys=True)
 
 
-def latest(records: Iterable[R]) -> dict[str, R]:
+def latest(records: Iterable[Record]) -> dict[str, Any]:
     """The last record of every cell by its identity; records without a kind and a key are left out."""
     return {identity(r["kind"], r["key"]): r for r in records if "kind" in r and "key" in r}
+
+
+def groups(records: Iterable[Record], *names: str) -> dict[tuple[Any, ...], list[Record]]:
+    """Records with the same values under `names`, in order of appearance."""
+    found: dict[tuple[Any, ...], list[Record]] = {}
+    for one in records:
+        found.setdefault(tuple(one[name] for name in names), []).append(one)
+    return found
 
 
 def append(path: Path, line: Mapping[str, Any]) -> None:
@@ -108,20 +110,17 @@ def _mend(path: Path, handle: int) -> None:
     """Drop a last line that a kill cut short: the next line would run on from it and be lost too."""
     content = path.read_bytes()
     end = content.rfind(b"\n") + 1
-    if end == len(content):
-        return
-    try:
-        json.loads(content[end:])
-    except ValueError:
-        os.ftruncate(handle, end)
-    else:
-        os.write(handle, b"\n")
+    if end < len(content):
+        try:
+            json.loads(content[end:])
+            os.write(handle, b"\n")
+        except ValueError:
+            os.ftruncate(handle, end)
 
 
 @functools.cache
 def environment() -> dict[str, str]:
     """Versions and machine, without its name or paths."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     return {
         "feta": _version("feta-prune"),
         "commit": _commit(),
@@ -132,7 +131,7 @@ def environment() -> dict[str, str]:
         "processor": _processor(),
         "cores": str(os.cpu_count()),
         "threads": str(torch.get_num_threads()),
-        "gpu": device,
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
     }
 
 
@@ -167,10 +166,7 @@ def _commit() -> str:
 
 
 def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
+    with contextlib.suppress(OSError):
+        if found := re.search(r"(?m)^model name\s*:\s*(.*?)\s*$", Path("/proc/cpuinfo").read_text()):
+            return found[1]
     return platform.processor() or "unknown"

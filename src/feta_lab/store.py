@@ -59,14 +59,8 @@ def from_description(description: Mapping[str, Any], path: Path) -> Network:
     try:
         channels, height, width = (int(size) for size in description["shape"])
         mean, std = (tuple(map(float, description["normalisation"][key])) for key in ("mean", "std"))
-        info = NetworkInfo(
-            **{
-                **description,
-                "specification": str(description["specification"]),
-                "shape": (channels, height, width),
-                "normalisation": Normalisation(mean, std),
-            }
-        )
+        changes: dict[str, Any] = {"shape": (channels, height, width), "normalisation": Normalisation(mean, std)}
+        info = NetworkInfo(**{**description, **changes, "specification": str(description["specification"])})
     except (KeyError, TypeError, ValueError) as error:
         raise FileError(f"{path}: the network's description must be complete, got {error!r}") from error
     return Network(networks.build(info.specification, info.shape, seed=0), info)

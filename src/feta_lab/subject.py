@@ -1,7 +1,5 @@
 """The paper's networks as feta's commands see them: with their data set, its halves and its normalisation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -53,7 +51,7 @@ def subject_of(network: Network, data: DataSet | None) -> Subject:
     return Subject(
         model=network.model,
         specification=info.specification,
-        data=None if data is None else data.label,
+        data=data.label if data else None,
         preparation=(info.shape, info.normalisation),
         deviations=info.normalisation.std,
         rows=rows,

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 import feta
 from feta.pruners import METHODS
 from feta_lab.data import NAMES
-from feta_lab.data.locate import EMBEDDED
+from feta_lab.data.files import EMBEDDED
 
 
 def test_info_of_a_pruned_network(run, trained, pruned):
@@ -74,7 +74,7 @@ def test_data_check_fails_for_a_spoilt_set(run, tmp_path, monkeypatch):
     assert run("data check mnist-mini --json").json()["ok"] is True
     run("data check mnist-mini").says("train-images-idx3-ubyte.gz")
     copy = shutil.copytree(EMBEDDED, tmp_path / "mini")
-    monkeypatch.setattr("feta_lab.data.locate.EMBEDDED", copy)
+    monkeypatch.setattr("feta_lab.data.files.EMBEDDED", copy)
     (copy / "train-labels-idx1-ubyte.gz").write_bytes(b"\0\0\x08\x01")
     answer = run("data check mnist-mini --json")
     assert answer.code == 1

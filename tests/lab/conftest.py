@@ -8,16 +8,8 @@ import torch
 
 from feta_lab.data import DataSet, Normalisation, Split
 
-FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--window-size=1400,1000",
-)
+FLAGS = ("headless=new", "no-sandbox", "disable-gpu", "no-first-run", "disable-background-networking")
+FLAGS += ("disable-component-update", "disable-sync", "window-size=1400,1000")
 
 
 @pytest.fixture(scope="session")
@@ -32,8 +24,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
         pytest.skip(f"needs chromium and chromedriver, found {chromium} and {driver}")
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
-        options.add_argument(flag)
+    for flag in (*FLAGS, f"user-data-dir={tmp_path_factory.mktemp('chromium')}"):
+        options.add_argument(f"--{flag}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     chrome = webdriver.Chrome(options=options, service=Service(executable_path=driver))
     yield chrome

@@ -1,10 +1,13 @@
 """Records as the experiments write them, with numbers made up: good enough to draw, never to believe."""
 
+import itertools
 import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+Cells = list[dict[str, Any]]
 
 NETS = {
     "dense-mnist": 98.2, "dense-fashion": 88.3, "dense-cifar": 50.2,
@@ -16,14 +19,7 @@ METHODS = {
     "feta": (0.96, 2.1), "alps": (0.95, 1.0), "exact-obs": (0.93, 40.0), "sparsegpt": (0.78, 0.7),
     "wanda": (0.77, 0.3),
 }  # fmt: skip
-MACHINE = {
-    "feta": "0.1.0",
-    "commit": "unknown",
-    "python": "3.11.7",
-    "torch": "2.13.0",
-    "processor": "Xeon",
-    "gpu": "",
-}
+MACHINE = {"feta": "0.1", "commit": "unknown", "python": "3.11.7", "torch": "2.13", "processor": "Xeon", "gpu": ""}
 # Fields that name a cell, whatever its kind.
 KEY = (
     "net", "data_name", "device", "method", "seed", "sparsity", "samples", "refine", "passes", "compensate", "layer",
@@ -43,28 +39,19 @@ def pruned(kind: str, net: str, method: str, seed: int, dice: random.Random) -> 
     kept, seconds = METHODS[method]
     lost = (1 - kept) * (0.1 if net.startswith("conv") else 1)
     dense = NETS[net] + dice.uniform(-0.2, 0.2)
-    return everywhere(
-        net,
-        kind=kind,
-        method=method,
-        seed=seed,
-        sparsity=0.9,
-        dense_accuracy=dense,
-        accuracy=dense * (1 - lost * dice.uniform(0.9, 1.1)),
-        prune_seconds=seconds * (3 if net.startswith("conv") else 1) * dice.uniform(0.9, 1.2),
-        relative_error=[lost, 1.5 * lost],
-    )
+    cell = everywhere(net, kind=kind, method=method, seed=seed, sparsity=0.9, dense_accuracy=dense)
+    cell["accuracy"] = dense * (1 - lost * dice.uniform(0.9, 1.1))
+    cell["prune_seconds"] = seconds * (3 if net.startswith("conv") else 1) * dice.uniform(0.9, 1.2)
+    return cell | {"relative_error": [lost, 1.5 * lost]}
 
 
 def cells(kind: str, dice: random.Random) -> Iterator[dict[str, Any]]:
     """Every network, seed and method."""
-    for net in NETS:
-        for seed in range(3):
-            for method in METHODS:
-                yield pruned(kind, net, method, seed, dice)
+    for net, seed, method in itertools.product(NETS, range(3), METHODS):
+        yield pruned(kind, net, method, seed, dice)
 
 
-def table1(dice: random.Random) -> list[dict[str, Any]]:
+def table1(dice: random.Random) -> Cells:
     records = []
     for cell in cells("table1", dice):
         if (cell["net"], cell["method"]) == ("conv-cifar", "exact-obs"):
@@ -79,7 +66,7 @@ def table1(dice: random.Random) -> list[dict[str, Any]]:
     return records
 
 
-def fig2(dice: random.Random) -> list[dict[str, Any]]:
+def fig2(dice: random.Random) -> Cells:
     records = []
     for cell in cells("fig2", dice):
         if (cell["net"], cell["method"]) != ("conv-cifar", "exact-obs"):
@@ -89,65 +76,46 @@ def fig2(dice: random.Random) -> list[dict[str, Any]]:
     return records
 
 
-def layer_cells(
-    net: str, layers: int, dice: random.Random, seeds: int = 2, base: float = 1.6
-) -> list[dict[str, Any]]:
+def layer_cells(net: str, layers: int, dice: random.Random, seeds: int = 2, base: float = 1.6) -> Cells:
     """Losses that grow by `base` with every layer behind the pruned one."""
-    return [
-        everywhere(
-            net,
-            kind="fig3b" if net == "conv-cifar" else "fig3a",
-            seed=seed,
-            layer=f"conv{depth}",
-            depth=depth,
-            layers=layers,
-            sparsity=share,
-            dense_accuracy=NETS[net],
-            accuracy=NETS[net] - min(60.0, 8 * share**6 * base ** (layers - depth)) - dice.uniform(0, 0.05),
-            intrinsic_dimension=5.0 + 3 * (layers - depth) + dice.uniform(0, 1),
-            intrinsic_dimension_maps=12.0 + depth % 3,
-            relative_error=share,
-        )
-        for seed in range(seeds)
-        for depth in range(1, layers + 1)
-        for share in SHARES
-    ]
+    cells = []
+    kind, dense = "fig3b" if net == "conv-cifar" else "fig3a", NETS[net]
+    for seed, depth, share in itertools.product(range(seeds), range(1, layers + 1), SHARES):
+        behind, place = layers - depth, {"layer": f"conv{depth}", "depth": depth, "layers": layers}
+        cell = everywhere(net, kind=kind, seed=seed, sparsity=share, relative_error=share, **place)
+        cell["dense_accuracy"] = dense
+        cell["accuracy"] = dense - min(60.0, 8 * share**6 * base**behind) - dice.uniform(0, 0.05)
+        cell["intrinsic_dimension"] = 5.0 + 3 * behind + dice.uniform(0, 1)
+        cells.append(cell | {"intrinsic_dimension_maps": 12.0 + depth % 3})
+    return cells
 
 
-def k_cells(dice: random.Random, slope: float = 0.03, networks: int = 10) -> list[dict[str, Any]]:
-    return [
-        everywhere(
-            "conv-cifar",
-            kind="fig3c",
-            k=k,
-            network=number,
-            layer="conv1",
-            sparsity=share,
-            dense_accuracy=70 + k / 50,
-            accuracy=70 + k / 50 - share**4 * (5 + slope * k + dice.uniform(-1, 1)),
-        )
-        for k in range(50, 351, 50)
-        for number in range(networks)
-        for share in SHARES
-    ]
+def k_cells(dice: random.Random, slope: float = 0.03, networks: int = 10) -> Cells:
+    cells = []
+    for k, number, share in itertools.product(range(50, 351, 50), range(networks), SHARES):
+        dense = 70 + k / 50
+        cell = everywhere("conv-cifar", kind="fig3c", k=k, network=number, layer="conv1", sparsity=share)
+        lost = share**4 * (5 + slope * k + dice.uniform(-1, 1))
+        cells.append(cell | {"dense_accuracy": dense, "accuracy": dense - lost})
+    return cells
 
 
-def write(path: Path, records: list[dict[str, Any]]) -> None:
+def write(folder: Path, records: Cells) -> Path:
     """Write records with their keys; what has no kind is of the experiment that the folder is named after."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     lines = []
     for record in records:
         key = {name: record[name] for name in KEY if name in record}
-        lines.append(json.dumps({"kind": path.parent.name.partition("-")[0], "key": key, **record}) + "\n")
-    path.write_text("".join(lines), encoding="utf-8")
+        lines.append(json.dumps({"kind": folder.name.partition("-")[0], "key": key, **record}) + "\n")
+    (folder / "records.jsonl").write_text("".join(lines), encoding="utf-8")
+    return folder / "records.jsonl"
 
 
 def results(folder: Path) -> Path:
     """A whole results folder."""
     dice = random.Random(0)
-    write(folder / "table1" / "records.jsonl", table1(dice))
-    write(folder / "fig2" / "records.jsonl", fig2(dice))
-    write(folder / "fig3a" / "records.jsonl", layer_cells("conv-mnist", 4, dice))
-    write(folder / "fig3b" / "records.jsonl", layer_cells("conv-cifar", 8, dice))
-    write(folder / "fig3c" / "records.jsonl", k_cells(dice))
+    made = {"table1": table1(dice), "fig2": fig2(dice), "fig3a": layer_cells("conv-mnist", 4, dice)}
+    made |= {"fig3b": layer_cells("conv-cifar", 8, dice), "fig3c": k_cells(dice)}
+    for name, records in made.items():
+        write(folder / name, records)
     return folder

@@ -11,9 +11,10 @@ from feta.cli.certify import certify_subjects, verdict, write_certificate
 from feta.cli.subject import Subject
 from feta.cli.work import prune_subject
 from feta.errors import DataError
-from feta_lab import networks, page
-from feta_lab.certificate_page import certificate_page
+from feta_lab import networks
 from feta_lab.data import Normalisation
+from feta_lab.page.certificate import certificate_page
+from feta_lab.page.document import write
 from feta_lab.store import Network, NetworkInfo
 from feta_lab.subject import subject_of
 from feta_lab.training import Training, train
@@ -86,7 +87,7 @@ def test_several_channels_count_by_the_smallest_factor(tiny_data):
 
 @pytest.mark.browser
 def test_the_page_opens(found, browser, tmp_path):
-    page.write(tmp_path / "page.html", certificate_page(found))
+    write(tmp_path / "page.html", certificate_page(found))
     browser.get((tmp_path / "page.html").as_uri())
     assert browser.get_log("browser") == []
     assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0

@@ -1,5 +1,6 @@
 """Verdicts on records made by hand: every outcome of every rule, and data in which there is nothing to find."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -33,7 +34,7 @@ SHARES = (0.5, 0.7, 0.9)
 class Dice:
     """No luck at all: the middle of every range."""
 
-    def uniform(self, low: float, high: float) -> float:
+    def uniform(self, low, high):
         return (low + high) / 2
 
 
@@ -74,9 +75,7 @@ def projected(lost: Callable[[int, int, float], float], dense: Callable[[int], f
     return [
         everywhere("conv-cifar", k=k, network=number, sparsity=share, dense_accuracy=dense(k))
         | {"accuracy": dense(k) - lost(k, number, share)}
-        for k in range(50, 351, 50)
-        for number in range(10)
-        for share in SHARES
+        for k, number, share in itertools.product(range(50, 351, 50), range(10), SHARES)
     ]
 
 
@@ -93,9 +92,6 @@ def test_one_verdict_from_many_answers() -> None:
     assert overall(["yes", "yes"], luck=0.06) == "depends"
     assert overall(["no", "no"], luck=0.06) == "does not hold"
     assert overall(["yes", "no"]) == overall(["mixed"]) == overall(["mixed", "yes"]) == "depends"
-
-
-def test_wins_by_lot() -> None:
     assert by_lot(3, [0.5] * 3) == pytest.approx(1 / 8)
     assert by_lot(1, [0.5, 0.25]) == pytest.approx(1 - 0.5 * 0.75)
     assert by_lot(0, [0.3]) == pytest.approx(1)
@@ -315,9 +311,7 @@ def test_medians_of_seconds_over_shared_seeds() -> None:
     assert "thresholding prunes in 1.0 s and retrains for 9.0 s" in found.why
     stalled = cells({"dense-mnist": {"feta": [1.0, 1.0, 1e6], "lobs": [8.0, 8.0, 8.0]}}, "prune_seconds")
     assert feta_faster.judge(stalled).rows == (("dense-mnist", 1.0, 8.0, 8.0),)
-
-
-def test_every_trained_network_counts_by_itself_as_well() -> None:
+    # Every trained network counts by itself as well.
     found = cheapest({"threshold": [3, 9, INF], "alps": [4, 4, 5.5]}, {"threshold": [INF], "alps": [INF]})
     assert "cheapest in 1 of the 3 trained networks that any method brought back (4 were tried)" in found.answer
 
@@ -334,15 +328,8 @@ def test_accuracies_are_means_over_shared_seeds() -> None:
 
 def test_feta_as_published_meets_the_paper_s_rivals_only() -> None:
     label = "feta:solver=svrg+debias=false"
-    values = {
-        label: 90.0,
-        "feta": 95.0,
-        "alps": 94.0,
-        "lobs": 85.0,
-        "threshold": 80.0,
-        "net-trim": 80.0,
-        "corenet": 70.0,
-    }
+    values = {label: 90.0, "feta": 95.0, "alps": 94.0, "lobs": 85.0, "threshold": 80.0, "net-trim": 80.0}
+    values["corenet"] = 70.0
     found = feta_most_accurate.judge_published(cells(same(values, NETS[:2])))  # first of five, twice
     assert found is not None
     assert (found.key, found.verdict, found.rows[0][2]) == ("feta-published", "holds", "lobs")
@@ -413,19 +400,15 @@ def test_a_failed_cell_is_no_number(rule: Callable[[Records], Finding], records:
 
 
 def test_every_claim_is_judged_once_and_in_words() -> None:
-    sources = (
-        Source("table1", "table1", tuple(table1(Dice()))),
-        Source("fig2", "fig2", tuple(fig2(Dice()))),
-        Source("fig3a", "fig3a", tuple(layer_cells("conv-mnist", 6, Dice()))),
-        Source("fig3c", "fig3c", tuple(k_cells(Dice()))),
-    )
-    findings = judge_claims(Results(sources))
+    made = {"table1": table1(Dice()), "fig2": fig2(Dice()), "fig3c": k_cells(Dice())}
+    made["fig3a"] = layer_cells("conv-mnist", 6, Dice())
+    findings = judge_claims(Results(tuple(Source(name, name, tuple(cells)) for name, cells in made.items())))
     assert len({finding.key for finding in findings}) == len(findings) == 9
     for finding in findings:
         assert finding.verdict != "not measured"
         assert finding.why
         assert finding.answer.endswith(".")
-        assert all(len(row) == len(finding.columns) for row in finding.rows)
+        assert {len(row) for row in finding.rows} == {len(finding.columns)}
     assert all(finding.verdict == "not measured" for finding in judge_claims(Results(())))
 
 

@@ -167,7 +167,7 @@ def test_the_next_site_is_tried_and_every_failure_is_told(fetch, small, site, tm
         assert f"{url}{IMAGES_GZ}: HTTP Error 404: Not Found" in str(caught.value)
 
 
-def test_a_file_in_the_way_is_not_overwritten(fetch, small, tmp_path):
+def test_what_is_in_the_way_is_not_overwritten(fetch, small, tmp_path):
     mine = tmp_path / "small" / "train-images-idx3-ubyte"
     mine.parent.mkdir()
     other = small.files[0].header + PIXELS[::-1].tobytes()
@@ -175,9 +175,6 @@ def test_a_file_in_the_way_is_not_overwritten(fetch, small, tmp_path):
     with pytest.raises(DataError, match="is in the way: move it away and fetch again"):
         fetch(small)
     assert mine.read_bytes() == other
-
-
-def test_a_folder_that_cannot_be_made(fetch, small, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=r"file cannot be written .*; set --data-dir or FETA_CACHE"):
         fetch(small, tmp_path / "file")
@@ -266,10 +263,7 @@ def test_an_archive_is_unpacked_to_its_wanted_files_alone(fetch, packed, site, t
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [
-        ({"name": "other.bin"}, r"must hold bins/data_batch_1\.bin, bins/other\.bin"),
-        ({"sha256": "00"}, "must be 00"),
-    ],
+    [({"name": "other.bin"}, r"must hold bins/data_batch_1\.bin, bins/other\.bin"), ({"sha256": "00"}, "must be 00")],
     ids=["lacks a file", "other bytes"],
 )
 def test_an_archive_of_other_files_leaves_nothing_behind(fetch, packed, tmp_path, change, message):

@@ -9,8 +9,7 @@ import pytest
 
 from feta.errors import DataError
 from feta_lab.data.catalog import CIFAR_ROW, DataFile, entry
-from feta_lab.data.formats import read_file, unpack
-from feta_lab.data.locate import EMBEDDED, path_of
+from feta_lab.data.files import EMBEDDED, path_of, read_file, unpack
 
 IMAGES = DataFile("train-images-idx3-ubyte", "idx", (5, 4, 3), sha256="")
 LABELS = DataFile("train-labels-idx1-ubyte", "idx", (5,), sha256="")
@@ -35,17 +34,14 @@ def changed(content: bytes, offset: int, value: int) -> bytes:
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
-def test_reads_idx_images_and_labels(tmp_path, pack):
+def test_reads_idx_files_and_cifar_rows(tmp_path, pack):
     (tmp_path / "images").write_bytes(pack(GOOD))
     (tmp_path / "labels").write_bytes(pack(idx(CLASSES)))
     images = read_file(IMAGES, tmp_path / "images").images
     assert images.shape == (5, 1, 4, 3)
     assert np.array_equal(images[:, 0], PIXELS)
     assert np.array_equal(read_file(LABELS, tmp_path / "labels").labels, CLASSES)
-
-
-def test_reads_cifar_rows_channel_first(tmp_path):
-    (tmp_path / "batch").write_bytes(CIFAR)
+    (tmp_path / "batch").write_bytes(pack(CIFAR))
     content = read_file(BATCH, tmp_path / "batch")
     assert content.images.shape == (4, 3, 32, 32)
     assert np.array_equal(content.labels, ROWS[:, 0])

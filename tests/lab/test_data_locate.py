@@ -9,7 +9,7 @@ import pytest
 from feta.errors import ConfigError, DataError
 from feta_lab import data
 from feta_lab.data import catalog
-from feta_lab.data.locate import EMBEDDED, cache_dir
+from feta_lab.data.files import EMBEDDED, cache_dir
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +17,7 @@ def bare(monkeypatch, tmp_path):
     """Only the places that a test makes exist."""
     monkeypatch.delenv("FETA_DATA", raising=False)
     monkeypatch.setenv("FETA_CACHE", str(tmp_path / "cache"))
-    fashion = replace(catalog.CATALOG["fashion-mnist"], system=tmp_path / "system")
+    fashion = replace(catalog.CATALOG["fashion-mnist"], system=str(tmp_path / "system"))
     monkeypatch.setattr(catalog, "CATALOG", {**catalog.CATALOG, "fashion-mnist": fashion})
 
 
@@ -59,9 +59,7 @@ def test_data_dir_is_the_only_place(monkeypatch, tmp_path):
     assert {place.origin for place in data.looked_in("mnist", empty)} == {"--data-dir"}
     with pytest.raises(DataError, match=rf"--data-dir: {empty / 'mnist'} \(no such folder\)"):
         data.load("mnist", empty)
-
-
-def test_mnist_mini_is_always_there(tmp_path):
+    # The embedded set is always there.
     assert data.find("mnist-mini", tmp_path).folder == EMBEDDED
     assert data.fetch("mnist-mini", tmp_path) == EMBEDDED
 

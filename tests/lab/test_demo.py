@@ -34,27 +34,20 @@ def test_the_networks_are_those_of_the_records(made):
     assert dense.info.accuracy["test"] == runs[0]["metrics"]["accuracy"]["dense"]["test"]
     assert (folder / "dense.safetensors").stat().st_size == shown[0]["file_bytes"]["dense"]
     assert (folder / "pruned.safetensors").stat().st_size in [m["file_bytes"]["pruned"] for m in shown]
-
-
-def test_counts_are_exact_in_every_run(made):
-    for run in made[1]:
+    for run in runs:
         for layer in run["metrics"]["layers"]:
             weights = layer["shape"][0] * layer["shape"][1]
             assert layer["nonzeros"] == feta.Sparsity(run["config"]["sparsity"]).count(weights)
 
 
 def test_the_page_is_a_function_of_the_records(made, tmp_path):
-    folder, _, _ = made
+    folder, runs, _ = made
     demo.write_demo(tmp_path / "report.html", read(folder / "records.jsonl"))
     for name in ("report.html", "accuracy.svg"):
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
     page = (folder / "report.html").read_text(encoding="utf-8")
     for words in ("<!doctype html>", "test accuracy, pruned", "60FC-60FC-10SM"):
         assert words in page
-
-
-def test_the_chart_has_a_line_per_method_and_the_dense_network(made):
-    runs = made[1]
     (chart,) = demo.accuracy_figure(runs).charts
     names = list(dict.fromkeys(run["config"]["method"] for run in runs))
     assert list(chart.lines) == [*names, "dense network"]

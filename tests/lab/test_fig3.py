@@ -13,18 +13,14 @@ from feta_lab import networks, store
 from feta_lab.ensemble import train_together
 from feta_lab.experiments import EXPERIMENTS, fig3c, subject
 from feta_lab.experiments import run as run_experiment
-from feta_lab.experiments.dimensions import dimension_of, layer_inputs
-from feta_lab.experiments.fig3c import Fig3c
-from feta_lab.experiments.projection import fit_basis
-from feta_lab.experiments.zoo import network_path, trained
+from feta_lab.experiments.fig3_layers import dimension_of, layer_inputs
+from feta_lab.experiments.fig3c import Fig3c, fit_basis
+from feta_lab.experiments.subject import Source, network_path, trained
 from feta_lab.judge import accuracy
 from feta_lab.records import read
 
 TINY = networks.Preset("tiny", "2C3-MP4-3C3-MP2-6FC-10SM", "mnist-mini")
-LAYERS = {
-    "net": "tiny", "seed": 0, "depth": 1, "layers": 3, "sparsity": 0.0, "data_name": "mnist-mini", "device": "cpu",
-    "data": "MNIST (10,000 training digits)", "timed": True,
-}  # fmt: skip
+LAYERS = {"net": "tiny", "seed": 0, "layers": 3, "data_name": "mnist-mini", "device": "cpu", "timed": True}
 COMPONENTS = {"components": (2, 30), "seeds": 2, "epochs": 1, "rows": 500, "batch_size": 50, "samples": 100}
 
 
@@ -40,7 +36,7 @@ def few():
 def small(few, monkeypatch):
     monkeypatch.setitem(networks.PRESETS, "tiny", TINY)
     monkeypatch.setattr(datasets, "load", lambda name, data_dir=None: few)
-    for cached in (subject._subject, subject.load_data, fig3c._basis, fig3c._crew):
+    for cached in (subject.subject_of, subject.load_data, fig3c._basis, fig3c._crew):
         cached.cache_clear()
 
 
@@ -64,21 +60,18 @@ def thresholded(model, layer, share):
 
 @pytest.mark.parametrize("name", ["fig3a", "fig3b"])
 def test_a_record_per_layer_and_sparsity(few, name, tmp_path):
-    trained("tiny", 0, tmp_path / "networks", epochs=1)  # here: other processes do not know the network
+    trained("tiny", 0, tmp_path / "networks", Source(epochs=1))  # here: other processes do not know the network
     done = run(name, tmp_path, sparsity="0,0.5,0.95", samples=200)
     assert read(done.path) == done.records
     keys = [(r["layer"], r["depth"], r["sparsity"]) for r in done.records]
-    shares = (0.0, 0.5, 0.95)
-    assert keys == [(n, d, s) for d, n in enumerate(("conv1", "conv2", "fc1"), 1) for s in shares]
-    data = few
+    assert keys == [(n, d, s) for d, n in enumerate(("conv1", "conv2", "fc1"), 1) for s in (0.0, 0.5, 0.95)]
     model = store.load(network_path(tmp_path / "networks", "tiny", 0)).model
-    test = data.normalisation.apply(data.test.images, "cpu")
+    test, labels = few.normalisation.apply(few.test.images, "cpu"), few.test.labels
     for record in done.records:
-        fixed = {key: value for key, value in LAYERS.items() if key not in ("depth", "sparsity")}
-        assert fixed.items() <= record.items()
+        assert {**LAYERS, "data": few.label}.items() <= record.items()
         pruned = thresholded(model, record["layer"], record["sparsity"])
-        assert record["accuracy"] == accuracy(pruned, test, data.test.labels)
-        assert record["dense_accuracy"] == accuracy(model, test, data.test.labels)
+        assert record["accuracy"] == accuracy(pruned, test, labels)
+        assert record["dense_accuracy"] == accuracy(model, test, labels)
         assert record["nonzeros"] == round(record["weights"] * (1 - record["sparsity"]))
         assert (record["relative_error"] < 1e-6) == (record["sparsity"] == 0)
         assert 0 < record["intrinsic_dimension"] < 54

@@ -125,27 +125,55 @@ run_cells("test", cells, lambda cell: {"accuracy": 1.0}, path)
     assert [(r["name"], r["seed"], r["accuracy"]) for r in found] == [(*c.values(), 1.0) for c in cells]
 
 
-def test_a_run_that_is_killed_loses_nothing_that_was_done(path, tmp_path):
-    script = f"""
-import time
+SCRIPT = """
+import sys, tempfile, time
 from pathlib import Path
 from feta_lab.experiments.harness import run_cells
 def one(cell):
     if cell["seed"]:
-        Path({str(tmp_path / "reached")!r}).touch()
+        Path(tempfile.mkdtemp(), "rows.bin").write_bytes(b"0")
+        Path(sys.argv[1]).touch()
         time.sleep(600)
-    return {{"accuracy": 1.0}}
-run_cells("test", {CELLS!r}, one, Path({str(path)!r}))
+    return {"accuracy": 1.0}
+if __name__ == "__main__":
+    cells = [{"name": name, "seed": seed} for seed in (0, 1) for name in "ab"]
+    run_cells("test", cells, one, Path(sys.argv[2]), jobs=int(sys.argv[3]))
 """
-    process = subprocess.Popen([sys.executable, "-c", script])
-    while not (tmp_path / "reached").exists():
+
+
+def hanging(path, tmp_path, jobs):
+    """A run of CELLS that has done the first and hangs in another."""
+    script, reached = tmp_path / "run.py", tmp_path / "reached"
+    script.write_text(SCRIPT)
+    (tmp_path / "tmp").mkdir()
+    command = [sys.executable, str(script), str(reached), str(path), str(jobs)]
+    process = subprocess.Popen(command, env={**os.environ, "TMPDIR": str(tmp_path / "tmp")})
+    while not (reached.exists() and path.exists()):
         assert process.poll() is None
         time.sleep(0.02)
+    return process
+
+
+def test_a_run_that_is_killed_loses_nothing_that_was_done(path, tmp_path):
+    process = hanging(path, tmp_path, jobs=1)
     process.kill()
     process.wait()
     run(CELLS, functools.partial(count, tmp_path / "log"), path)
     assert runs(tmp_path / "log") == ["a1", "b1"]
     assert [r["accuracy"] for r in read(path)] == [1.0, 1.0, 91.0, 91.0]
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_run_that_is_killed_leaves_no_files_behind(path, tmp_path, how):
+    """Workers in a cell with a file of their own, or waiting for work."""
+    process, place = hanging(path, tmp_path, jobs=3), tmp_path / "tmp"
+    assert list(place.glob("feta-cells-*"))
+    process.send_signal(how)
+    process.wait()
+    until = time.monotonic() + 30
+    while list(place.glob("feta-cells-*")):
+        assert time.monotonic() < until
+        time.sleep(0.02)
 
 
 def failing(*names):
@@ -168,10 +196,7 @@ def test_failures_are_records_with_reasons(path):
 def test_a_refusal_is_final_and_a_crash_is_tried_again(path, tmp_path):
     names = ("refuses", "crashes", "no-disk")
     *_, no_disk = run(failing(*names), misbehave, path)
-    assert (no_disk["failure"], no_disk["reason"]) == (
-        "error",
-        "cannot write pruned/x.safetensors: Permission denied",
-    )
+    assert (no_disk["failure"], no_disk["reason"][:23]) == ("error", "cannot write pruned/x.s")
     records = run(failing(*names), functools.partial(count, tmp_path / "log"), path)
     assert runs(tmp_path / "log") == ["crashes0", "no-disk0"]
     assert list(latest(read(path)).values()) == records
@@ -195,41 +220,6 @@ def test_over_budget_and_dead_processes(path, tmp_path, monkeypatch):
     one = functools.partial(count, tmp_path / "log")
     assert run(failing("hangs"), one, path, cell_budget=0.5) == [hangs]
     assert run(failing("hangs"), one, path)[0]["accuracy"] == 90.0
-
-
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_a_run_that_is_killed_leaves_no_files_behind(path, tmp_path, how):
-    """Two workers: one in a cell with a file of its own, one that waits for work."""
-    script = tmp_path / "run.py"
-    script.write_text(
-        f"""
-import tempfile, time
-from pathlib import Path
-from feta_lab.experiments.harness import run_cells
-def one(cell):
-    if cell["seed"]:
-        Path(tempfile.mkdtemp(), "rows.bin").write_bytes(b"0")
-        Path({str(tmp_path / "reached")!r}).touch()
-        time.sleep(600)
-    return {{"accuracy": 1.0}}
-if __name__ == "__main__":
-    cells = [{{"name": "a", "seed": seed}} for seed in (0, 1)]
-    run_cells("test", cells, one, Path({str(path)!r}), jobs=2)
-"""
-    )
-    place = tmp_path / "tmp"
-    place.mkdir()
-    process = subprocess.Popen([sys.executable, str(script)], env={**os.environ, "TMPDIR": str(place)})
-    while not ((tmp_path / "reached").exists() and path.exists()):
-        assert process.poll() is None
-        time.sleep(0.02)
-    assert list(place.glob("feta-cells-*"))
-    process.send_signal(how)
-    process.wait()
-    until = time.monotonic() + 30
-    while list(place.glob("feta-cells-*")):
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 def test_several_at_once_are_not_timed(path, tmp_path):

@@ -20,8 +20,7 @@ def test_percent_of_largest_scores(batch_size):
     images = torch.eye(4).repeat(2, 1).reshape(8, 1, 2, 2)
     labels = torch.tensor([0, 1, 2, 3, 0, 1, 0, 0])
     model = Echo()
-    assert accuracy(model, images, labels, batch_size) == 75.0
-    assert model.training
+    assert (accuracy(model, images, labels, batch_size), model.training) == (75.0, True)
 
 
 def test_both_halves_with_the_normalisation(tiny_data):

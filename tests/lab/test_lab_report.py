@@ -7,12 +7,13 @@ from pathlib import Path
 
 import handmade
 import pytest
+from handmade import write
 
 from feta.errors import FileError
-from feta_lab import report
-from feta_lab.durations import duration
+from feta_lab.page import report
 from feta_lab.page.sections.table1 import machines
 from feta_lab.results import gather, unretrained
+from feta_lab.results.summaries import duration
 
 
 @pytest.fixture(scope="module")
@@ -26,15 +27,8 @@ def made(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> report.Repor
 
 
 def bench_record(**fields: object) -> dict[str, object]:
-    cell = {
-        "method": "feta",
-        "seed": 0,
-        "sparsity": 0.9,
-        "compensate": False,
-        "samples": None,
-        "seconds": 2.0,
-    }
-    scores = {"accuracy": 95.0, "dense_accuracy": 98.0, "relative_error": [0.1], "floor_seconds": 1.0}
+    cell = {"kind": "bench", "method": "feta", "seed": 0, "sparsity": 0.9, "compensate": False, "samples": None}
+    scores = {"accuracy": 95.0, "dense_accuracy": 98.0, "relative_error": [0.1], "floor_seconds": 1.0, "seconds": 2.0}
     return handmade.everywhere("dense-mnist", **{**cell, **scores, **fields})
 
 
@@ -43,7 +37,7 @@ def bench_record(**fields: object) -> dict[str, object]:
 
 def test_only_the_last_record_of_a_cell_counts(tmp_path: Path) -> None:
     cells = [bench_record(accuracy=None, reason="killed"), bench_record(seed=1), bench_record(accuracy=90.0)]
-    handmade.write(tmp_path / "mine" / "records.jsonl", cells)
+    write(tmp_path / "mine", cells)
     (source,) = gather(tmp_path).sources
     assert (source.name, source.kind) == ("mine", "bench")
     assert [(r["seed"], r["accuracy"]) for r in source.records] == [(0, 90.0), (1, 95.0)]
@@ -53,20 +47,17 @@ def test_one_source_per_network(tmp_path: Path) -> None:
     """Figure 2 before benchmarks, then the benchmark with most of what is wanted; compensated cells never."""
     few = [bench_record(device="cpu"), bench_record(device="cpu", method="lobs", compensate=True)]
     many = [bench_record(device="cuda", method=method, timed=False) for method in ("feta", "alps")]
-    handmade.write(tmp_path / "few" / "records.jsonl", few)
-    handmade.write(tmp_path / "many" / "records.jsonl", many)
-    records, names = unretrained(gather(tmp_path))
-    assert (names, sorted(r["method"] for r in records)) == ("many", ["alps", "feta"])
-    records, names = unretrained(gather(tmp_path), ("feta", "lobs"), timed=True)
-    assert (names, [(r["method"], r["prune_seconds"]) for r in records]) == ("few", [("feta", 2.0)])
-    figure = [bench_record(refine=False, prune_seconds=1.0), bench_record(refine=True, prune_seconds=1.0)]
-    handmade.write(tmp_path / "fig2" / "records.jsonl", figure)
-    records, names = unretrained(gather(tmp_path))
-    assert (names, [r["refine"] for r in records]) == ("fig2", [False])
+    write(tmp_path / "few", few)
+    write(tmp_path / "many", many)
+    assert [(r["device"], r["method"]) for r in unretrained(gather(tmp_path))] == [("cuda", "feta"), ("cuda", "alps")]
+    timed = unretrained(gather(tmp_path), ("feta", "lobs"), timed=True)
+    assert [(r["device"], r["method"], r["prune_seconds"]) for r in timed] == [("cpu", "feta", 2.0)]
+    write(tmp_path / "fig2", [bench_record(kind="fig2", refine=on, prune_seconds=1.0) for on in (False, True)])
+    assert [(r["kind"], r["refine"]) for r in unretrained(gather(tmp_path))] == [("fig2", False)]
 
 
 def fig2_cells(**fields: object) -> list[dict[str, object]]:
-    cell = {"prune_seconds": 1.0, "refine": False, "passes": None, "samples": None}
+    cell = {"kind": "fig2", "prune_seconds": 1.0, "refine": False, "passes": None, "samples": None}
     return [bench_record(seed=seed, **{**cell, **fields}) for seed in range(3)]
 
 
@@ -74,55 +65,44 @@ def test_a_cell_in_several_folders_counts_once(tmp_path: Path) -> None:
     """The folder named like the experiment first, then the last by name; and it is said."""
     for name, accuracy, seeds in (("fig2-a", 80.0, 4), ("fig2-b", 85.0, 4), ("fig2", 90.0, 3)):
         cells = [{**fig2_cells()[0], "seed": seed, "accuracy": accuracy} for seed in range(seeds)]
-        handmade.write(tmp_path / name / "records.jsonl", cells)
+        write(tmp_path / name, cells)
     found = gather(tmp_path)
-    assert {s.name: [(r["seed"], r["accuracy"]) for r in s.records] for s in found.sources} == {
-        "fig2": [(0, 90.0), (1, 90.0), (2, 90.0)],
-        "fig2-b": [(3, 85.0)],
-    }
-    assert {(one.folder, one.records, one.why) for one in found.passed_over} == {
-        ("fig2-b", 3, "the same cells are in fig2"),
-        ("fig2-a", 3, "the same cells are in fig2"),
-        ("fig2-a", 1, "the same cells are in fig2-b"),
-    }
+    kept = {s.name: [(r["seed"], r["accuracy"]) for r in s.records] for s in found.sources}
+    assert kept == {"fig2": [(0, 90.0), (1, 90.0), (2, 90.0)], "fig2-b": [(3, 85.0)]}
+    passed = {(one.folder, one.records, one.why.removeprefix("the same cells are in ")) for one in found.passed_over}
+    assert passed == {("fig2-b", 3, "fig2"), ("fig2-a", 3, "fig2"), ("fig2-a", 1, "fig2-b")}
     made = report.build(tmp_path)
     assert made.sources == {"fig2": 3, "fig2-b": 1}
-    text = made.page.read_text(encoding="utf-8")
-    assert ">Passed over</h2>" in text
-    assert "the same cells are in fig2-b" in text
+    assert "the same cells are in fig2-b" in made.page.read_text(encoding="utf-8").partition(">Passed over</h2>")[2]
     assert made.passed_over == found.passed_over
 
 
 def test_cells_of_other_settings_are_not_averaged_with_the_rest(tmp_path: Path) -> None:
     few = [{**cell, "method": "lobs", "accuracy": 20.0} for cell in fig2_cells(samples=100)[:2]]
     refined = fig2_cells(refine=True, passes=3) + fig2_cells(refine=True, passes=9)[:1]
-    handmade.write(tmp_path / "fig2" / "records.jsonl", [*few, *fig2_cells(), *refined])
+    write(tmp_path / "fig2", [*few, *fig2_cells(), *refined])
     found = gather(tmp_path)
     (source,) = found.sources
-    assert [(r["method"], r["refine"], r["passes"]) for r in source.records] == [
-        *[("feta", False, None)] * 3,
-        *[("feta", True, 3)] * 3,
-    ]
-    assert {(one.records, one.why) for one in found.passed_over} == {
-        (2, "other settings than most cells of dense-mnist: samples 100 instead of None"),
-        (1, "other settings than most cells of dense-mnist: passes 9 instead of 3"),
-    }
+    kept = [(r["method"], r["refine"], r["passes"]) for r in source.records]
+    assert kept == [("feta", False, None)] * 3 + [("feta", True, 3)] * 3
+    why = [(one.records, one.why.partition("dense-mnist: ")[2]) for one in found.passed_over]
+    assert sorted(why) == [(1, "passes 9 instead of 3"), (2, "samples 100 instead of None")]
 
 
 def test_of_two_settings_that_as_many_cells_have_the_last_written_counts(tmp_path: Path) -> None:
     table1 = [{**one, "max_epochs": 3, "tolerance": 0.1} for one in handmade.table1(handmade.random.Random(0))]
     again = [{**one, "max_epochs": 30} for one in table1]
-    handmade.write(tmp_path / "table1" / "records.jsonl", [*table1, *again])
+    write(tmp_path / "table1", [*table1, *again])
     (source,) = gather(tmp_path).sources
     assert {record["max_epochs"] for record in source.records} == {30}
     assert len(source.records) == len(again)
 
 
 def test_other_devices_are_other_cells(tmp_path: Path) -> None:
-    handmade.write(tmp_path / "fig2" / "records.jsonl", fig2_cells(device="cpu"))
-    handmade.write(tmp_path / "fig2-gpu" / "records.jsonl", fig2_cells(device="cuda"))
+    write(tmp_path / "fig2", fig2_cells(device="cpu"))
+    write(tmp_path / "fig2-gpu", fig2_cells(device="cuda"))
     cells = [bench_record(device="cpu", accuracy=90.0), bench_record(device="cuda", accuracy=80.0)]
-    handmade.write(tmp_path / "mine" / "records.jsonl", cells)
+    write(tmp_path / "mine", cells)
     made = report.build(tmp_path)
     assert (made.sources, made.passed_over) == ({"fig2": 3, "fig2-gpu": 3, "mine": 2}, ())
     section = made.page.read_text(encoding="utf-8").partition('id="benchmark-mine"')[2]
@@ -133,54 +113,48 @@ def test_other_devices_are_other_cells(tmp_path: Path) -> None:
 def test_records_tell_their_kind_in_a_folder_of_any_name(tmp_path: Path) -> None:
     dice = handmade.random.Random(0)
     table1 = [{**cell, "max_epochs": 30, "tolerance": 0.1} for cell in handmade.table1(dice)]
-    handmade.write(tmp_path / "b1" / "records.jsonl", [*table1, *handmade.fig2(dice)])  # one --out for both
-    handmade.write(tmp_path / "layers" / "records.jsonl", handmade.layer_cells("conv-mnist", 4, dice))
-    handmade.write(tmp_path / "fig3b" / "records.jsonl", handmade.layer_cells("conv-cifar", 8, dice))
-    handmade.write(tmp_path / "components" / "records.jsonl", handmade.k_cells(dice))
-    handmade.write(tmp_path / "other" / "records.jsonl", [{"kind": "demo"}])  # not an experiment: passed by
+    write(tmp_path / "b1", [*table1, *handmade.fig2(dice)])  # one --out for both
+    write(tmp_path / "layers", handmade.layer_cells("conv-mnist", 4, dice))
+    write(tmp_path / "fig3b", handmade.layer_cells("conv-cifar", 8, dice))
+    write(tmp_path / "components", handmade.k_cells(dice))
+    write(tmp_path / "other", [{"kind": "demo"}])  # not an experiment: passed by
     assert [(s.name, s.kind) for s in gather(tmp_path / "fig3b").sources] == [("fig3b", "fig3b")]
-    kinds = [(source.name, source.kind) for source in gather(tmp_path).sources]
-    assert kinds == [
-        ("b1", "table1"), ("b1", "fig2"), ("components", "fig3c"), ("fig3b", "fig3b"), ("layers", "fig3a"),
-    ]  # fmt: skip
+    kinds = [f"{source.name} {source.kind}" for source in gather(tmp_path).sources]
+    assert kinds == ["b1 table1", "b1 fig2", "components fig3c", "fig3b fig3b", "layers fig3a"]
     assert [len(source.records) for source in gather(tmp_path).sources][:2] == [162, 318]
 
 
-TABLE1 = handmade.table1(handmade.random.Random(0))[0]
+TABLE1 = {**handmade.table1(handmade.random.Random(0))[0], "key": {"net": "dense-mnist"}}
 WITHOUT = {name: value for name, value in TABLE1.items() if name != "retrained_accuracy"}
+
+
+WRONG = (
+    ("accuracy", "abc", "a finite number, got 'abc'"), ("accuracy", float("nan"), "a finite number, got nan"),
+    ("sparsity", None, "a finite number, got None"), ("seed", 0.5, "a whole number, got 0.5"),
+    ("net", 7, "a text, got 7"), ("key", 7, "an object, got 7"), ("relative_error", ["x"], "finite numbers, got"),
+    ("environment", "here", "an object, got 'here'"), ("refine", 1, "true or false, got 1"),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("3", "must be a JSON object, got 3"),
-        ("null", "must be a JSON object, got None"),
-        ("[]", r"must be a JSON object, got \[\]"),
-        (json.dumps(TABLE1 | {"accuracy": "abc"}), "accuracy must be a finite number, got 'abc'"),
-        (json.dumps(TABLE1 | {"accuracy": float("nan")}), "accuracy must be a finite number, got nan"),
-        (json.dumps(TABLE1 | {"sparsity": None}), "sparsity must be a finite number, got None"),
-        (json.dumps(TABLE1 | {"seed": 0.5}), "seed must be a whole number, got 0.5"),
-        (json.dumps(TABLE1 | {"net": 7}), "net must be a text, got 7"),
-        (json.dumps(TABLE1 | {"samples": {}}), "samples must be a single value, got {}"),
-        (json.dumps(TABLE1 | {"relative_error": ["x"]}), "relative_error must be finite numbers"),
-        (json.dumps(TABLE1 | {"environment": "here"}), "environment must be an object"),
-        (json.dumps(TABLE1 | {"refine": 1}), "refine must be true or false, got 1"),
+        *((json.dumps(TABLE1 | {name: value}), f"{name} must be {message}") for name, value, message in WRONG),
+        *((line, f"must be a JSON object, got {got}") for line, got in (("3", 3), ("null", None), ("[]", r"\[\]"))),
         (json.dumps(WITHOUT), "must have retrained_accuracy to be a record of table1"),
         ('{"net": "a", "refine": true', "must be a JSON object"),
     ],
 )
 def test_a_broken_record_is_named(tmp_path: Path, line: str, message: str) -> None:
-    path = tmp_path / "table1" / "records.jsonl"
-    handmade.write(path, [TABLE1])
-    with path.open("a") as file:
-        file.write(line + "\n")
+    path = write(tmp_path / "table1", [TABLE1])
+    path.write_text(f"{path.read_text()}{line}\n")
     with pytest.raises(FileError, match=f"{path}, line 2: {message}"):
         gather(tmp_path)
 
 
 def test_a_file_of_somebody_else_is_passed_over_and_named(tmp_path: Path) -> None:
-    failed = WITHOUT | {"accuracy": None, "seed": 1}  # needs no results
-    handmade.write(tmp_path / "table1" / "records.jsonl", [TABLE1, failed])
+    failed = WITHOUT | {"accuracy": None, "key": {}}  # needs no results
+    write(tmp_path / "table1", [TABLE1, failed])
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "records.jsonl").write_text("once upon a time\n")
     (one,) = gather(tmp_path).passed_over
@@ -195,10 +169,9 @@ def test_folders_without_records_are_refused(tmp_path: Path) -> None:
         gather(tmp_path / "nowhere")
     with pytest.raises(FileError, match="must hold records"):
         gather(tmp_path)
-    handmade.write(tmp_path / "fig2" / "records.jsonl", [{"net": "a", "accuracy": 1.0}])
+    write(tmp_path / "fig2", [{"net": "a", "accuracy": 1.0}])
     with pytest.raises(
-        FileError,
-        match="line 1: must have method, seed, sparsity, refine, dense_accuracy, prune_seconds to be a record",
+        FileError, match="line 1: must have method, seed, sparsity, refine, dense_accuracy, prune_sec"
     ):
         gather(tmp_path)
 
@@ -208,10 +181,7 @@ def test_folders_without_records_are_refused(tmp_path: Path) -> None:
 
 def test_what_is_written(made: report.Report) -> None:
     names = {path.name for path in (*made.figures, *made.tables)}
-    figures, tables = (
-        ("fig2", "fig3ab", "fig3-depth", "fig3c"),
-        ("claims", "table1", "fig2", "fig3ab", "fig3c"),
-    )
+    figures, tables = (("fig2", "fig3ab", "fig3-depth", "fig3c"), ("claims", "table1", "fig2", "fig3ab", "fig3c"))
     assert {f"{name}.{kind}" for name in figures for kind in ("png", "svg")} <= names
     assert {f"{name}.{kind}" for name in tables for kind in ("md", "csv", "tex")} <= names
     assert all(path.stat().st_size > 100 for path in (*made.figures, *made.tables))
@@ -265,7 +235,7 @@ def test_the_best_cells_stand_out(made: report.Report) -> None:
 
 def test_sections_without_records_are_left_out(tmp_path: Path) -> None:
     cells = [bench_record(), bench_record(method="lobs", seconds=1.0)]
-    handmade.write(tmp_path / "mine" / "records.jsonl", cells)
+    write(tmp_path / "mine", cells)
     made = report.build(tmp_path)
     text = made.page.read_text(encoding="utf-8")
     assert made.page == tmp_path / "report.html"
@@ -273,25 +243,14 @@ def test_sections_without_records_are_left_out(tmp_path: Path) -> None:
     assert re.findall("<h2>(.*?)</h2>", text) == headings
     names = {path.name for path in made.figures}
     assert names == {f"mine-{name}-plain.{kind}" for name in ("sparsity", "time") for kind in ("png", "svg")}
-    handmade.write(tmp_path / "mine" / "records.jsonl", [cell | {"timed": False} for cell in cells])
+    write(tmp_path / "mine", [cell | {"timed": False} for cell in cells])
     shared = report.build(tmp_path, tmp_path / "shared")  # times of a shared machine are not shown
     assert {path.stem for path in shared.figures} == {"mine-sparsity-plain"}
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0, "0 ms"),
-        (0.002, "2 ms"),
-        (0.5, "0.5 s"),
-        (26, "26 s"),
-        (180, "3.0 min"),
-        (3600, "60 min"),
-        (10800, "3.0 h"),
-    ],
-)
-def test_durations(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
+def test_durations() -> None:
+    words = {0: "0 ms", 0.002: "2 ms", 0.5: "0.5 s", 26: "26 s", 180: "3.0 min", 3600: "60 min", 10800: "3.0 h"}
+    assert {seconds: duration(seconds) for seconds in words} == words
 
 
 def test_the_machines_behind_the_times() -> None:

@@ -9,24 +9,10 @@ from pathlib import Path
 import pytest
 
 from feta.errors import ConfigError, FileError
-from feta_lab.page import (
-    Facts,
-    Figure,
-    Fold,
-    LineChart,
-    Point,
-    Section,
-    Shown,
-    Table,
-    Text,
-    Verdict,
-    Verdicts,
-    palette,
-    render,
-    write,
-)  # fmt: skip
-from feta_lab.page.files import comma_separated, latex, markdown
-from feta_lab.page.numbers import show, show_column
+from feta_lab.claims import Finding
+from feta_lab.page.blocks import Facts, Fold, Section, Shown, Table, Text, Verdicts, show, show_column
+from feta_lab.page.document import comma_separated, latex, markdown, render, write
+from feta_lab.page.figure import DARK, LIGHT, Figure, LineChart, Point
 
 VOID = {"meta", "link", "br"}
 EVIL = '"><script>alert(1)</script><!-- -->'
@@ -85,33 +71,18 @@ class Reader(html.parser.HTMLParser):
 def test_a_page_is_well_formed_and_says_everything() -> None:
     text = page(*everything())
     reader = Reader(text)
-    for word in (
-        "Title",
-        "Subtitle",
-        "10×",
-        "One paragraph.",
-        "Deeper",
-        "12,000",
-        "Three methods.",
-        "python",
-    ):
+    for word in ("Title", "Subtitle", "10×", "One paragraph.", "Deeper", "12,000", "Three methods.", "python"):
         assert word in reader.words
     assert [tag for tag, _ in reader.tags if tag in ("h1", "h2", "h3")] == ["h1", "h2", "h3", "h2"]
     assert text == page(*everything())
     assert text.startswith("<!doctype html>")
-
-
-def test_ids_are_unique_and_links_lead_to_them() -> None:
-    tags = Reader(page(*everything())).tags
+    # Ids are unique, links lead to them, and nothing is asked of the network.
+    tags = reader.tags
     ids = [attrs["id"] for _, attrs in tags if "id" in attrs]
     assert len(ids) == len(set(ids))
     links = [attrs["href"] for _, attrs in tags if "href" in attrs]
     assert {str(link)[1:] for link in links if link != "data:,"} <= set(ids)
     assert "panels" in ids
-
-
-def test_a_page_asks_the_network_for_nothing() -> None:
-    text = page(*everything())
     assert not re.search(r"https?://|@import|url\((?!#)| src=", text)
 
 
@@ -122,7 +93,7 @@ def test_a_figure_takes_its_colours_from_the_stylesheet() -> None:
         re.findall(r"var\(--\w+\)", drawing)
     )
     style = page().partition("</style>")[0]
-    assert all(colour in style for colour in (*palette.LIGHT, *palette.DARK))
+    assert all(colour in style for colour in (*LIGHT, *DARK))
 
 
 def test_names_cannot_inject_markup() -> None:
@@ -132,7 +103,7 @@ def test_names_cannot_inject_markup() -> None:
         Table(EVIL, (EVIL,), ((EVIL,),)),
         Facts(((EVIL, EVIL),)),
         Text(EVIL),
-        Verdicts((Verdict(EVIL, "holds", EVIL, EVIL),)),
+        Verdicts((Finding("", EVIL, "holds", EVIL, EVIL),)),
     ]
     text = render(EVIL, EVIL, blocks, {EVIL: EVIL}, contents=True)
     assert "<script>alert" not in text
@@ -140,7 +111,7 @@ def test_names_cannot_inject_markup() -> None:
 
 
 def test_verdicts_and_folds() -> None:
-    items = tuple(Verdict(f"claim <{n}>", "does not hold", "numbers", "reason") for n in range(4))
+    items = tuple(Finding("", f"claim <{n}>", "does not hold", "numbers", "reason") for n in range(4))
     text = page(Verdicts(items), Fold("more", (Text("inside"),)))
     assert text.count('class="does-not-hold"') == 8  # at a glance and in full
     assert "claim &lt;0&gt;" in text
@@ -156,12 +127,9 @@ def test_missing_and_numeric_cells() -> None:
     assert '<td class="left">x</td>' in text
 
 
-def test_a_row_of_another_length_is_refused() -> None:
+def test_rows_of_equal_length_and_numbers_that_read_well() -> None:
     with pytest.raises(ConfigError, match=r"Table 'T', row 1: must have 2 cells, got 1"):
         Table("T", ("a", "b"), ((1, 2), (3,)))
-
-
-def test_numbers_read_well() -> None:
     values = (None, 3, 1234567, 0.12345, -2.5, 1e-7, True)
     assert [show(v) for v in values] == ["–", "3", "1,234,567", "0.1235", "−2.5", "1e−07", "yes"]
     assert show_column([0.981, 0.5]) == ["0.981", "0.500"]
@@ -179,7 +147,7 @@ TABLE = Table(
 )
 
 
-def test_a_table_as_markdown() -> None:
+def test_a_table_as_files() -> None:
     lines = [re.sub(" +", " ", line) for line in markdown(TABLE).splitlines()]
     assert lines[:3] + lines[4:] == [
         "A caption",
@@ -190,9 +158,6 @@ def test_a_table_as_markdown() -> None:
         "| e | 12.0 | 9 s |",
     ]
     assert re.fullmatch(r"\|:-+\|-+:\|-+:\|", lines[3])
-
-
-def test_a_table_as_latex() -> None:
     assert latex(TABLE).splitlines() == [
         "% A caption",
         r"\begin{tabular}{lrr}",
@@ -205,9 +170,6 @@ def test_a_table_as_latex() -> None:
         r"\bottomrule",
         r"\end{tabular}",
     ]
-
-
-def test_a_table_as_csv() -> None:
     assert comma_separated(TABLE).splitlines()[1] == "a_b,1.5,3 min"
     rows = ({"a": 1.25, "b": None}, {"a": 2.0, "c": "x, y"}, {"a": 3})
     assert comma_separated(Table("t", (), (), numbers=rows)) == 'a,b,c\n1.25,,\n2.0,,"x, y"\n3,,\n'

@@ -38,10 +38,7 @@ def test_a_record_says_what_made_it():
     assert environment["feta"] in (feta.__version__, "source")
     assert all(isinstance(value, str) and value for value in environment.values())
     assert {"commit", "python", "torch", "numpy", "processor", "cores", "threads", "gpu"} <= set(environment)
-
-
-def test_a_record_does_not_name_the_machine():
-    text = json.dumps(line(0))
+    text = json.dumps(entry)  # it does not name the machine
     for private in (str(Path.home()), str(Path.cwd()), str(Path(feta.__file__).parent)):
         assert private not in text
     assert socket.gethostname() not in re.split(r"[^\w.-]+", text)
@@ -74,15 +71,15 @@ def test_a_bad_line_that_is_whole_is_an_error_that_names_it(tmp_path, bad, last)
         read(path)
 
 
-def test_no_file(tmp_path):
+def test_files_that_cannot_be_read_or_written(tmp_path):
     with pytest.raises(FileError, match=r"cannot read records .*none.jsonl: No such file or directory"):
         read(tmp_path / "none.jsonl")
-
-
-def test_a_record_that_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(FileError, match="cannot add a record to"):
         append(tmp_path / "file" / "records.jsonl", line(0))
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        append(tmp_path / "x", {"accuracy": float("nan")})
+    assert not (tmp_path / "x").exists()
 
 
 def test_a_disk_that_takes_half_a_line_is_an_error(tmp_path, monkeypatch):
@@ -94,12 +91,6 @@ def test_a_disk_that_takes_half_a_line_is_an_error(tmp_path, monkeypatch):
             append(path, line(1))
     append(path, line(2))
     assert [entry["seed"] for entry in read(path)] == [0, 2]
-
-
-def test_numbers_that_are_no_json(tmp_path):
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        append(tmp_path / "x", {"accuracy": float("nan")})
-    assert not (tmp_path / "x").exists()
 
 
 @pytest.fixture
@@ -120,7 +111,7 @@ def checkout(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_changed_tree_can_be_told_from_its_commit_and_from_other_changes(checkout):
+def test_a_changed_tree_can_be_told_from_its_commit_and_from_other_changes(checkout, monkeypatch):
     clean = records._commit()
     assert re.fullmatch("[0-9a-f]{12}", clean)
     (checkout / "results" / "records.jsonl").write_text("2\n")  # a run adds to its records
@@ -132,10 +123,7 @@ def test_a_changed_tree_can_be_told_from_its_commit_and_from_other_changes(check
         assert re.fullmatch(f"{clean}-dirty-[0-9a-f]{{8}}", found[-1])
         assert records._commit() == found[-1]
     assert len(set(found)) == 3
-
-
-def test_the_commit_is_that_of_fetas_own_checkout(checkout, monkeypatch):
-    """Installed into an environment inside somebody's repository, feta must not report that one's commit."""
+    # Installed into an environment inside somebody's repository, feta must not report that one's commit.
     package = checkout / ".venv" / "lib" / "site-packages" / "feta_lab" / "records.py"
     monkeypatch.setattr(records, "__file__", str(package))
     assert records._commit() == "unknown"

@@ -13,13 +13,13 @@ import pytest
 
 from feta.errors import ConfigError, FileError
 from feta_lab import data as datasets
-from feta_lab import networks, store
-from feta_lab.experiments import EXPERIMENTS, fig2, pruning, run, subject
+from feta_lab import networks, paper, store
+from feta_lab.experiments import EXPERIMENTS, fig2, pruning, run
 from feta_lab.experiments.fig3c import Fig3c
-from feta_lab.experiments.plan import PAPER_NETS, load_plan
+from feta_lab.experiments.plan import load_plan
 from feta_lab.experiments.pruning import METHODS
+from feta_lab.experiments.subject import network_path
 from feta_lab.experiments.table1 import Table1
-from feta_lab.experiments.zoo import network_path
 from feta_lab.records import identity, read
 
 ROOT = Path(__file__).parents[2]
@@ -47,11 +47,7 @@ def folder(tmp_path_factory):
 def runs(folder, tmp_path_factory):
     """Both experiments, quick and quicker still, with a method that refuses."""
     out = tmp_path_factory.mktemp("results")
-    small = {
-        "networks": folder,
-        "samples": 200,
-        "methods": "threshold,feta:quality=fast,exact-obs:max-cost=1",
-    }
+    small = {"networks": folder, "samples": 200, "methods": "threshold,feta:quality=fast,exact-obs:max-cost=1"}
     return {
         "table1": run("table1", quick=True, out=out / "table1", epochs=1, **small),
         "fig2": run("fig2", quick=True, out=out / "fig2", sparsity="0.9,0.95", **small),
@@ -111,7 +107,7 @@ def test_a_network_is_pruned_once_for_both(folder, tmp_path, monkeypatch):
     assert refined["nonzeros"] == first["nonzeros"]
     # Not another sparsity's, and not another dense network's.
     plan = fig2.Fig2(data="mnist-mini", networks=folder, device="cpu")
-    dense = subject.subject_of(plan, first["key"])
+    dense = plan.subject(first["key"])
     other = dataclasses.replace(dense, dense={"validation": 50.0, "test": 50.0})
     assert pruning.find(tmp_path / "pruned", first["key"], dense) is not None
     assert pruning.find(tmp_path / "pruned", {**first["key"], "sparsity": 0.8}, dense) is None
@@ -149,7 +145,7 @@ def test_without_the_command_line_libraries(tmp_path, folder):
 
 def test_experiments_import_nothing_that_a_bare_machine_lacks():
     allowed = {"feta", "feta_lab", "torch", "numpy", "scipy", "safetensors", *sys.stdlib_module_names}
-    heavy = {"feta_lab.page", "feta_lab.plots", "feta_lab.report", "feta_lab.cli", "feta.cli"}
+    heavy = {"feta_lab.page", "feta_lab.plots", "feta_lab.page.report", "feta_lab.cli", "feta.cli"}
     for path in (ROOT / "src" / "feta_lab" / "experiments").glob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         found = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
@@ -182,12 +178,9 @@ def test_every_configuration_loads(path):
     assert load_plan(EXPERIMENTS[name], None, {}, quick=True).cells()
 
 
-def test_the_defaults_are_the_papers_and_ours():
-    for kind in (Table1, fig2.Fig2):
-        assert (kind().nets, kind().methods, kind().seeds) == (PAPER_NETS, METHODS, 3)
-
-
 def test_options_come_before_the_file_and_the_file_before_defaults(tmp_path):
+    for kind in (Table1, fig2.Fig2):
+        assert (kind().nets, kind().methods, kind().seeds) == (paper.NETS, METHODS, 3)
     path = tmp_path / "mine.toml"
     path.write_text('experiment = "table1"\nnets = ["dense-mnist"]\nseeds = 5\nout = "mine"\n')
     plan = load_plan(Table1, path, {"seeds": 2, "methods": "feta, lobs", "epochs": None})
@@ -254,10 +247,10 @@ def test_a_cell_does_not_pay_for_garbage_of_others():
     kept = Ring()
     alive = weakref.ref(kept)
     try:
-        subject.settle()
+        pruning.settle()
         assert gc.get_freeze_count() > 0
         del kept  # it was alive the first time, and is looked at the second time
-        subject.settle()
+        pruning.settle()
         assert alive() is None
     finally:
         gc.unfreeze()

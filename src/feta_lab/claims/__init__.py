@@ -8,8 +8,6 @@ in which there is nothing to find: tests/lab/test_claims.py has such data for ea
 To add a claim, write a file with a `judge` and add a line to CLAIMS.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from feta_lab.claims import (
@@ -38,17 +36,17 @@ def _published(results: Results) -> list[Record]:
     if any(record["method"] in feta_most_accurate.PUBLISHED for record in figure):
         return figure
     benchmarks = Results(tuple(source for source in results.sources if source.kind == "bench"))
-    return unretrained(benchmarks, feta_most_accurate.PUBLISHED)[0]
+    return unretrained(benchmarks, feta_most_accurate.PUBLISHED)
 
 
 # In the paper's order: the rule, and the records it reads.
 CLAIMS: tuple[tuple[Rule, Select], ...] = (
     (threshold_cheapest.judge, lambda r: r.of("table1")),
-    (feta_most_accurate.judge, lambda r: unretrained(r)[0]),
+    (feta_most_accurate.judge, lambda r: unretrained(r)),
     (feta_most_accurate.judge_published, _published),
-    (feta_faster.judge, lambda r: unretrained(r, ("feta", "lobs"), timed=True)[0]),
-    (rivals_inconsistent.judge, lambda r: unretrained(r, ("threshold", "corenet", "net-trim"))[0]),
-    (gains_dense.judge, lambda r: unretrained(r, ("threshold", "feta"))[0]),
+    (feta_faster.judge, lambda r: unretrained(r, ("feta", "lobs"), timed=True)),
+    (rivals_inconsistent.judge, lambda r: unretrained(r, ("threshold", "corenet", "net-trim"))),
+    (gains_dense.judge, lambda r: unretrained(r, ("threshold", "feta"))),
     (depth.judge, lambda r: r.of("fig3a", "fig3b")),
     (exponential.judge, lambda r: r.of("fig3a", "fig3b")),
     (dimension.judge, lambda r: r.of("fig3c")),

@@ -7,15 +7,12 @@ when the loss rises at two thirds of the sparsities and falls at none, and no wh
 are the points, not seeds, so it takes at least six layers to say yes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
+from feta_lab.claims.cells import VISIBLE, Trend, agreement, layers_of, rank_correlation, shared_sparsities, summary
 from feta_lab.claims.finding import Finding, listed, needs, overall, sentence
-from feta_lab.claims.trends import VISIBLE, Trend, agreement, layers_of, shared_sparsities, summary
-from feta_lab.correlation import rank_correlation
 from feta_lab.results import Record
-from feta_lab.summaries import by_setting
+from feta_lab.results.summaries import by_setting
 
 KEY, CLAIM = "depth", "Pruning one layer costs more accuracy the more layers remain behind it"
 COLUMNS = ("network", "sparsity (%)", "rank correlation", "95 % interval", "layers", "largest loss (points)")

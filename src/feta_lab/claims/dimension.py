@@ -7,25 +7,15 @@ the 95 % interval lies above zero at two thirds of the sparsities and below zero
 falls beyond chance. The claim holds when both say yes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from feta_lab import paper
+from feta_lab.claims.cells import VISIBLE, Trend, agreement, loss, mean_by, rank_correlation, summary
 from feta_lab.claims.finding import Finding, needs, overall
-from feta_lab.claims.trends import VISIBLE, Trend, agreement, loss, mean_by, summary
-from feta_lab.correlation import rank_correlation
 from feta_lab.results import Record
 
 KEY, CLAIM = "dimension", "Networks trained on data of more dimensions lose more when pruned"
-COLUMNS = (
-    "network",
-    "sparsity (%)",
-    "rank correlation",
-    "95 % interval",
-    "networks",
-    "largest loss (points)",
-)
+COLUMNS = ("network", "sparsity (%)", "rank correlation", "95 % interval", "networks", "largest loss (points)")
 
 
 def dimension_trends(records: Sequence[Record], measure: Callable[[Record], float] = loss) -> list[Trend]:

@@ -9,17 +9,14 @@ Without the last, any dimension would beat a depth that predicts the wrong way. 
 lead or its correlation is not negative. The claim holds when every measure says yes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from feta_lab.claims.cells import MEASURES, Layer, layers_of, spearman_rows
 from feta_lab.claims.finding import LEVEL, Answer, Cell, Finding, needs, overall, sentence, signed
-from feta_lab.claims.trends import MEASURES, Layer, layers_of
-from feta_lab.correlation import spearman_rows
 from feta_lab.results import Record
-from feta_lab.summaries import by_setting
+from feta_lab.results.summaries import by_setting
 
 KEY = "dimension-predicts"
 CLAIM = "The intrinsic dimension of a layer's input predicts its safe sparsity better than its depth"

@@ -12,8 +12,6 @@ does not fit without the first layer. A network says yes or no when the exponent
 its sparsities. It takes six layers to tell.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence
@@ -23,11 +21,10 @@ import numpy as np
 from scipy.stats import t
 
 from feta_lab import paper
+from feta_lab.claims.cells import MOST, VISIBLE, Layer, layers_of, rank_correlation, shared_sparsities
 from feta_lab.claims.finding import Answer, Cell, Finding, listed, needs, overall
-from feta_lab.claims.trends import MOST, VISIBLE, Layer, layers_of, shared_sparsities
-from feta_lab.correlation import rank_correlation
 from feta_lab.results import Record
-from feta_lab.summaries import by_setting
+from feta_lab.results.summaries import by_setting
 
 KEY, CLAIM = "exponential", "That cost grows exponentially with the remaining depth"
 NUMBERS = ("factor per layer", "R² exponential", "R² line")

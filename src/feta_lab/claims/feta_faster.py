@@ -6,16 +6,14 @@ would get there with a probability of at most 5 % (5 of 5, or 7 of 8): the large
 chance. It does not hold where feta is faster in no network; anything else depends on the network.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 
 from feta_lab import paper
+from feta_lab.claims.cells import runs_of, shared
 from feta_lab.claims.finding import LEVEL, Cell, Finding, VerdictName, by_lot, needs, networks
-from feta_lab.claims.runs import runs_of, shared
-from feta_lab.durations import duration
 from feta_lab.results import Record
+from feta_lab.results.summaries import duration
 
 KEY, CLAIM = "feta-faster", "FeTa is up to 8 times faster than LOBS"
 COLUMNS = ("network", "feta (s)", "lobs (s)", "lobs / feta")

@@ -7,16 +7,14 @@ drawn by lot would be ahead in as many networks with a probability of at most 5 
 network with 1 / m). The paper's own solver is judged by the same rule, against the paper's own rivals.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from feta_lab import paper
+from feta_lab.claims.cells import EQUAL, Runs, gains, runs_of, shared
 from feta_lab.claims.finding import Answer, Cell, Finding, between, by_lot, needs, networks, overall
-from feta_lab.claims.runs import EQUAL, Runs, gains, runs_of, shared
 from feta_lab.results import Record
-from feta_lab.summaries import relative_error
 
 KEY, CLAIM = "feta-most-accurate", "Without retraining, FeTa is the most accurate at 90 % sparsity"
 SAME = "The same for FeTa as published (proximal SVRG), against the methods of the paper"
@@ -43,7 +41,7 @@ def _against_best(
     """One method against the best of `rivals`, by default all methods but the forms of feta."""
     rows: list[tuple[Cell, ...]] = []
     margins, odds = [], []
-    errors: list[tuple[float, float]] = []
+    errors: list[list[float]] = []
     for net, runs in tables.items():
         names = [name for name in runs if (not name.startswith("feta") if rivals is None else name in rivals)]
         ahead = {name: statistics.fmean(found) for name in names if (found := gains(runs, ours, name))}
@@ -55,8 +53,8 @@ def _against_best(
         pairs = shared(runs, ours, best)
         mine, theirs = (round(statistics.fmean(pair[i]["accuracy"] for pair in pairs), 2) for i in (0, 1))
         rows.append((net, mine, best, theirs, round(ahead[best], 2), len(pairs)))
-        both = [(relative_error(a), relative_error(b)) for a, b in pairs]
-        errors += [(a, b) for a, b in both if a is not None and b is not None]
+        layers = [[_numbers(record.get("relative_error")) for record in pair] for pair in pairs]
+        errors += [list(map(statistics.fmean, both)) for both in layers if all(both)]
     if not margins:
         return None
     answers: list[Answer] = ["no" if margin < -EQUAL else "yes" for margin in margins]
@@ -70,7 +68,12 @@ def _against_best(
     return Finding(key, claim, verdict, text, _why(errors), columns, tuple(rows))
 
 
-def _why(errors: Sequence[tuple[float, float]]) -> str:
+def _numbers(value: Any) -> list[float]:
+    """The relative errors of the layers, however many were recorded."""
+    return [one for one in (value if isinstance(value, list | tuple) else [value]) if one is not None]
+
+
+def _why(errors: Sequence[Sequence[float]]) -> str:
     if not errors:
         return ""
     mine, theirs = (statistics.fmean(pair[i] for pair in errors) for i in (0, 1))

@@ -1,7 +1,5 @@
 """What a rule returns, and how the answers of single networks become one verdict."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -67,8 +65,8 @@ def signed(value: float, digits: int = 2) -> str:
 
 def between(values: Collection[float], digits: int = 1) -> str:
     """The range of some numbers."""
-    low, high = signed(min(values), digits), signed(max(values), digits)
-    return low if low == high else f"{low} to {high}"
+    ends = signed(min(values), digits), signed(max(values), digits)
+    return " to ".join(dict.fromkeys(ends))
 
 
 def sentence(parts: Sequence[str]) -> str:

@@ -8,15 +8,13 @@ more than the convolutional ones in their best seeds beyond chance (exact one-si
 gain more than all three convolutional ones come about at most once in twenty.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 
 from scipy.stats import mannwhitneyu
 
+from feta_lab.claims.cells import EQUAL, gains, runs_of
 from feta_lab.claims.finding import Answer, Cell, Finding, needs, overall, signed
-from feta_lab.claims.runs import EQUAL, gains, runs_of
 from feta_lab.results import Record
 
 KEY, CLAIM = "gains-dense", "Gains over thresholding are larger in dense than in convolutional networks"

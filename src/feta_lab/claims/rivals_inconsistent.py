@@ -7,15 +7,13 @@ between networks by more than the seeds explain (one-way analysis of variance, p
 alone would look inconsistent. It says no when it is never better or never worse. The claim holds when both say yes.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Collection, Sequence
 
 from scipy.stats import f_oneway
 
+from feta_lab.claims.cells import EQUAL, gains, runs_of
 from feta_lab.claims.finding import LEVEL, Answer, Cell, Finding, between, needs, networks, overall, sentence
-from feta_lab.claims.runs import EQUAL, gains, runs_of
 from feta_lab.results import Record
 
 KEY, CLAIM = "rivals-inconsistent", "Corenet and Net-Trim are inconsistent against thresholding"

@@ -7,27 +7,18 @@ some rival was cheaper in every seed. The claim holds when every network says ye
 the cheapest in all of them with a probability of at most 5 % (one of m methods is so in a network with 1 / m).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import NamedTuple
 
 from feta_lab import paper
+from feta_lab.claims.cells import Runs, runs_of
 from feta_lab.claims.finding import Answer, Cell, Finding, by_lot, listed, needs, networks, overall
-from feta_lab.claims.runs import Runs, runs_of
-from feta_lab.durations import duration
 from feta_lab.results import Record
+from feta_lab.results.summaries import duration
 
 KEY, CLAIM = "threshold-cheapest", "Thresholding with retraining is the cheapest way to 90 % sparsity"
-COLUMNS = (
-    "network",
-    "threshold (s)",
-    "cheapest other",
-    "its total (s)",
-    "× threshold",
-    "threshold is cheapest",
-)
+COLUMNS = ("network", "threshold (s)", "cheapest other", "its total (s)", "× threshold", "threshold is cheapest")
 
 
 class Race(NamedTuple):

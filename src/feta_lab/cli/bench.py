@@ -1,7 +1,5 @@
 """feta bench: all methods against each other, on equal terms."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
@@ -40,14 +38,12 @@ def bench(
     given = asdict(settings or Settings()) | {"compensate": chosen, "allocation": allocation, "out": output}
     with err().status("starting") as status:
         done = run("bench", tell=status.update, **given)
-    cells = done.records
-    page = write_bench(output, cells)
-    rows = table(cells)
+    cells, page = done.records, write_bench(output, done.records)
     if json:
         shown = [{name: value for name, value in cell.items() if name != "environment"} for cell in cells]
         print_json({"environment": cells[0]["environment"], "cells": shown})
         return
     out().print(done.table)
-    for claim, verdict in verdicts(rows):
+    for claim, verdict in verdicts(table(cells)):
         out().print(f"{claim}: {verdict}")
     out().print(f"written: {page}")

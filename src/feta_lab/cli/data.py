@@ -1,7 +1,5 @@
 """feta data: list the data sets, check their files, download them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from cyclopts import App
@@ -22,11 +20,8 @@ def list_(*, data_dir: DataDir = None, json: Json = False) -> None:
     for name in data.NAMES:
         place = data.find(name, data_dir)
         rows.append((name, place.origin, place.folder) if place else (name, "not found", "–"))
-        report[name] = {
-            "found": place is not None,
-            "folder": str(place.folder) if place else None,
-            "looked_in": [str(looked) for looked in data.looked_in(name, data_dir)],
-        }
+        looked = [str(looked) for looked in data.looked_in(name, data_dir)]
+        report[name] = {"found": bool(place), "folder": str(place.folder) if place else None, "looked_in": looked}
     if json:
         print_json(report)
         return

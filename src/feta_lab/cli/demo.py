@@ -1,7 +1,5 @@
 """feta demo: the main job on embedded data, with a page to look at."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -23,18 +21,11 @@ def demo(
         runs = run_demo(output, seed=seed, tell=status.update)
     rows = []
     for run in runs:
-        metrics = run["metrics"]
-        files, accuracy = metrics["file_bytes"], metrics["accuracy"]
-        rows.append(
-            (
-                run["config"]["method"],
-                f"{100 * metrics['sparsity']:.2f} %",
-                sum(layer["nonzeros"] for layer in metrics["layers"]),
-                f"{accuracy['pruned']['test']:.2f} %",
-                f"{size(files['pruned'])} ({files['dense'] / files['pruned']:.1f}×)",
-                f"{metrics['seconds']:.2f}",
-            )
-        )
+        metrics, files = run["metrics"], run["metrics"]["file_bytes"]
+        share, accuracy = f"{100 * metrics['sparsity']:.2f} %", f"{metrics['accuracy']['pruned']['test']:.2f} %"
+        nonzeros = sum(layer["nonzeros"] for layer in metrics["layers"])
+        file = f"{size(files['pruned'])} ({files['dense'] / files['pruned']:.1f}×)"
+        rows.append((run["config"]["method"], share, nonzeros, accuracy, file, f"{metrics['seconds']:.2f}"))
     dense = runs[0]["metrics"]["accuracy"]["dense"]["test"]
     title = f"{runs[0]['config']['network']}, {dense:.2f} % test accuracy before pruning"
     print_table(title, ("method", "sparsity", "non-zeros", "test accuracy", "file", "seconds"), rows)

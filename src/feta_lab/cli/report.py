@@ -1,7 +1,6 @@
 """feta report: one page with verdicts, figures and tables from the records of experiments."""
 
-from __future__ import annotations
-
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -28,27 +27,17 @@ def report(
     results
         Folder with table1, fig2, fig3a, fig3b, fig3c and benchmarks below it, as far as they exist.
     """
-    from dataclasses import asdict
-
-    from feta_lab.report import build
+    from feta_lab.page.report import build
 
     made = build(results, output)
     for one in made.passed_over:
         err().print(str(one))
     if json:
-        claims = [
-            {"key": f.key, "claim": f.claim, "verdict": f.verdict, "numbers": f.answer, "why": f.why}
-            for f in made.findings
-        ]
-        answer = {
-            "page": str(made.page),
-            "figures": list(map(str, made.figures)),
-            "tables": list(map(str, made.tables)),
-            "records": made.sources,
-            "passed_over": [asdict(one) for one in made.passed_over],
-            "claims": claims,
-        }
-        print_json(answer)
+        names = ("key", "claim", "verdict", "why")
+        claims = [{**{n: getattr(f, n) for n in names}, "numbers": f.answer} for f in made.findings]
+        files = {"page": str(made.page), "figures": [*map(str, made.figures)], "tables": [*map(str, made.tables)]}
+        passed_over = [asdict(one) for one in made.passed_over]
+        print_json({**files, "records": made.sources, "passed_over": passed_over, "claims": claims})
         return
     rows = [(finding.verdict, f"{finding.claim}. {finding.answer}") for finding in made.findings]
     print_table("Claims of the paper", ("verdict", "claim and numbers"), rows)

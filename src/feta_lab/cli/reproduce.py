@@ -1,7 +1,5 @@
 """feta reproduce: the paper's tables and figures, each from one command."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -81,7 +79,7 @@ def reproduce(
         The same path on data that comes with feta, in a minute or two; not with --config.
     """
     from feta_lab.experiments import run
-    from feta_lab.report import build
+    from feta_lab.page.report import build
 
     given = asdict(settings or PaperSettings())
     done = run(experiment, config=config, quick=quick, tell=err().print, out=out_, **given)

@@ -1,7 +1,5 @@
 """feta train: a network of the paper, trained as in its Appendix C."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -63,30 +61,18 @@ def train(
             note = f"epoch {event.epoch}: loss {event.loss:.4f}, validation {event.validation:.2f} %"
             bar.update(task, completed=event.epoch, note=note)
 
-        network = run_training(
-            specification,
-            loaded,
-            settings,
-            preset=known.name if known else None,
-            device=resolve_device(device),
-            checkpoint=partial,
-            callback=show,
-        )
+        how: dict[str, Any] = {"preset": known.name if known else None, "device": resolve_device(device)}
+        network = run_training(specification, loaded, settings, **how, checkpoint=partial, callback=show)
     n_bytes = store.save(network, output)
     partial.unlink(missing_ok=True)
-    result = {
-        "network": specification,
-        "data": loaded.label,
-        "epochs": network.info.epochs,
-        "accuracy": network.info.accuracy,
-        "file_bytes": n_bytes,
-    }
+    epochs, scores = network.info.epochs, network.info.accuracy
+    result: dict[str, Any] = {"network": specification, "data": loaded.label, "epochs": epochs}
+    result |= {"accuracy": scores, "file_bytes": n_bytes}
     config = {"preset": preset, "data": loaded.name, "max_epochs": max_epochs, "learning_rate": learning_rate}
     append(record_file, record("train", config, seed, result))
     if json:
         print_json({**result, "file": str(output)})
         return
-    scores = network.info.accuracy
     accuracy = f"{scores['test']:.2f} % test, {scores['validation']:.2f} % validation"
-    out().print(f"{specification} on {loaded.label}: {accuracy}, {network.info.epochs} epochs")
+    out().print(f"{specification} on {loaded.label}: {accuracy}, {epochs} epochs")
     out().print(f"written to {output} ({size(n_bytes)})")

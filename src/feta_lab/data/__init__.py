@@ -9,6 +9,6 @@ A fixed half of each test set is used for validation. A set that is missing or d
 from feta_lab.data.catalog import NAMES
 from feta_lab.data.dataset import DataSet, Normalisation, Split, check, load
 from feta_lab.data.download import fetch
-from feta_lab.data.locate import find, looked_in
+from feta_lab.data.files import find, looked_in
 
 __all__ = ["NAMES", "DataSet", "Normalisation", "Split", "check", "fetch", "find", "load", "looked_in"]

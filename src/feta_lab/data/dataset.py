@@ -19,10 +19,9 @@ from torch import Tensor
 from feta.errors import DataError
 from feta_lab.data.catalog import CLASSES, Entry, entry
 from feta_lab.data.download import Progress, fetch
-from feta_lab.data.formats import Content, read_file
-from feta_lab.data.locate import path_of, require
+from feta_lab.data.files import Content, path_of, read_file, require
 
-FACTS = ("size", "sha256", "checksum", "images", "labels")  # what a report says of a file that can be read
+FACTS = ("size", "sha256", "checksum", "images", "labels", "problem")  # what a report says of a file
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +54,15 @@ class Normalisation:
 
             Normalisation.of(data.train.images).mean
         """
-        mean, std = zip(*(_moments(channel) for channel in images.unbind(1)), strict=True)
+        values, moments = torch.arange(256), []
+        for channel in images.unbind(1):
+            counts = torch.bincount(channel.reshape(-1), minlength=256)
+            n, total, squares = (int((counts * powers).sum()) for powers in (values**0, values, values**2))
+            spread = n * squares - total * total  # n^2 times the variance, in whole numbers
+            if spread == 0:
+                raise DataError("Normalisation.of must get pixels that vary in every channel, got a constant channel")
+            moments.append((total / n / 255, math.sqrt(spread) / n / 255))
+        mean, std = zip(*moments, strict=True)
         return cls(mean, std)
 
     def apply(self, images: Tensor, device: torch.device | str) -> Tensor:
@@ -114,17 +121,9 @@ def read_set(known: Entry, folder: Path) -> DataSet:
     """Read every file of a data set from `folder`."""
     contents = [read_file(file, path_of(file, folder)) for file in known.files]
     train, held_out = _split(contents[: len(known.train)]), _split(contents[len(known.train) :])
-    validation, test = halves(len(held_out))
-    return DataSet(
-        name=known.name,
-        label=_label(known, contents),
-        train=train,
-        validation=held_out.take(validation),
-        test=held_out.take(test),
-        normalisation=Normalisation.of(train.images),
-        classes=CLASSES,
-        source=str(folder),
-    )
+    validation, test = (held_out.take(rows) for rows in halves(len(held_out)))
+    label, normalisation = _label(known, contents), Normalisation.of(train.images)
+    return DataSet(known.name, label, train, validation, test, normalisation, CLASSES, str(folder))
 
 
 def halves(count: int) -> tuple[Tensor, Tensor]:
@@ -147,32 +146,16 @@ def check(name: str, data_dir: Path | None = None) -> dict[str, Any]:
     reports, contents = [], []
     for file in known.files:
         path = path_of(file, place.folder)
+        report = {"path": str(path), **dict.fromkeys(FACTS)}
         try:
             contents.append(read_file(file, path))
-            reports.append({"path": str(path), **_facts(contents[-1]), "problem": None})
+            report |= _facts(contents[-1])
         except DataError as error:
-            reports.append({"path": str(path), **dict.fromkeys(FACTS), "problem": str(error)})
-    return {
-        "name": name,
-        "label": _label(known, contents),
-        "folder": str(place.folder),
-        "origin": place.origin,
-        "files": reports,
-        "ok": len(contents) == len(reports),
-        "official": all(report["checksum"] == "official" for report in reports),
-    }
-
-
-def _moments(values: Tensor) -> tuple[float, float]:
-    """Mean and standard deviation of uint8 values / 255, from a histogram in whole numbers."""
-    counts = torch.bincount(values.reshape(-1), minlength=256).tolist()
-    n = sum(counts)
-    total = sum(value * count for value, count in enumerate(counts))
-    squares = sum(value * value * count for value, count in enumerate(counts))
-    spread = n * squares - total * total  # n^2 times the variance
-    if spread == 0:
-        raise DataError("Normalisation.of must get pixels that vary in every channel, got a constant channel")
-    return total / n / 255, math.sqrt(spread) / n / 255
+            report["problem"] = str(error)
+        reports.append(report)
+    found = {"name": name, "label": _label(known, contents), "folder": str(place.folder), "origin": place.origin}
+    official = all(report["checksum"] == "official" for report in reports)
+    return {**found, "files": reports, "ok": len(contents) == len(reports), "official": official}
 
 
 def _split(contents: Sequence[Content]) -> Split:
@@ -184,15 +167,17 @@ def _split(contents: Sequence[Content]) -> Split:
 def _label(known: Entry, contents: Sequence[Content]) -> str:
     """The name that figures must use for these bytes: the set's own, a known variant's, or "altered"."""
     labels = [content.labels for content in contents if content.labels is not None]
-    for digest in (hashlib.sha256(values.tobytes()).hexdigest() for values in labels):
-        if digest in known.variants:
-            return known.variants[digest]
+    digests = {hashlib.sha256(values.tobytes()).hexdigest() for values in labels}
+    for variant in digests & known.variants.keys():
+        return known.variants[variant]
     return known.label if all(content.official for content in contents) else f"{known.label} (altered)"
 
 
 def _facts(content: Content) -> dict[str, Any]:
-    images, labels = content.images, content.labels
-    checksum = "official" if content.official else "differs from the official bytes"
-    shape = None if images is None else list(images.shape)
-    counts = None if labels is None else np.bincount(labels, minlength=CLASSES).tolist()
-    return dict(zip(FACTS, (content.size, content.sha256, checksum, shape, counts), strict=True))
+    return {
+        "size": content.size,
+        "sha256": content.sha256,
+        "checksum": "official" if content.official else "differs from the official bytes",
+        "images": None if content.images is None else list(content.images.shape),
+        "labels": None if content.labels is None else np.bincount(content.labels, minlength=CLASSES).tolist(),
+    }

@@ -4,8 +4,6 @@ The bytes of a file collect in a `.part` file. A later try asks only for the byt
 Range). A file that fails its checksum is deleted, and the next site is tried.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys
@@ -23,14 +21,13 @@ from urllib.request import Request, urlopen
 
 from feta.errors import DataError
 from feta_lab.data.catalog import DataFile, entry
-from feta_lab.data.formats import read_file
-from feta_lab.data.locate import EMBEDDED, cache_dir, path_of
+from feta_lab.data.files import EMBEDDED, cache_dir, path_of, read_file
 
 if sys.platform != "win32":
     import fcntl
 
 Progress = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in total if known
-Finish = Callable[[Path], None]  # checks a complete download and puts it in place, or raises DataError
+Finish = Callable[[Path], None]  # checks or unpacks a complete download, or raises DataError
 
 TIMEOUT_SECONDS = 5.0  # until the answer starts, and between two pieces of it
 ATTEMPTS = 5
@@ -55,27 +52,22 @@ def fetch(name: str, data_dir: Path | None = None, progress: Progress | None = N
     folder = root / known.folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _lock(root):
+        with (root / ".feta-fetch.lock").open("a") as lock:
+            if sys.platform != "win32":
+                fcntl.flock(lock, fcntl.LOCK_EX)  # a second feta that downloads into this folder waits
             missing = [file for file in known.files if not _is_there(file, folder)]
             if missing and known.archive:
                 part, size = root / f"{known.archive}.part", sum(file.size for file in known.files)
                 _download(known.sites, part, size, partial(_extract, missing, folder), progress)
+                part.unlink()
             else:
                 for file in missing:
                     part = folder / f"{file.name}.gz.part"
-                    _download(known.sites, part, file.size, partial(_keep, file), progress)
+                    _download(known.sites, part, file.size, partial(_verify, file), progress)
+                    os.replace(part, part.with_suffix(""))
     except OSError as error:
         raise DataError(f"{root} cannot be written ({error}); set --data-dir or FETA_CACHE") from error
     return folder
-
-
-@contextlib.contextmanager
-def _lock(root: Path) -> Iterator[None]:
-    """Make a second feta that downloads into the same folder wait until this one is done."""
-    with (root / ".feta-fetch.lock").open("a") as lock:
-        if sys.platform != "win32":
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _is_there(file: DataFile, folder: Path) -> bool:
@@ -94,13 +86,8 @@ def _verify(file: DataFile, path: Path) -> None:
         raise DataError(f"{path}: SHA-256 of the unpacked bytes must be {file.sha256}, got {got}")
 
 
-def _keep(file: DataFile, part: Path) -> None:
-    _verify(file, part)
-    os.replace(part, part.with_suffix(""))
-
-
 def _extract(files: Sequence[DataFile], folder: Path, part: Path) -> None:
-    """Move `files` out of a tar.gz into `folder`, all of them or none, and delete the archive."""
+    """Move `files` out of a tar.gz into `folder`, all of them or none."""
     sizes = {f"{folder.name}/{file.name}": file.size for file in files}
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         inside = Path(scratch, folder.name)
@@ -114,7 +101,6 @@ def _extract(files: Sequence[DataFile], folder: Path, part: Path) -> None:
             raise DataError(f"{part.stem}: must hold {', '.join(sizes)}: {error}") from error
         for file in files:
             os.replace(inside / file.name, folder / file.name)
-    part.unlink()
 
 
 def _download(sites: Sequence[str], part: Path, size: int, finish: Finish, progress: Progress | None) -> None:
@@ -157,26 +143,24 @@ def _append(url: str, part: Path, most: int, progress: Progress | None) -> bool:
         if have and error.code == 416:
             return True  # no bytes follow those we have; the checksum decides
         raise
-    with response:
-        done = have if response.status == 206 else 0  # a server without Range sends the whole file
-        length = response.headers.get("Content-Length")
-        total = done + int(length) if length else None
-        with part.open("ab" if done else "wb") as file:
-            for chunk in _chunks(response):
-                done += len(chunk)
-                if done > most:
-                    raise DataError(f"sends more than {most} bytes, so it is not the file")
-                file.write(chunk)
-                if progress is not None:
-                    progress(part.stem, done, total)
+    done = have if response.status == 206 else 0  # a server without Range sends the whole file
+    length = response.headers.get("Content-Length")
+    total = done + int(length) if length else None
+    with response, part.open("ab" if done else "wb") as file:
+        for chunk in _chunks(response):
+            done += len(chunk)
+            if done > most:
+                raise DataError(f"sends more than {most} bytes, so it is not the file")
+            file.write(chunk)
+            if progress is not None:
+                progress(part.stem, done, total)
     return total is None or done == total
 
 
 def _chunks(response: HTTPResponse) -> Iterator[bytes]:
     """Yield the body until it ends or the connection drops."""
     with contextlib.suppress(OSError, HTTPException):
-        while chunk := response.read(CHUNK):
-            yield chunk
+        yield from iter(lambda: response.read(CHUNK), b"")
 
 
 def _open(request: Request) -> HTTPResponse:

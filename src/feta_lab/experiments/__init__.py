@@ -6,8 +6,6 @@
 An experiment is a module with a plan (see `plan.Plan`), and a line in EXPERIMENTS.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +22,9 @@ from feta_lab.experiments.plan import Plan, load_plan
 from feta_lab.experiments.table1 import Table1
 from feta_lab.experiments.tables import table
 
-_PLANS: tuple[type[Plan], ...] = (Table1, Fig2, Fig3a, Fig3b, Fig3c, Bench, Allocation, Timing)
-EXPERIMENTS = {plan.name: plan for plan in _PLANS}
+EXPERIMENTS: dict[str, type[Plan]] = {
+    plan.name: plan for plan in (Table1, Fig2, Fig3a, Fig3b, Fig3c, Bench, Allocation, Timing)
+}
 
 
 @dataclass(frozen=True)
@@ -59,9 +58,8 @@ def run(
     if name not in EXPERIMENTS:
         raise unknown_name("experiment", name, EXPERIMENTS)
     if quick and config is not None:
-        raise ConfigError(
-            f"quick must go without a config, for both say what to run, got {config}; change a quick run by options"
-        )
+        cure = "change a quick run by options"
+        raise ConfigError(f"quick must go without a config, for both say what to run, got {config}; {cure}")
     plan = load_plan(EXPERIMENTS[name], config, options, quick)
     plan.check()
     for source in dict.fromkeys(map(plan.data_of, plan.nets)):
@@ -69,15 +67,7 @@ def run(
             tell(f"fetching {source}")
             datasets.load(source, plan.data_dir)  # now, not hours into the run
     plan.train(tell)
-    records = run_cells(
-        name,
-        plan.cells(),
-        plan.run,
-        plan.records,
-        resume=plan.resume,
-        jobs=1 if plan.timed else plan.jobs,
-        cell_budget=plan.cell_budget,
-        prepare=plan.prepare,
-        tell=tell,
-    )
+    how: dict[str, Any] = {"resume": plan.resume, "cell_budget": plan.cell_budget, "prepare": plan.prepare}
+    jobs = 1 if plan.timed else plan.jobs
+    records = run_cells(name, plan.cells(), plan.run, plan.records, jobs=jobs, tell=tell, **how)
     return Done(records, plan.records, table(records, plan.lines, plan.columns, plan.across))

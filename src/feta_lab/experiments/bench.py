@@ -7,11 +7,10 @@ pruned layer is added up, measured in the same run. Methods are interleaved, so 
 falls on all of them. A cell that its method refuses is recorded with the reason.
 """
 
-from __future__ import annotations
-
+import contextlib
 import functools
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -26,10 +25,11 @@ from feta.engine.select import select
 from feta.layers import LayerView
 from feta.pruners import METHODS
 from feta_lab.experiments.pruning import PruningPlan
-from feta_lab.experiments.subject import Subject, subject_of
-from feta_lab.experiments.tables import Record, groups, summary
+from feta_lab.experiments.subject import Subject
+from feta_lab.experiments.tables import summary
 from feta_lab.experiments.workers import Cell
 from feta_lab.networks import PRESETS
+from feta_lab.records import Record, groups
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Bench(PruningPlan):
         return [cell | {"layers": layers} for cell in cells]
 
     def prepare(self, cell: Cell) -> Mapping[str, Any]:
-        common, subject = super().prepare(cell), subject_of(self, cell)
+        common, subject = super().prepare(cell), self.subject(cell)
         floor = _floor(subject, cell["samples"], cell["seed"])
         return {**common, "floor_seconds": floor, "rows": cell["samples"] or len(subject.images)}
 
@@ -71,12 +71,12 @@ class Bench(PruningPlan):
         result, fields = self.prune(cell, **how)
         report, allocated = result.report, result.report.allocation
         return {
-            **subject_of(self, cell).scores(result.model),
+            **self.subject(cell).scores(result.model),
             **fields,
             "seconds": report.seconds,
             "layer_seconds": [layer.seconds for layer in report.layers],
-            "allocation_seconds": 0.0 if allocated is None else allocated.seconds,
-            "kept": {} if allocated is None else allocated.kept,
+            "allocation_seconds": allocated.seconds if allocated else 0.0,
+            "kept": allocated.kept if allocated else {},
         }
 
 
@@ -128,30 +128,25 @@ def floor_seconds(model: nn.Module, images: Tensor, samples: int | None, seed: i
     run = Run.start(model, Inputs(images, n_samples=samples, seed=seed), None)
     names = [trace.name for trace in run.trace()]
     views = [LayerView(run.original.get_submodule(name), name) for name in select(run.original, names, None)]
-    handles = [view.layer.register_forward_pre_hook(_adds_gram(view)) for view in views]
     times = []
-    try:
+    with contextlib.ExitStack() as stack:
+        for view in views:
+            d_in = view.matrix().shape[0]
+            H = torch.zeros(d_in, d_in, dtype=torch.float64, device=view.weight.device)
+            hook = functools.partial(_add_gram, view, H)
+            stack.callback(view.layer.register_forward_pre_hook(hook).remove)
         for _ in range(repeats):
             started = run.clock()
             with torch.no_grad(), evaluating(run.original):
                 for batch in run.inputs or ():
                     call(run.original, batch)
             times.append(run.clock() - started)
-    finally:
-        for handle in handles:
-            handle.remove()
     return statistics.median(times)
 
 
-def _adds_gram(view: LayerView) -> Callable[[Any, Any], None]:
-    d_in = view.matrix().shape[0]
-    H = torch.zeros(d_in, d_in, dtype=torch.float64, device=view.weight.device)
-
-    def hook(module: Any, args: Any) -> None:
-        for A in view.input_chunks(args[0], 0, 2**23):
-            H.add_(A.t() @ A)
-
-    return hook
+def _add_gram(view: LayerView, H: Tensor, module: nn.Module, args: Any) -> None:
+    for A in view.input_chunks(args[0], 0, 2**23):
+        H.add_(A.t() @ A)
 
 
 def table(records: Sequence[Record]) -> list[dict[str, Any]]:
@@ -160,24 +155,17 @@ def table(records: Sequence[Record]) -> list[dict[str, Any]]:
     Only over the seeds that every method of a net and sparsity was run on: the same networks for all.
     """
     rows = []
-    for (net, sparsity, compensate), rivals in groups(records, ("net", "sparsity", "compensate")).items():
-        ran = groups([record for record in rivals if record["accuracy"] is not None], ("method",))
+    for (net, sparsity, compensate), rivals in groups(records, "net", "sparsity", "compensate").items():
+        ran = groups((record for record in rivals if record["accuracy"] is not None), "method")
         seeds = set.intersection(*({record["seed"] for record in mine} for mine in ran.values())) if ran else set()
-        for (method,), members in groups(rivals, ("method",)).items():
+        for (method,), members in groups(rivals, "method").items():
             mine = [record for record in ran.get((method,), []) if record["seed"] in seeds]
-            row = {"net": net, "sparsity": sparsity, "compensate": compensate, "method": method}
-            row["dense"] = statistics.mean(record["dense_accuracy"] for record in mine or members)
-            row["seeds"] = len(mine)
-            rows.append(row | (_summary(mine) if mine else {"reason": members[0].get("reason", "")}))
+            row = {"net": net, "sparsity": sparsity, "compensate": compensate, "method": method, "seeds": len(mine)}
+            row["dense"] = summary(mine or members, "dense_accuracy")
+            if mine:
+                accuracies = [record["accuracy"] for record in mine]
+                row |= {"low": min(accuracies), "high": max(accuracies), "floor": summary(mine, "floor_seconds")}
+                row |= {name: summary(mine, name) for name in ("accuracy", "seconds", "relative_error")}
+                row["timed"] = all(record.get("timed", True) for record in mine)
+            rows.append(row if mine else row | {"reason": members[0].get("reason", "")})
     return rows
-
-
-def _summary(ran: Sequence[Record]) -> dict[str, Any]:
-    accuracies = [record["accuracy"] for record in ran]
-    return {
-        "low": min(accuracies),
-        "high": max(accuracies),
-        "timed": all(record.get("timed", True) for record in ran),
-        "floor": summary(ran, "floor_seconds"),
-        **{name: summary(ran, name) for name in ("accuracy", "seconds", "relative_error")},
-    }

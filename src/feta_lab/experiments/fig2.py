@@ -6,8 +6,6 @@
 A network is pruned once for both.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +13,6 @@ from typing import Any, ClassVar
 
 from feta.tuning.refine import Refinement, refine
 from feta_lab.experiments.pruning import NAMED, PaperPlan, Pruned
-from feta_lab.experiments.subject import subject_of
 from feta_lab.experiments.workers import Cell
 
 
@@ -41,28 +38,19 @@ class Fig2(PaperPlan):
 
     def run(self, cell: Cell) -> Mapping[str, Any]:
         """Prune, or take what the cell before has pruned; refine; judge."""
-        subject = subject_of(self, cell)
+        subject = self.subject(cell)
         pruned = _pruned(self, *((name, cell[name]) for name in NAMED))
         if not cell["refine"]:
             return {**pruned.fields, **subject.scores(pruned.model), "refine_seconds": 0.0}
-        refined = refine(
-            pruned.model,
-            subject.model,
-            subject.images,
-            masks=pruned.masks,
-            passes=self.passes,
-            n_samples=cell["samples"],
-            seed=cell["seed"],
-            device=self.where,
-        )
+        how = {"passes": self.passes, "n_samples": cell["samples"], "seed": cell["seed"], "device": self.where}
+        refined = refine(pruned.model, subject.model, subject.images, masks=pruned.masks, **how)
+        report = refined.report
         return {
             **pruned.fields,
             **subject.scores(refined.model),
             "relative_error": None,  # known of the pruned layers, not of the refined ones
-            "refine_seconds": refined.report.seconds,
-            "loss_before": refined.report.loss_before,
-            "loss_after": refined.report.loss_after,
-            "stopped": refined.report.stopped,
+            "refine_seconds": report.seconds,
+            **{name: getattr(report, name) for name in ("loss_before", "loss_after", "stopped")},
         }
 
 

@@ -8,24 +8,27 @@ whether they tell a layer's safe sparsity better than its depth does:
     intrinsic_dimension_maps   of its whole input
 """
 
-from __future__ import annotations
-
 import functools
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from feta.calibration.capture import LayerTap
+from feta.calibration.model import evaluating
 from feta.engine.prune import prune
 from feta.layers import LayerView, prunable_names
+from feta.theory.dimension import nearest, sample_rows, two_nn
 from feta_lab import networks
-from feta_lab.experiments.dimensions import dimension_of, layer_inputs
 from feta_lab.experiments.plan import Plan
-from feta_lab.experiments.subject import Subject, subject_of
+from feta_lab.experiments.subject import Source, Subject
 from feta_lab.experiments.workers import Cell
 
+PART = 50  # images unfolded at a time
+FEWEST = 10  # points that have a dimension
 SPARSITIES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95)
 
 
@@ -46,20 +49,19 @@ class Fig3a(Plan):
 
     def cells(self) -> list[Cell]:
         """Sparsities change fastest: what is measured once per layer is kept for them."""
-        settings, seeds = {"samples": self.samples, "epochs": self.epochs}, range(self.seeds)
-        return [
-            cell
-            for net in self.nets
-            for cell in self.grid(net, settings, seed=seeds, layer=hidden_layers(net), sparsity=self.sparsity)
-        ]
+        settings, cells = {"samples": self.samples, "epochs": self.epochs}, []
+        for net in self.nets:
+            axes = {"seed": range(self.seeds), "layer": hidden_layers(net), "sparsity": self.sparsity}
+            cells += self.grid(net, settings, **axes)
+        return cells
 
     @property
-    def source(self) -> dict[str, Any]:
-        return {**super().source, "epochs": self.epochs}
+    def source(self) -> Source:
+        return replace(super().source, epochs=self.epochs)
 
     def prepare(self, cell: Cell) -> Mapping[str, Any]:
         """Load the network and measure the inputs of the layer."""
-        subject, hidden = subject_of(self, cell), hidden_layers(cell["net"])
+        subject, hidden = self.subject(cell), hidden_layers(cell["net"])
         rows, maps = _dimensions(subject, cell["layer"], self.samples)
         return {
             "depth": hidden.index(cell["layer"]) + 1,
@@ -73,15 +75,12 @@ class Fig3a(Plan):
 
     def run(self, cell: Cell) -> Mapping[str, Any]:
         """Threshold the layer, judge the network."""
-        subject = subject_of(self, cell)
+        subject = self.subject(cell)
         sample, only = _sample(subject, self.samples), [cell["layer"]]
         result = prune(subject.model, sample, cell["sparsity"], "threshold", layers=only, device=self.where)
         (report,) = result.report.layers
-        return {
-            "accuracy": subject.scores(result.model)["accuracy"],
-            "relative_error": report.relative_error,
-            "nonzeros": report.nonzeros,
-        }
+        accuracy = subject.scores(result.model)["accuracy"]
+        return {"accuracy": accuracy, "relative_error": report.relative_error, "nonzeros": report.nonzeros}
 
 
 @dataclass(frozen=True)
@@ -111,3 +110,28 @@ def _sample(subject: Subject, samples: int) -> Tensor:
 def _dimensions(subject: Subject, layer: str, samples: int) -> tuple[float | None, float | None]:
     rows, maps = layer_inputs(subject.model, layer, _sample(subject, samples))
     return dimension_of(rows), dimension_of(maps)
+
+
+def layer_inputs(model: nn.Module, layer: str, images: Tensor) -> tuple[Tensor, Tensor]:
+    """One row of the layer per image (n, d_in), at a random place of a convolution; whole inputs (n, d)."""
+    view = LayerView(model.get_submodule(layer), layer)
+    tap = LayerTap(model, layer)
+    generator = torch.Generator().manual_seed(0)
+    rows, maps = [], []
+    with evaluating(model):
+        for part in images.split(PART):
+            (x,) = tap.inputs(part)
+            maps.append(x.flatten(1))
+            patches = torch.cat(list(view.input_chunks(x, 0, 2**23))).unflatten(0, (len(part), -1))
+            places = torch.randint(patches.shape[1], (len(part),), generator=generator)
+            rows.append(patches[torch.arange(len(part)), places])  # patches of one image overlap: one of each
+    return torch.cat(rows), torch.cat(maps)
+
+
+def dimension_of(points: Tensor) -> float | None:
+    """TwoNN over all different points (n, d); None where they are too few or too much alike to tell."""
+    distinct = sample_rows(points, len(points), seed=0)
+    if len(distinct) < FEWEST:
+        return None
+    value = two_nn(nearest(distinct, 2))
+    return value if math.isfinite(value) else None

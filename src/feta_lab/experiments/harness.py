@@ -13,9 +13,9 @@ the `reason` and the kind of `failure`:
     died      its process ended, out of memory for example; run again by the next run
 """
 
-from __future__ import annotations
-
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,15 @@ def run_cells(
     def begins(index: int) -> None:
         tell(f"{len(wanted) - len(missing) + index + 1}/{len(wanted)} {label(todo[index])}")
 
-    for index, outcome in _outcomes(todo, run_one, prepare, jobs, cell_budget, begins):
+    def here() -> Iterator[tuple[int, Outcome]]:
+        for index, cell in enumerate(todo):
+            begins(index)
+            common = dict(prepare(cell))
+            outcome = attempt(run_one, cell)
+            yield index, replace(outcome, fields={**common, **outcome.fields})
+
+    elsewhere = run_in_workers(todo, run_one, prepare, jobs=jobs, budget=cell_budget, begins=begins)
+    for index, outcome in elsewhere if jobs > 1 or cell_budget is not None else here():
         record = _record(kind, todo[index], outcome, cell_budget, timed=jobs == 1)
         append(records, record)
         done[missing[index]] = record
@@ -76,43 +84,22 @@ def run_cells(
 
 def label(cell: Cell) -> str:
     """What progress calls a cell: dense-mnist, seed 0, feta, 0.9."""
-    words = {"net": "", "k": "k = ", "seed": "seed ", "network": "network ", "layer": "", "method": ""}
-    words |= {"sparsity": "", "allocation": "", "round": "round "}
-    said = [f"{word}{cell[name]}" for name, word in words.items() if name in cell]
-    said += [word for name, word in (("refine", "refined"), ("compensate", "compensated")) if cell.get(name)]
-    return ", ".join(said)
-
-
-def _outcomes(
-    cells: Sequence[Cell],
-    run_one: RunOne,
-    prepare: Prepare,
-    jobs: int,
-    budget: float | None,
-    begins: Callable[[int], None],
-) -> Iterator[tuple[int, Outcome]]:
-    if jobs > 1 or budget is not None:
-        yield from run_in_workers(cells, run_one, prepare, jobs=jobs, budget=budget, begins=begins)
-        return
-    for index, cell in enumerate(cells):
-        begins(index)
-        common = dict(prepare(cell))
-        outcome = attempt(run_one, cell)
-        yield index, Outcome({**common, **outcome.fields}, outcome.failure, outcome.reason)
+    names = ("net", "k", "seed", "network", "layer", "method", "sparsity", "allocation", "round")
+    words = {"k": "k = ", "seed": "seed ", "network": "network ", "round": "round "}
+    said = [f"{words.get(name, '')}{cell[name]}" for name in names if name in cell]
+    return ", ".join(said + [f"{name}d" for name in ("refine", "compensate") if cell.get(name)])
 
 
 def _record(kind: str, cell: Cell, outcome: Outcome, budget: float | None, *, timed: bool) -> dict[str, Any]:
     record = {"kind": kind, "key": cell, **cell, **outcome.fields}
     if outcome.failure:
         record |= {"accuracy": None, "failure": outcome.failure, "reason": outcome.reason}
-    if outcome.failure == "budget":
-        record["cell_budget"] = budget
+        record |= {"cell_budget": budget} if outcome.failure == "budget" else {}
     threads = {} if timed else {"threads": "1"}
-    return record | {"timed": timed, "environment": {**environment(), **threads}}
+    return record | {"timed": timed, "environment": environment() | threads}
 
 
 def _worth_another(record: Mapping[str, Any], budget: float | None) -> bool:
     """Whether a cell that failed may do better now."""
-    if record.get("failure") == "budget":
-        return budget is None or budget > record["cell_budget"]
-    return record.get("failure") in ("error", "died")
+    more = budget is None or budget > record.get("cell_budget", math.inf)
+    return more if record.get("failure") == "budget" else record.get("failure") in ("error", "died")

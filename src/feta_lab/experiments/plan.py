@@ -8,8 +8,7 @@ defaults, then from a TOML file (or the settings of the quick run), then from op
     seeds = 3
 """
 
-from __future__ import annotations
-
+import contextlib
 import math
 import tomllib
 import types
@@ -26,11 +25,10 @@ from feta.errors import ConfigError, FileError, unknown_name
 from feta.files.atomic import check_writable
 from feta.pruners import make
 from feta.sparsity import check_share
-from feta_lab import networks
+from feta_lab import networks, paper
+from feta_lab.experiments.subject import Source, Subject, subject_of, train_missing
 from feta_lab.experiments.workers import Cell
-from feta_lab.experiments.zoo import train_missing
 
-PAPER_NETS = ("dense-mnist", "dense-fashion", "dense-cifar", "conv-mnist", "conv-fashion", "conv-cifar")
 QUICK = Path(__file__).with_name("quick.toml")
 
 P = TypeVar("P", bound="Plan")
@@ -44,7 +42,7 @@ class Plan(ABC):
     setting that could change the numbers. Cells may be prepared and run in other processes.
     """
 
-    nets: tuple[str, ...] = PAPER_NETS
+    nets: tuple[str, ...] = paper.NETS
     seeds: int = 3  # networks per preset
     device: str | None = None  # by default a GPU if there is one
     data: str | None = None  # instead of the nets' own
@@ -92,21 +90,22 @@ class Plan(ABC):
 
     def train(self, tell: Callable[[str], None]) -> None:
         """Train the networks that are not there yet, `jobs` at a time."""
-        train_missing(self.nets, range(self.seeds), self.networks, jobs=self.jobs, tell=tell, **self.source)
+        train_missing(self.nets, range(self.seeds), self.networks, self.source, self.jobs, tell)
+
+    def subject(self, cell: Cell) -> Subject:
+        """The trained network that a cell names, with its data."""
+        return subject_of(cell["net"], cell["seed"], self.networks, self.source)
 
     @property
-    def source(self) -> dict[str, Any]:
-        """How a missing network is trained."""
-        return {"data": self.data, "data_dir": self.data_dir, "device": self.where}
+    def source(self) -> Source:
+        return Source(self.data, self.data_dir, self.where)
 
     @property
-    def where(self) -> str:
-        """The device."""
+    def where(self) -> str:  # the device
         return self.device or resolve_device(None)
 
     @property
     def records(self) -> Path:
-        """The file of the records."""
         return (self.out or Path("results") / self.name) / "records.jsonl"
 
     def grid(self, net: str, settings: Mapping[str, Any], **axes: Iterable[Any]) -> list[Cell]:
@@ -132,23 +131,21 @@ def load_plan(kind: type[P], config: Path | None, given: Mapping[str, Any], quic
     """
     values: dict[str, Any] = {}
     if quick:
-        small = {"networks": "results/quick/networks", "out": f"results/quick/{kind.name}"}
-        values = small | _read(QUICK)[kind.name]
+        values = {"networks": "results/quick/networks", "out": f"results/quick/{kind.name}"}
+        values |= _read(QUICK)[kind.name]
     elif config is not None:
         values = _read(config)
         named = values.pop("experiment", None)
         if named != kind.name:
             raise ConfigError(f"{config}: experiment must be '{kind.name}', got {named!r}")
-    hints = typing.get_type_hints(kind)
-    known = {field.name for field in fields(kind)}
+    hints, known = typing.get_type_hints(kind), {field.name for field in fields(kind)}
     chosen: dict[str, Any] = {}
     for source, settings in ((f"{config}: ", values), ("", given)):
         for name, value in settings.items():
-            if value is None:
-                continue
-            if name not in known:
+            if value is not None and name not in known:
                 raise unknown_name(f"setting of {kind.name}", name, known)
-            chosen[name] = convert(value, hints[name], f"{source}{name}")
+            if value is not None:
+                chosen[name] = convert(value, hints[name], f"{source}{name}")
     return kind(**chosen)
 
 
@@ -164,7 +161,7 @@ def _read(path: Path) -> dict[str, Any]:
 def convert(value: Any, hint: Any, label: str) -> Any:
     """A value from a file or a command line as a field's type; a list may be text with commas."""
     if isinstance(hint, types.UnionType):  # X | None, and None never gets here
-        hint = next(part for part in typing.get_args(hint) if part is not types.NoneType)
+        hint = typing.get_args(hint)[0]
     if typing.get_origin(hint) is tuple:
         parts = value.split(",") if isinstance(value, str) else value
         parts = parts if isinstance(parts, list | tuple) else [parts]
@@ -172,7 +169,9 @@ def convert(value: Any, hint: Any, label: str) -> Any:
             raise ConfigError(f"{label} must not be empty, got {value!r}")
         return tuple(convert(part, typing.get_args(hint)[0], label) for part in parts)
     if isinstance(value, str):
-        value = _from_text(value.strip(), hint)
+        value = value.strip()
+        with contextlib.suppress(ValueError):
+            value = {"true": True, "false": False}.get(value.lower(), value) if hint is bool else hint(value)
     if hint is float and type(value) is int:
         return float(value)
     # bool is an int to Python, not to us; a Path may be a subclass of Path.
@@ -180,13 +179,3 @@ def convert(value: Any, hint: Any, label: str) -> Any:
         what = "a number" if hint is float else f"of type {hint.__name__}"
         raise ConfigError(f"{label} must be {what}, got {value!r}")
     return value
-
-
-def _from_text(text: str, hint: Any) -> Any:
-    """Text as the type, or unchanged if it is no such value."""
-    if hint is bool:
-        return {"true": True, "false": False}.get(text.lower(), text)
-    try:
-        return hint(text)
-    except ValueError:
-        return text

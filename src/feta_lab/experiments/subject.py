@@ -1,13 +1,8 @@
-"""The subject of a cell: a trained network on its device with its data, loaded once and warmed up.
-
-What a process pays once (loading kernels, making handles and workspaces) is paid in `warm_up`, by pruning on a
-few rows, and not in the first cell that happens to be timed.
-"""
-
-from __future__ import annotations
+"""The subjects of experiments: each network is trained once, kept as a file, and found again with its data."""
 
 import functools
-import gc
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,18 +10,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from feta.engine.prune import prune
-from feta.errors import ConfigError
-from feta.tuning.refine import refine
-from feta.tuning.retrain import retrain
+from feta.errors import FetaError
 from feta_lab import data as datasets
+from feta_lab import networks, store
 from feta_lab.data import DataSet
-from feta_lab.experiments.plan import Plan, parse_method
-from feta_lab.experiments.workers import Cell
-from feta_lab.experiments.zoo import trained
+from feta_lab.experiments.workers import Cell, nothing, run_in_workers
 from feta_lab.judge import judge
+from feta_lab.training import Training, train
 
-WARM_ROWS = 256
+
+@dataclass(frozen=True)
+class Source:
+    """How a missing network is trained."""
+
+    data: str | None = None  # instead of the preset's own
+    data_dir: Path | None = None
+    device: str = "cpu"
+    epochs: int | None = None  # at the most; by default as in the paper
+
+
+USUAL = Source()
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,11 +45,8 @@ class Subject:
     @property
     def fields(self) -> dict[str, Any]:
         """What every record of a cell with this subject says."""
-        return {
-            "data": self.data.label,
-            "dense_accuracy": self.dense["test"],
-            "dense_validation": self.dense["validation"],
-        }
+        dense = {"dense_accuracy": self.dense["test"], "dense_validation": self.dense["validation"]}
+        return {"data": self.data.label, **dense}
 
     def scores(self, model: nn.Module) -> dict[str, float]:
         """The fields of a record that judge a network made of the subject's."""
@@ -54,19 +54,13 @@ class Subject:
         return {"accuracy": found["test"], "validation": found["validation"]}
 
 
-def subject_of(plan: Plan, cell: Cell) -> Subject:
-    """The subject that a cell names; the one before is let go, as cells come network by network."""
-    return _subject(cell["net"], cell["seed"], plan.networks, *plan.source.items())
-
-
 @functools.lru_cache(maxsize=1)
-def _subject(net: str, seed: int, folder: Path, *source: tuple[str, Any]) -> Subject:
-    where = dict(source)
-    network, device = trained(net, seed, folder, **where), where["device"]
-    data = load_data(network.info.data, where["data_dir"])
-    data = replace(data, normalisation=network.info.normalisation)
+def subject_of(net: str, seed: int, folder: Path, source: Source) -> Subject:
+    """The subject of a preset and seed; the one before is let go, as cells come network by network."""
+    network, device = trained(net, seed, folder, source), source.device
+    found = load_data(network.info.data, source.data_dir)
+    data, model = replace(found, normalisation=network.info.normalisation), network.model.to(device)
     images = data.normalisation.apply(data.train.images, device)
-    model = network.model.to(device)
     return Subject(model, data, images, data.train.labels.to(device), judge(model, data, device))
 
 
@@ -76,29 +70,46 @@ def load_data(name: str, data_dir: Path | None) -> DataSet:
     return datasets.load(name, data_dir)
 
 
-def settle() -> None:
-    """Collect garbage now, and keep what is left out of later rounds: none of them falls into a timed cell."""
-    gc.unfreeze()  # what the cells before have left
-    gc.collect()
-    gc.freeze()
+def network_path(folder: Path, preset: str, seed: int, data: str | None = None) -> Path:
+    """Where a network is kept; one trained on another data set than the preset's own has a name of its own."""
+    other = "" if data in (None, networks.preset(preset).data) else f"-{data}"
+    return folder / f"{preset}{other}-seed{seed}.safetensors"
 
 
-@functools.lru_cache(maxsize=1)
-def warm_up(subject: Subject) -> None:
-    """Prune, refine and retrain a subject once, on a few rows."""
-    few, device = (subject.images[:WARM_ROWS], subject.labels[:WARM_ROWS]), str(subject.images.device)
-    small = prune(subject.model, few[0], 0.9, "wanda", device=device)
-    refine(small.model, subject.model, few[0], masks=small.masks, passes=1, device=device)
-    retrain(small.model, few, masks=small.masks, validation=few, max_epochs=1, device=device)
+def trained(preset: str, seed: int, folder: Path, source: Source = USUAL) -> store.Network:
+    """The network of a preset and seed, from its file or trained now."""
+    path = network_path(folder, preset, seed, source.data)
+    if path.exists():
+        return store.load(path)
+    known = networks.preset(preset)
+    loaded = datasets.load(source.data or known.data, source.data_dir)
+    partial = path.with_name(path.name + ".partial")
+    settings = Training(seed=seed, max_epochs=source.epochs or Training.max_epochs)
+    network = train(known.specification, loaded, settings, preset=preset, device=source.device, checkpoint=partial)
+    store.save(network, path)
+    partial.unlink(missing_ok=True)
+    return network
 
 
-@functools.cache
-def warm_up_method(method: str, device: str) -> None:
-    """Prune a toy network: every library call of the method is made once, at next to no cost."""
-    toy = nn.Sequential(nn.Linear(32, 24), nn.ReLU(), nn.Linear(24, 16), nn.ReLU(), nn.Linear(16, 4))
-    name, options = parse_method(method)
-    rows = torch.randn(WARM_ROWS, 32, generator=torch.Generator().manual_seed(0)).to(device)
-    try:
-        prune(toy.to(device), rows, 0.5, name, options=options, device=device)
-    except ConfigError:  # an option the toy does not suit; the cell itself will say what it has to say
-        return
+def train_missing(
+    presets: Sequence[str], seeds: Sequence[int], folder: Path, source: Source, jobs: int, tell: Callable[[str], None]
+) -> None:
+    """Train the networks that are not in the folder yet, `jobs` at a time; `tell` gets a line on each.
+
+    Raises FetaError when a network cannot be trained.
+    """
+    wanted: list[Cell] = [{"preset": preset, "seed": seed} for preset in presets for seed in seeds]
+    missing = [cell for cell in wanted if not network_path(folder, **cell, data=source.data).exists()]
+    one = functools.partial(_train_one, folder=folder, source=source)
+    for index, outcome in run_in_workers(missing, one, nothing, jobs=jobs):
+        name = "{preset} seed {seed}".format(**missing[index])
+        if outcome.failure:
+            raise FetaError(f"cannot train {name}: {outcome.reason}")
+        tell("trained {}: {test:.2f} % test, {epochs} epochs, {seconds:.1f} s".format(name, **outcome.fields))
+
+
+def _train_one(cell: Cell, folder: Path, source: Source) -> Mapping[str, Any]:
+    started = time.perf_counter()
+    torch.set_num_threads(1)
+    info = trained(**cell, folder=folder, source=source).info
+    return {"seconds": time.perf_counter() - started, "epochs": info.epochs, "test": info.accuracy["test"]}

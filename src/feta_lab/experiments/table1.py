@@ -7,15 +7,12 @@ ends when validation accuracy is within `tolerance` points of the dense network'
 `patience` epochs, or when `epochs` are spent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from feta.tuning.retrain import Retraining, retrain
 from feta_lab.experiments.pruning import PaperPlan
-from feta_lab.experiments.subject import subject_of
 from feta_lab.experiments.workers import Cell
 from feta_lab.judge import judge
 
@@ -51,19 +48,16 @@ class Table1(PaperPlan):
 
     def run(self, cell: Cell) -> Mapping[str, Any]:
         """Prune, judge, retrain, judge."""
-        subject, pruned = subject_of(self, cell), self.pruned(cell)
+        subject, pruned = self.subject(cell), self.pruned(cell)
         before, held_out = subject.scores(pruned.model), subject.data.validation
         images = subject.data.normalisation.apply(held_out.images, self.where)
-        retrained = retrain(
-            pruned.model,
-            (subject.images, subject.labels),
-            Retraining(**self.retraining()),
-            masks=pruned.masks,
-            validation=(images, held_out.labels.to(self.where)),
-            goal=subject.dense["validation"],
-            seed=cell["seed"],
-            device=self.where,
-        )
+        rows, settings = (subject.images, subject.labels), Retraining(**self.retraining())
+        how: dict[str, Any] = {
+            "validation": (images, held_out.labels.to(self.where)),
+            "goal": subject.dense["validation"],
+        }
+        how |= {"masks": pruned.masks, "seed": cell["seed"], "device": self.where}
+        retrained = retrain(pruned.model, rows, settings, **how)
         after, report = judge(retrained.model, subject.data, self.where), retrained.report
         return {
             **pruned.fields,
@@ -72,7 +66,5 @@ class Table1(PaperPlan):
             "total_seconds": pruned.fields["prune_seconds"] + report.seconds,
             "retrained_accuracy": after["test"],
             "retrained_validation": after["validation"],
-            "recovered": report.recovered,
-            "epochs": report.epochs,
-            "stopped": report.stopped,
+            **{name: getattr(report, name) for name in ("recovered", "epochs", "stopped")},
         }

@@ -1,21 +1,11 @@
 """Records as a table for people: seconds are medians over the seeds, everything else is a mean."""
 
-from __future__ import annotations
-
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-Record = Mapping[str, Any]
+from feta_lab.records import Record, groups
+
 NONE = "–"
-
-
-def groups(records: Sequence[Record], names: Sequence[str]) -> dict[tuple[Any, ...], list[Record]]:
-    """Records with the same values under `names`, in order of appearance."""
-    found: dict[tuple[Any, ...], list[Record]] = {}
-    for record in records:
-        found.setdefault(tuple(record[name] for name in names), []).append(record)
-    return found
 
 
 def summary(records: Sequence[Record], name: str) -> float | None:
@@ -34,7 +24,7 @@ def table(records: Sequence[Record], rows: Sequence[str], columns: Sequence[str]
     """
     values = list(dict.fromkeys(record[across] for record in records)) if across else []
     lines = [[*rows, *columns, *map(str, values)]]
-    for key, members in groups(records, rows).items():
+    for key, members in groups(records, *rows).items():
         ran = [record for record in members if record["accuracy"] is not None]
         found = [summary(ran or members, name) for name in columns]
         found += [summary([record for record in ran if record[across] == value], "accuracy") for value in values]

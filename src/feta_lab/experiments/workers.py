@@ -19,7 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal
 
@@ -52,13 +52,12 @@ def attempt(run_one: RunOne, cell: Cell) -> Outcome:
     try:
         fields = dict(run_one(cell))
         json.dumps(fields, allow_nan=False)  # what cannot be recorded is the cell's failure, not the file's
-    except FileError as error:  # the place said no, not the method: it may be put right
-        return Outcome({}, "error", str(error))
+        return Outcome(fields)
     except FetaError as error:
-        return Outcome({}, "refused", str(error))
+        # Where the place said no, and not the method, it may be put right.
+        return Outcome({}, "error" if isinstance(error, FileError) else "refused", str(error))
     except Exception as error:
         return Outcome({}, "error", f"{type(error).__name__}: {error}")
-    return Outcome(fields)
 
 
 def run_in_workers(
@@ -72,8 +71,7 @@ def run_in_workers(
 ) -> Iterator[tuple[int, Outcome]]:
     """The outcome of each cell, with its number, as it is done; `jobs` at a time."""
     waiting = deque(enumerate(cells))
-    idle: list[_Worker] = []
-    busy: list[_Worker] = []
+    idle, busy = list[_Worker](), list[_Worker]()
     # One process uses the threads its parent would; several at once would fight over them.
     threads = torch.get_num_threads() if jobs == 1 else 1
     with tempfile.TemporaryDirectory(prefix="feta-cells-", ignore_cleanup_errors=True) as scratch:
@@ -87,8 +85,7 @@ def run_in_workers(
                 patience = min(worker.deadline for worker in busy) - time.monotonic()
                 wait([worker.pipe for worker in busy], None if math.isinf(patience) else max(0.0, patience))
                 for worker in list(busy):
-                    outcome = worker.outcome()
-                    if outcome is not None:
+                    if (outcome := worker.outcome()) is not None:
                         busy.remove(worker)
                         if worker.usable:
                             idle.append(worker)
@@ -98,32 +95,22 @@ def run_in_workers(
                 worker.stop()
 
 
-@dataclass
 class _Worker:
     """A process that takes one cell at a time."""
 
-    run_one: RunOne
-    prepare: Prepare
-    threads: int
-    budget: float | None
-    scratch: str  # temporary files of a process that was ended are removed with this folder
-    index: int = field(default=-1, init=False)
-    deadline: float = field(default=math.inf, init=False)
-    usable: bool = field(default=True, init=False)
-    common: dict[str, Any] = field(default_factory=dict, init=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, run_one: RunOne, prepare: Prepare, threads: int, budget: float | None, scratch: str) -> None:
+        self.budget, self.usable = budget, True
         # Spawned, not forked: a forked process cannot use CUDA, and threads do not survive a fork.
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(
-            target=_serve, args=(theirs, self.run_one, self.prepare, self.threads, self.scratch), daemon=True
-        )
+        given = (theirs, run_one, prepare, threads, scratch)
+        self.process = context.Process(target=_serve, args=given, daemon=True)
         self.process.start()
         theirs.close()  # so that the pipe ends with the process
 
     def give(self, index: int, cell: Cell) -> _Worker:
-        self.index, self.common, self.deadline = index, {}, math.inf
+        self.index, self.deadline = index, math.inf
+        self.common: dict[str, Any] = {}
         with contextlib.suppress(BrokenPipeError):  # it died while it waited: `outcome` will say so
             self.pipe.send(cell)
         return self
@@ -142,8 +129,7 @@ class _Worker:
                     self.deadline = time.monotonic() + self.budget
         except (EOFError, ConnectionResetError):
             self.stop()
-            reason = f"its process ended with exit code {self.process.exitcode}"
-            return Outcome(self.common, "died", reason)
+            return Outcome(self.common, "died", f"its process ended with exit code {self.process.exitcode}")
         if time.monotonic() < self.deadline:
             return None
         self.stop()
@@ -153,9 +139,8 @@ class _Worker:
         self.usable = False
         self.process.terminate()
         self.process.join(GRACE_SECONDS)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
+        self.process.kill()
+        self.process.join()
         self.pipe.close()
 
 
@@ -173,13 +158,11 @@ def _serve(pipe: Connection, run_one: RunOne, prepare: Prepare, threads: int, sc
             return
         try:
             pipe.send(("ready", dict(prepare(cell))))
+            pipe.send(("done", attempt(run_one, cell)))
         except FetaError as error:
             pipe.send(("unprepared", error))
-            continue
         except Exception as error:
             pipe.send(("unprepared", FetaError(f"cannot prepare {cell}: {type(error).__name__}: {error}")))
-            continue
-        pipe.send(("done", attempt(run_one, cell)))
 
 
 def _end_with_parent(scratch: str) -> None:

@@ -1,6 +1,4 @@
-"""The page itself: blocks in, one self-contained HTML file out."""
-
-from __future__ import annotations
+"""What is written: blocks as one self-contained HTML file; tables as CSV, Markdown and LaTeX, which pandas writes."""
 
 import base64
 import hashlib
@@ -10,13 +8,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import jinja2
+import pandas as pd
 from markupsafe import Markup
 
 from feta.files.atomic import write_atomic
-from feta_lab.page.blocks import Block, Fold, Section
-from feta_lab.page.cells import sort_key
-from feta_lab.page.figure import Figure
-from feta_lab.page.palette import DARK, LIGHT
+from feta_lab.page.blocks import Block, Fold, Section, Table, sort_key
+from feta_lab.page.figure import DARK, LIGHT, TEMPLATES, Figure
+
+# Characters that LaTeX's usual fonts do not have; pandas escapes its commands.
+IN_TEX = ("--", "$-$", r"$\times$", "$^2$", r"$\pm$", "$<$", "$>$", r"$\rho$")
+TEX = str.maketrans(dict(zip("–−×²±<>ρ", IN_TEX, strict=True)))
 
 
 def render(
@@ -31,34 +32,23 @@ def render(
 
     All words are escaped. Example: render("Pruning", "", [Text("Hello.")], {}).
     """
-    engine = jinja2.Environment(
-        loader=jinja2.PackageLoader("feta_lab.page", "templates"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
+    strict, files = jinja2.StrictUndefined, jinja2.FileSystemLoader(TEMPLATES)
+    engine = jinja2.Environment(loader=files, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=strict)
     numbers = itertools.count(1)
     engine.filters |= {
         "kind": lambda block: type(block).__name__,
         "anchor": lambda heading: "-".join(heading.lower().split()),
         "sort_key": sort_key,
+        "table": lambda finding: Table("", finding.columns, finding.rows),
         "svg": lambda figure: figure.inline(f"f{next(numbers)}-"),
     }
-    script = _asset("sort.js")
-    return engine.get_template("page.html.j2").render(
-        title=title,
-        subtitle=subtitle,
-        blocks=list(blocks),
-        contents=contents,
-        environment=environment,
-        light=LIGHT,
-        dark=DARK,
-        style=Markup(_asset("style.css")),
-        script=Markup(script),
-        # The browser runs this script and no other, whatever text found its way into the page.
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-    )
+    style, script = ((TEMPLATES / name).read_text(encoding="utf-8") for name in ("style.css", "sort.js"))
+    # The browser runs this script and no other, whatever text found its way into the page.
+    script_hash = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    shown = {"title": title, "subtitle": subtitle, "blocks": list(blocks), "contents": contents}
+    looks = {"light": LIGHT, "dark": DARK, "style": Markup(style), "script": Markup(script)}
+    template = engine.get_template("page.html.j2")
+    return template.render(**shown, **looks, environment=environment, script_hash=script_hash)
 
 
 def write(path: str | os.PathLike[str], html: str) -> None:
@@ -87,5 +77,48 @@ def save_figures(blocks: Iterable[Block], folder: Path) -> list[Path]:
     return [path for figure in figures for path in figure.save(folder)]
 
 
-def _asset(name: str) -> str:
-    return (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")
+def write_tables(tables: Iterable[Table], folder: Path) -> list[Path]:
+    """Write each table as NAME.md, NAME.csv and NAME.tex; returns the paths. Raises FileError."""
+    paths = []
+    for table in tables:
+        texts = {"md": markdown(table), "csv": comma_separated(table), "tex": latex(table)}
+        for suffix, text in texts.items():
+            paths.append(folder / f"{table.name}.{suffix}")
+            write_atomic(paths[-1], text.encode())
+    return paths
+
+
+def comma_separated(table: Table) -> str:
+    """The table's numbers in full, or else the words of its cells; an empty field is a missing value."""
+    frame = pd.DataFrame(list(table.numbers), dtype=object) if table.numbers else _frame(table)
+    return str(frame.to_csv(index=False))
+
+
+def markdown(table: Table) -> str:
+    """The table in Markdown, its caption above it."""
+    frame = _frame(table)
+    for row, column in table.strong:
+        frame.iat[row, column] = f"**{frame.iat[row, column]}**"
+    # pandas leaves the bar alone, which would end a cell.
+    frame = frame.replace(r"\|", r"\\|", regex=True).rename(columns=lambda name: name.replace("|", r"\|"))
+    align = ["right" if numeric else "left" for numeric in table.numeric]
+    text = frame.to_markdown(index=False, disable_numparse=True, colalign=align)
+    return f"{table.caption}\n\n{text}\n" if table.caption else f"{text}\n"
+
+
+def latex(table: Table) -> str:
+    """A tabular with the rules of booktabs, its caption as a comment above it."""
+    frame = _frame(table)
+    bold = pd.DataFrame("", frame.index, frame.columns)
+    for row, column in table.strong:
+        bold.iat[row, column] = "textbf:--rwrap"
+    style = frame.style.hide(axis="index").format(escape="latex").format_index(escape="latex", axis=1)
+    columns = "".join("r" if numeric else "l" for numeric in table.numeric)
+    text = style.apply(lambda _: bold, axis=None).to_latex(hrules=True, column_format=columns)
+    caption = f"% {table.caption}\n" if table.caption else ""
+    return caption + str(text).translate(TEX)
+
+
+def _frame(table: Table) -> pd.DataFrame:
+    """The words of the cells."""
+    return pd.DataFrame(table.texts, columns=list(table.columns), dtype=object)

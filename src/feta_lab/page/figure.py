@@ -1,9 +1,8 @@
-"""Figures: charts drawn once by matplotlib, for the page (inline SVG) and for files (SVG and PNG).
+"""Figures: charts as data, drawn once by matplotlib for the page (inline SVG) and for files (SVG and PNG).
 
-The bytes depend on the charts and on matplotlib's version alone: no date, no random id, no user's matplotlibrc.
+A chart checks its data when it is made, so that drawing it cannot fail later. The bytes depend on the charts and on
+matplotlib's version alone: no date, no random id, no user's matplotlibrc.
 """
-
-from __future__ import annotations
 
 import io
 import math
@@ -24,14 +23,83 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from feta.errors import ConfigError
 from feta.files.atomic import write_atomic
-from feta_lab.page.charts import LineChart, Point
-from feta_lab.page.palette import PAPER, SOFT, VARIABLES, look
+from feta_lab.results.forms import is_number
 
-STYLE = Path(__file__).parent / "templates" / "figure.mplstyle"
+TEMPLATES = Path(__file__).parent / "templates"
+STYLE = TEMPLATES / "figure.mplstyle"
 # What the formats would otherwise put into the file: the time and the version.
 METADATA = {"svg": dict.fromkeys(("Date", "Creator", "Format", "Type")), "png": {"Software": None}}
 COLUMNS, PANEL, SINGLE = 3, (3.2, 2.3), (4.2, 2.9)  # panels in a row; sizes in inches
+# The hues are those of Okabe and Ito (https://jfly.uni-koeln.de/color/), moved a little until each has a contrast of
+# 3:1 with the page, light or dark, and every pair can be told apart with the three kinds of colour blindness (the
+# tests measure both). The marker repeats what the colour says.
+LIGHT = ("#065791", "#cf5c21", "#239a61", "#c069a4", "#13303a", "#d18300", "#2a9de4", "#5d5202", "#7d3fd1")
+DARK = ("#2a85d9", "#f05c2e", "#1ab979", "#c56cab", "#b3c1c1", "#fdb418", "#9fd4ff", "#f8ec80", "#9a6bff")
+MARKERS = "os^DvPXp>"
+PAPER, SOFT = "#ffffff", "#59626f"
+
+# On a page every colour of a figure becomes a variable of the stylesheet, which has a light and a dark value.
+VARIABLES = {PAPER: "--page", "#1c2129": "--ink", SOFT: "--soft", "#e6e8ec": "--faint"}
+VARIABLES |= {colour: f"--c{number}" for number, colour in enumerate(LIGHT)}
 MANY_POINTS = 40  # markers on a longer curve would merge into a ribbon
+
+
+@dataclass(frozen=True)
+class Point:
+    """One measurement.
+
+    x: a finite number.
+    y: the measured value; None, NaN and infinity leave a gap in the line.
+    low, high: the ends of its spread; an end that is missing is replaced by y.
+    hollow: draw an empty marker, for a point of another kind than its neighbours.
+    """
+
+    x: float
+    y: float | None
+    low: float | None = None
+    high: float | None = None
+    hollow: bool = False
+
+    def __post_init__(self) -> None:
+        if not is_number(self.x):
+            raise ConfigError(f"Point.x must be a finite number, got {self.x}")
+        if self.heights[0] > self.heights[2]:
+            raise ConfigError(f"Point.low must be <= Point.high, got {self.low} and {self.high}")
+
+    @property
+    def heights(self) -> tuple[float, float, float]:
+        """low, y and high as numbers; NaN for a gap."""
+        y = self.y if self.y is not None and is_number(self.y) else math.nan
+        low, high = (y if end is None or not is_number(end) else end for end in (self.low, self.high))
+        return low, y, high
+
+
+@dataclass(frozen=True)
+class LineChart:
+    """One panel of a figure.
+
+    lines: points by name, joined in the order given; the name decides colour and marker.
+    log_x: the x axis is logarithmic, and every x must be > 0.
+    """
+
+    title: str
+    x_label: str
+    y_label: str
+    lines: Mapping[str, Sequence[Point]]
+    log_x: bool = False
+
+    def __post_init__(self) -> None:
+        for name, points in self.lines.items():
+            least = min((point.x for point in points), default=1.0)
+            if self.log_x and least <= 0:
+                raise ConfigError(
+                    f"LineChart '{self.title}', line '{name}': x must be > 0 on a log axis, got {least}"
+                )
+
+    @property
+    def drawn(self) -> set[str]:
+        """The names of the lines that have something to draw."""
+        return {name for name, points in self.lines.items() if any(is_number(point.y) for point in points)}
 
 
 @dataclass(frozen=True)
@@ -73,10 +141,10 @@ class Figure:
 
     def save(self, folder: Path) -> list[Path]:
         """Write NAME.svg and NAME.png into a folder; returns their paths. Raises FileError."""
-        files = {folder / f"{self.name}.svg": self.svg, folder / f"{self.name}.png": self._saved("png")}
-        for path, data in files.items():
+        paths = [folder / f"{self.name}.{kind}" for kind in ("svg", "png")]
+        for path, data in zip(paths, (self.svg, self._saved("png")), strict=True):
             write_atomic(path, data)
-        return list(files)
+        return paths
 
     def inline(self, prefix: str) -> Markup:
         """The SVG as an element of an HTML page; `prefix` makes its ids differ from those of other figures."""
@@ -92,8 +160,7 @@ class Figure:
         # Smaller letters could not be read on a phone; there the figure scrolls.
         limits = f"min-width: {0.85 * pixels:.0f}px; max-width: {1.35 * pixels:.0f}px"
         label = Markup.escape("; ".join(chart.title for chart in self.charts))
-        box = f'viewBox="0 0 {width} {height}" style="{limits}"'
-        return Markup(f'<svg {box} role="img" aria-label="{label}">{body}')
+        return Markup(f'<svg viewBox="0 0 {width} {height}" style="{limits}" role="img" aria-label="{label}">{body}')
 
 
 def _draw(figure: Figure) -> Canvas:
@@ -109,9 +176,9 @@ def _draw(figure: Figure) -> Canvas:
     for number, chart in enumerate(figure.charts, start=1):
         axes = canvas.add_subplot(rows, columns, number, xlabel=chart.x_label, ylabel=chart.y_label)
         axes.set_title(textwrap.fill(chart.title, int(11 * width)))
-        for name in chart.lines:
+        for name, points in chart.lines.items():
             if name in chart.drawn:
-                _draw_line(axes, chart.lines[name], styles[name])
+                _draw_line(axes, points, styles[name])
         if chart.log_x:
             _log_axis(axes)
         else:
@@ -126,12 +193,16 @@ def _draw(figure: Figure) -> Canvas:
 
 def _styles(figure: Figure) -> dict[str, dict[str, Any]]:
     """For every name what `Axes.plot` and the legend need."""
-    styles = {}
-    for slot, name in enumerate(dict.fromkeys([*figure.order, *(n for chart in figure.charts for n in chart.lines)])):
-        colour, marker = look(slot)
-        size = {"s": 4.1, "D": 3.8, "o": 4.6}.get(marker, 5.2)
-        styles[name] = {"color": colour, "marker": marker, "markersize": size}
-    return styles
+    names = dict.fromkeys([*figure.order, *(name for chart in figure.charts for name in chart.lines)])
+    looks = {name: look(slot) for slot, name in enumerate(names)}
+    sizes = {"s": 4.1, "D": 3.8, "o": 4.6}
+    return {n: {"color": c, "marker": m, "markersize": sizes.get(m, 5.2)} for n, (c, m) in looks.items()}
+
+
+def look(slot: int) -> tuple[str, str]:
+    """Colour and marker of the series with this number; the first 81 pairs differ."""
+    # Each round of colours moves the markers by one, so that no pair comes twice.
+    return LIGHT[slot % len(LIGHT)], MARKERS[(slot + slot // len(LIGHT)) % len(MARKERS)]
 
 
 def _draw_line(axes: Axes, points: Sequence[Point], style: Mapping[str, Any]) -> None:
@@ -169,6 +240,5 @@ def _handles(figure: Figure, styles: Mapping[str, Mapping[str, Any]]) -> Sequenc
         for name in dict.fromkeys(name for chart in figure.charts for name in chart.lines)
     ]
     grey: dict[str, Any] = {"ls": "none", "marker": "o", "ms": 4.6, "markeredgecolor": SOFT}
-    for words, fill in zip(figure.fills, (SOFT, PAPER), strict=False):
-        lines.append(Line2D([], [], label=words, markerfacecolor=fill, **grey))
-    return lines
+    fills = zip(figure.fills, (SOFT, PAPER), strict=False)
+    return lines + [Line2D([], [], label=words, markerfacecolor=fill, **grey) for words, fill in fills]

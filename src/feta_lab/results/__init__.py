@@ -8,18 +8,16 @@ then the last by name. Cells of two settings are never averaged: the setting tha
 counts. Records that do not count are passed over, and the page says so.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from feta.errors import FileError
-from feta_lab.records import latest, read
-from feta_lab.results.forms import FORMS, Form, Record, check
+from feta_lab.records import Record, groups, latest, read
+from feta_lab.results.forms import FORMS, Form, check
 
 __all__ = ["PassedOver", "Record", "Results", "Source", "gather", "unretrained"]
 
@@ -55,10 +53,6 @@ class Results:
     def of(self, *kinds: str) -> list[Record]:
         """The records of these kinds."""
         return [record for source in self.sources if source.kind in kinds for record in source.records]
-
-    def names(self, *kinds: str) -> str:
-        """The folders of these kinds, for a page to name."""
-        return ", ".join(source.name for source in self.sources if source.kind in kinds)
 
 
 def gather(folder: Path) -> Results:
@@ -106,17 +100,11 @@ def _begins_as_ours(path: Path) -> bool:
 
 def _sources(path: Path, name: str, records: Sequence[Record]) -> list[Source]:
     """The last record of every cell in a file, by kind: several experiments may share a file."""
-    kinds: dict[str, list[Record]] = {}
-    for number, record in enumerate(records, start=1):
-        if record.get("kind") in FORMS and "key" in record:
-            check(record, f"{path}, line {number}")
-            kinds.setdefault(record["kind"], []).append(record)
-    return [Source(name, kind, tuple(latest(mine).values())) for kind, mine in kinds.items()]
-
-
-class _Line(NamedTuple):
-    source: int  # in its pool
-    record: Record
+    ours = [(n, r) for n, r in enumerate(records, start=1) if r.get("kind") in FORMS and "key" in r]
+    for number, record in ours:
+        check(record, f"{path}, line {number}")
+    kinds = groups((record for _, record in ours), "kind")
+    return [Source(name, kind, tuple(latest(mine).values())) for (kind,), mine in kinds.items()]
 
 
 def _once(sources: Sequence[Source], unread: Sequence[PassedOver]) -> Results:
@@ -125,53 +113,46 @@ def _once(sources: Sequence[Source], unread: Sequence[PassedOver]) -> Results:
     pools: dict[object, list[Source]] = {}
     for number, source in enumerate(sources):
         pools.setdefault(number if source.kind == "bench" else id(FORMS[source.kind]), []).append(source)
-    why: dict[int, tuple[str, str]] = {}  # of a record, by its id
+    why: dict[int, tuple[str, str]] = {}  # the folder of a record, by its id, and why it does not count
     for pool in pools.values():
         # The last by name first, and folders named like their experiment before them all.
         pool.sort(key=lambda source: source.name, reverse=True)
         pool.sort(key=lambda source: source.name != source.kind)
-        for line, reason in _others(pool, FORMS[pool[0].kind]):
-            why[id(line.record)] = (pool[line.source].name, reason)
-    kept = (
-        replace(source, records=tuple(record for record in source.records if id(record) not in why))
-        for source in sources
-    )
+        why |= _others(pool, FORMS[pool[0].kind])
+    kept = (replace(source, records=tuple(r for r in source.records if id(r) not in why)) for source in sources)
     said = (PassedOver(folder, count, reason) for (folder, reason), count in Counter(why.values()).items())
     return Results(tuple(source for source in kept if source.records), (*unread, *said))
 
 
-def _others(pool: Sequence[Source], form: Form) -> Iterator[tuple[_Line, str]]:
-    """The records that do not count, and why: an earlier source has the cell, or more cells have another setting."""
-    first: dict[str, _Line] = {}
-    for line in (_Line(n, record) for n, source in enumerate(pool) for record in source.records):
-        there = first.setdefault(json.dumps(line.record["key"], sort_keys=True), line)
-        if there is not line:
-            yield line, f"the same cells are in {pool[there.source].name}"
-    groups: dict[str, dict[str, list[_Line]]] = {}
-    for line in first.values():
-        place, setting = form.split(line.record["key"])
-        groups.setdefault(json.dumps(place), {}).setdefault(json.dumps(setting), []).append(line)
-    order = {id(line.record): number for number, line in enumerate(first.values())}
-
-    def rank(lines: list[_Line]) -> tuple[int, int, int]:
-        """Of two settings that as many cells have, the first source's counts, and in it the last written."""
-        return len(lines), -lines[0].source, order[id(lines[-1].record)]
-
-    for held in groups.values():
-        usual = max(held, key=lambda one: rank(held[one]))
+def _others(pool: Sequence[Source], form: Form) -> dict[int, tuple[str, str]]:
+    """The records that do not count: an earlier source has the cell, or more cells have another setting."""
+    passed: dict[int, tuple[str, str]] = {}
+    first: dict[str, tuple[int, Record]] = {}
+    for number, source in enumerate(pool):
+        for record in source.records:
+            there, same = first.setdefault(json.dumps(record["key"], sort_keys=True), (number, record))
+            if same is not record:
+                passed[id(record)] = (source.name, f"the same cells are in {pool[there].name}")
+    settings: dict[str, dict[str, list[tuple[int, int, Record]]]] = {}
+    for order, (number, record) in enumerate(first.values()):
+        place, setting = map(json.dumps, form.split(record["key"]))
+        settings.setdefault(place, {}).setdefault(setting, []).append((number, order, record))
+    for held in settings.values():
+        # Of two settings that as many cells have, the first source's counts, and in it the last written.
+        usual = max(held, key=lambda one: (len(held[one]), -held[one][0][0], held[one][-1][1]))
         most = json.loads(usual)
         for other in [setting for setting in held if setting != usual]:
             here = json.loads(other)
             names = [name for name in sorted({*here, *most}) if here.get(name) != most.get(name)]
             words = ", ".join(f"{name} {here.get(name)} instead of {most.get(name)}" for name in names)
-            for line in held[other]:
-                yield line, f"other settings than most cells of {line.record.get('net')}: {words}"
+            for number, _, record in held[other]:
+                reason = f"other settings than most cells of {record.get('net')}: {words}"
+                passed[id(record)] = (pool[number].name, reason)
+    return passed
 
 
-def unretrained(
-    results: Results, wanted: Collection[str] | None = None, timed: bool = False
-) -> tuple[list[Record], str]:
-    """Cells that were pruned and neither refined nor retrained, and the folders they come from.
+def unretrained(results: Results, wanted: Collection[str] | None = None, timed: bool = False) -> list[Record]:
+    """Cells that were pruned and neither refined nor retrained.
 
     They are the cells of Figure 2. A network that Figure 2 lacks is taken from one benchmark without compensation,
     so that no network counts twice: the benchmark that ran most of the wanted methods on it.
@@ -181,26 +162,17 @@ def unretrained(
     """
     chosen = [record for record in results.of("fig2") if not record["refine"]]
     have = {record["net"] for record in chosen}
-    names = [results.names("fig2")] if chosen else []
-    offers: dict[str, list[tuple[tuple[int, int], str, list[Record]]]] = {}
-    for source in results.sources:
-        if source.kind != "bench":
-            continue
-        plain = [_as_pruned(record) for record in source.records if not record["compensate"]]
-        for net, device in dict.fromkeys((r["net"], r.get("device")) for r in plain):
-            mine = [r for r in plain if (r["net"], r.get("device")) == (net, device)]
-            known = {r["method"] for r in mine if r["timed"] or not timed}
-            rank = (len(known if wanted is None else known & set(wanted)), len(mine))
-            offers.setdefault(net, []).append((rank, source.name, mine))
-    for net, choices in offers.items():
-        if net not in have:
-            _, name, mine = max(choices, key=lambda choice: choice[0])
-            chosen += mine
-            names.append(name)
-    return chosen, ", ".join(dict.fromkeys(names))
+    offers: dict[str, dict[tuple[int, Any], list[Record]]] = {}
+    for number, source in enumerate(results.sources):
+        for r in source.records if source.kind == "bench" else ():
+            if not r["compensate"] and r["net"] not in have:
+                # In the words of Figure 2.
+                extra = {"refine": False, "prune_seconds": r.get("seconds"), "refine_seconds": 0.0}
+                cell = {**r, **extra, "timed": r.get("timed", True)}
+                offers.setdefault(r["net"], {}).setdefault((number, r.get("device")), []).append(cell)
 
+    def worth(mine: Sequence[Record]) -> tuple[int, int]:
+        known = {r["method"] for r in mine if r["timed"] or not timed}
+        return len(known if wanted is None else known & set(wanted)), len(mine)
 
-def _as_pruned(record: Record) -> Record:
-    """A benchmark's cell in the words of Figure 2."""
-    extra = {"refine": False, "prune_seconds": record.get("seconds"), "refine_seconds": 0.0}
-    return {**record, **extra, "timed": record.get("timed", True)}
+    return chosen + [record for choices in offers.values() for record in max(choices.values(), key=worth)]

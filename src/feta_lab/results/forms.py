@@ -1,31 +1,29 @@
 """The kinds of records that the page shows: what names their cells, and what each record must hold."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from feta.errors import FileError
+from feta_lab.records import Record
 
-Record = Mapping[str, Any]
 
-
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Whether the value is a finite number; None, NaN, infinities and booleans are not."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _are_numbers(value: object) -> bool:
-    return all(one is None or _is_number(one) for one in (value if isinstance(value, list) else [value]))
+def _is_gap_or_number(value: object) -> bool:
+    return value is None or is_number(value)
 
 
 CHECKS: dict[str, Callable[[Any], bool]] = {
     "a text": lambda value: isinstance(value, str),
-    "a finite number": _is_number,
-    "a whole number": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "a finite number": is_number,
+    "a whole number": lambda value: type(value) is int,
     "true or false": lambda value: isinstance(value, bool),
-    "finite numbers": _are_numbers,
+    "finite numbers": lambda value: all(map(_is_gap_or_number, value if isinstance(value, list) else [value])),
     "an object": lambda value: isinstance(value, dict),
 }
 # What a field must be, whatever the kind of its record; where it is not needed, null is as good as missing.
@@ -62,19 +60,15 @@ class Form:
 
 
 METHOD, PRUNED = "net method seed sparsity", "dense_accuracy prune_seconds"
+CELL = ("method", "seed", "sparsity", "compensate")
 LAYER = Form("net layer depth layers sparsity", "dense_accuracy", ("seed", "layer", "sparsity"))
-COMPONENTS = Form("k network sparsity", "dense_accuracy", ("k", "network", "layer", "sparsity"), where=())
 FORMS: dict[str, Form] = {
     "table1": Form(METHOD, f"{PRUNED} retrain_seconds retrained_accuracy recovered"),
     "fig2": Form(f"{METHOD} refine", PRUNED),
     "fig3a": LAYER,
     "fig3b": LAYER,
-    "fig3c": COMPONENTS,
-    "bench": Form(
-        f"{METHOD} compensate floor_seconds dense_accuracy",
-        "seconds relative_error",
-        ("method", "seed", "sparsity", "compensate"),
-    ),
+    "fig3c": Form("k network sparsity", "dense_accuracy", ("k", "network", "layer", "sparsity"), where=()),
+    "bench": Form(f"{METHOD} compensate floor_seconds dense_accuracy", "seconds relative_error", CELL),
 }
 
 

@@ -1,23 +1,21 @@
 """Benchmarks: every method on the same networks, with and without compensation of the last layer."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from feta_lab.experiments.bench import table
-from feta_lab.page import Block, Cell, Facts, Figure, Fold, LineChart, Point, Section, Table, publish
+from feta_lab.page.blocks import Block, Cell, Facts, Fold, Section, Table
+from feta_lab.page.document import publish
+from feta_lab.page.figure import Figure, LineChart, Point
 from feta_lab.page.sections.fig2 import colours
+from feta_lab.records import groups
 from feta_lab.results import Results
-from feta_lab.summaries import by_setting, method_order
+from feta_lab.results.summaries import by_setting, method_order
 
 Row = Mapping[str, Any]
-KINDS = (
-    (False, "Without compensation", "plain"),
-    (True, "With compensation of the last layer", "compensated"),
-)
+KINDS = ((False, "Without compensation", "plain"), (True, "With compensation of the last layer", "compensated"))
 COLUMNS = (
     "net", "sparsity (%)", "method", "accuracy (%)", "worst–best", "lost", "relative error", "seconds", "× floor",
 )  # fmt: skip
@@ -29,8 +27,8 @@ def sections(results: Results) -> list[Section]:
     for source in results.sources:
         if source.kind == "bench":
             # A network that was run on two devices or data sets is two networks here.
-            groups = by_setting(source.records).items()
-            rows = [row | {"net": net} for net, mine in groups for row in table(mine)]
+            nets = by_setting(source.records).items()
+            rows = [row | {"net": net} for net, mine in nets for row in table(mine)]
             parts = bench_sections(rows, colours(results), f"{source.name}-")
             found.append(Section(f"Benchmark {source.name}", tuple(parts)))
     return found
@@ -40,19 +38,18 @@ def write_bench(folder: Path, cells: Sequence[Row]) -> Path:
     """Write the page of one benchmark, report.html, and its figures beside it; returns the page's path.
 
     folder: where the files go.
-    cells: the records of `feta_lab.bench.run_bench`.
+    cells: the records of `feta_lab.experiments.run("bench")`.
     """
     rows = table(cells)
     blocks: list[Block] = [Facts(tuple(verdicts(rows))), *bench_sections(rows, method_order(cells))]
-    data = ", ".join(sorted({cell["data"] for cell in cells}))
-    subtitle = f"test accuracy without retraining; data: {data}"
+    subtitle = f"test accuracy without retraining; data: {', '.join(sorted({cell['data'] for cell in cells}))}"
     return publish(folder / "report.html", "feta benchmark", subtitle, blocks, cells[0]["environment"])
 
 
 def bench_sections(rows: Sequence[Row], order: tuple[str, ...], prefix: str = "") -> list[Section]:
     """Accuracy against sparsity and time, and every cell; without compensation first, as the paper has none.
 
-    rows: of `feta_lab.bench.table`.
+    rows: of `feta_lab.experiments.bench.table`.
     order: the methods in the order in which they take colours.
     prefix: stands before the names of the figures' files.
     """
@@ -60,47 +57,39 @@ def bench_sections(rows: Sequence[Row], order: tuple[str, ...], prefix: str = ""
     for on, title, stem in KINDS:
         mine = [row for row in rows if row["compensate"] == on]
         if mine:
-            shares = [row["sparsity"] for row in mine]
-            shown = 0.9 if 0.9 in shares else shares[0]
-            offers = (("sparsity", sparsity_charts(mine)), ("time", time_charts(mine, shown)))
-            figures = (
-                Figure(f"{prefix}{name}-{stem}", charts, f"Accuracy against {name}", order)
-                for name, charts in offers
-                if charts
-            )
-            found.append(Section(title, (*figures, Fold("Every cell", (bench_table(mine),)))))
+            shown = min((row["sparsity"] for row in mine), key=lambda share: share != 0.9)  # 0.9, or else the first
+            charts = {"sparsity": sparsity_charts(mine), "time": time_charts(mine, shown)}
+            blocks: list[Block] = [
+                Figure(f"{prefix}{name}-{stem}", panels, f"Accuracy against {name}", order)
+                for name, panels in charts.items()
+                if panels
+            ]
+            found.append(Section(title, (*blocks, Fold("Every cell", (bench_table(mine),)))))
     return found
 
 
 def sparsity_charts(rows: Sequence[Row]) -> tuple[LineChart, ...]:
     """Accuracy against sparsity, a panel per network."""
-    ran = sorted((row for row in rows if row["seeds"]), key=lambda row: float(row["sparsity"]))
-    panels = []
-    for net in dict.fromkeys(row["net"] for row in rows if row["seeds"]):
-        mine = [(100 * row["sparsity"], row) for row in ran if row["net"] == net]
-        title = f"{net} (dense {mine[0][1]['dense']:.2f} %)"
-        panels.append(LineChart(title, "sparsity (%)", "test accuracy (%)", _lines(mine)))
-    return tuple(panels)
+    nets = groups((row for row in rows if row["seeds"]), "net").values()
+    ordered = (sorted(mine, key=lambda row: float(row["sparsity"])) for mine in nets)
+    return tuple(_panel(mine, "{net} (dense {dense:.2f} %)", "sparsity (%)") for mine in ordered)
 
 
 def time_charts(rows: Sequence[Row], sparsity: float) -> tuple[LineChart, ...]:
     """Accuracy against time at one sparsity, a panel per network; times of a shared machine are left out."""
     # A time of 0 has no place on a logarithmic axis.
     ran = [r for r in rows if r["sparsity"] == sparsity and r["seeds"] and r["timed"] and r["seconds"] > 0]
-    panels = []
-    for net in dict.fromkeys(row["net"] for row in ran):
-        mine = [(row["seconds"], row) for row in ran if row["net"] == net]
-        title = f"{net} at {100 * sparsity:g} % (floor {mine[0][1]['floor']:.2f} s)"
-        panels.append(LineChart(title, "seconds", "test accuracy (%)", _lines(mine), log_x=True))
-    return tuple(panels)
+    title = f"{{net}} at {100 * sparsity:g} % (floor {{floor:.2f}} s)"
+    return tuple(_panel(mine, title, "seconds") for mine in groups(ran, "net").values())
 
 
-def _lines(places: Sequence[tuple[float, Row]]) -> dict[str, list[Point]]:
-    """A line per method through its accuracies at the places given."""
-    lines: dict[str, list[Point]] = {method: [] for method in method_order([row for _, row in places])}
-    for x, row in places:
-        lines[row["method"]].append(Point(x, row["accuracy"], row["low"], row["high"]))
-    return lines
+def _panel(rows: Sequence[Row], title: str, x: Literal["sparsity (%)", "seconds"]) -> LineChart:
+    """A line per method through its accuracies."""
+    lines: dict[str, list[Point]] = {method: [] for method in method_order(rows)}
+    for row in rows:
+        at = row["seconds"] if x == "seconds" else 100 * row["sparsity"]
+        lines[row["method"]].append(Point(at, row["accuracy"], row["low"], row["high"]))
+    return LineChart(title.format(**rows[0]), x, "test accuracy (%)", lines, log_x=x == "seconds")
 
 
 def bench_table(rows: Sequence[Row]) -> Table:
@@ -109,13 +98,9 @@ def bench_table(rows: Sequence[Row]) -> Table:
     for r in rows:
         cell = (r["net"], round(100 * r["sparsity"], 1), r["method"])
         if not r["seeds"]:
-            lines.append((*cell, None, r.get("reason", ""), None, None, None, None))
+            lines.append((*cell, None, r["reason"], None, None, None, None))
             continue
-        scores = (
-            round(r["accuracy"], 2),
-            f"{r['low']:.2f}–{r['high']:.2f}",
-            round(r["dense"] - r["accuracy"], 2),
-        )
+        scores = (round(r["accuracy"], 2), f"{r['low']:.2f}–{r['high']:.2f}", round(r["dense"] - r["accuracy"], 2))
         times = (round(r["seconds"], 3), round(r["seconds"] / r["floor"], 2)) if r["timed"] else (None, None)
         lines.append((*cell, *scores, round(r["relative_error"], 4), *times))
     return Table("Every cell: mean over the seeds, median time", COLUMNS, tuple(lines))
@@ -125,22 +110,20 @@ def verdicts(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """What the benchmark was asked to show, counted from the rows, as (claim, numbers)."""
     said = []
     for on, where in ((False, "without"), (True, "with")):
-        cells: dict[tuple[str, float], dict[str, float]] = {}
-        for row in rows:
-            if row["seeds"] and row["compensate"] == on and row["sparsity"] in (0.9, 0.95, 0.98):
-                cells.setdefault((row["net"], row["sparsity"]), {})[row["method"]] = row["accuracy"]
+        mine = [r for r in rows if r["seeds"] and r["compensate"] == on and r["sparsity"] in (0.9, 0.95, 0.98)]
         gaps = []
-        for scores in cells.values():
-            rivals = [score for name, score in scores.items() if name.partition(":")[0] != "feta"]
-            if "feta" in scores and rivals:
-                gaps.append(max(0.0, max(rivals) - scores["feta"]))
+        for cells in groups(mine, "net", "sparsity").values():
+            ours = [row["accuracy"] for row in cells if row["method"] == "feta"]
+            rivals = [row["accuracy"] for row in cells if row["method"].partition(":")[0] != "feta"]
+            if ours and rivals:
+                gaps.append(max(0.0, max(rivals) - ours[-1]))
         if gaps:
             best = sum(gap <= 1e-9 for gap in gaps)
             numbers = f"{best} of {len(gaps)} cells, at most {max(gaps):.2f} points under"
             said.append((f"feta is the most accurate, {where} compensation", numbers))
-    ours = [row for row in rows if row["compensate"] and row["method"] == "feta" and row["seeds"]]
+    feta = [row for row in rows if row["compensate"] and row["method"] == "feta" and row["seeds"]]
     for share in (0.9, 0.95):
-        lost = [row["dense"] - row["accuracy"] for row in ours if row["sparsity"] == share]
+        lost = [row["dense"] - row["accuracy"] for row in feta if row["sparsity"] == share]
         if lost:
             numbers = f"{statistics.fmean(lost):.2f} points over {len(lost)} networks"
             said.append((f"mean loss at {100 * share:g} % with compensation", numbers))

@@ -1,14 +1,13 @@
 """Figure 2: accuracy without retraining against time, a panel per network, pruned and refined."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from feta_lab import paper
-from feta_lab.page import Figure, Fold, LineChart, Point, Section, Table, Text
-from feta_lab.page.sections.tables import FAILED, Entry, Row, full_table, groups, mean_cell, pivot, point
+from feta_lab.page.blocks import Fold, Section, Table, Text
+from feta_lab.page.figure import Figure, LineChart, Point
+from feta_lab.page.sections.tables import FAILED, Entry, Row, full_table, groups, mean_cell, pivot, point, scores
 from feta_lab.results import Record, Results
-from feta_lab.summaries import at_sparsity, failures, method_order, spread
+from feta_lab.results.summaries import at_sparsity, failures, method_order, spread
 
 STAGES = ("prune", "prune + refine", "prune + retrain")
 NOTE = (
@@ -58,14 +57,11 @@ def summary(results: Results) -> Sequence[Row]:
     staged += [{**r, "stage": 2, "accuracy": r.get("retrained_accuracy")} for r in retrained]
     rows = []
     for net, (method, stage), mine in groups(staged, "method", "stage"):
-        ran = [r for r in mine if r["accuracy"] is not None]
-        times = (sum(r.get(part) or 0 for part in PARTS) for r in ran if r.get("timed", True))
-        row = {"net": net, "method": method, "stage": STAGES[stage], "seconds": spread(times)}
-        row["accuracy"] = spread(r["accuracy"] for r in ran)
-        row["lost"] = spread(r["dense_accuracy"] - r["accuracy"] for r in ran)
-        row["reason"] = failures(mine).get(method, "")
-        row["device"] = str(mine[0].get("device", "")).partition(":")[0]
-        rows.append(row)
+        timed = [r for r in mine if r["accuracy"] is not None and r.get("timed", True)]
+        times = spread(sum(r.get(part) or 0 for part in PARTS) for r in timed)
+        row = {"net": net, "method": method, "stage": STAGES[stage], "seconds": times, **scores(mine)}
+        device = str(mine[0].get("device", "")).partition(":")[0]
+        rows.append(row | {"reason": failures(mine).get(method, ""), "device": device})
     return rows
 
 
@@ -88,15 +84,10 @@ def accuracy_charts(rows: Sequence[Row]) -> tuple[LineChart, ...]:
 
 def stage_table(rows: Sequence[Row]) -> Table:
     """Test accuracy by method and stage, a column per network."""
-    entries = [
-        Entry(
-            (row["method"], row["stage"]),
-            row["net"],
-            mean_cell(row["accuracy"]) or FAILED,
-            contest=(row["net"], row["stage"]),
-            rank=-row["accuracy"].mean if row["accuracy"] else None,
-        )
-        for row in rows
-    ]
+    entries = []
+    for row in rows:
+        net, method, stage, score = (row[name] for name in ("net", "method", "stage", "accuracy"))
+        rank = -score.mean if score else None
+        entries.append(Entry((method, stage), net, mean_cell(score) or FAILED, (net, stage), rank))
     caption = "Test accuracy (%), mean over the seeds; bold: the best of its stage"
     return pivot("fig2-stages", caption, ("method", "stage"), entries)

@@ -1,16 +1,15 @@
 """Figure 3: one layer pruned at a time (a and b), and networks on data of k dimensions (c)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
+from feta_lab.claims.cells import Trend
 from feta_lab.claims.depth import depth_trends
 from feta_lab.claims.dimension import dimension_trends
-from feta_lab.claims.trends import Trend
-from feta_lab.page import Figure, Fold, LineChart, Point, Section, Table, Text
-from feta_lab.page.sections.tables import Entry, Row, groups, numbers, pivot, point
+from feta_lab.page.blocks import Fold, Section, Table, Text
+from feta_lab.page.figure import Figure, LineChart, Point
+from feta_lab.page.sections.tables import Entry, Row, groups, numbers, pivot, point, scores
+from feta_lab.records import groups as records_by
 from feta_lab.results import Record, Results
-from feta_lab.summaries import spread
 
 LAYERS = (
     "One layer is pruned by thresholding, the others stay as they were. Mean over the seeds, the band from the "
@@ -36,8 +35,7 @@ def sections(results: Results) -> list[Section]:
     if networks:
         rows = summary(networks, "k")
         figure = Figure("fig3c", dimension_charts(rows, networks))
-        table = accuracy_table("fig3c", "First layer pruned", ("k",), rows)
-        fold = Fold("Every k and sparsity", (table,))
+        fold = Fold("Every k and sparsity", (accuracy_table("fig3c", "First layer pruned", ("k",), rows),))
         found.append(Section("Figure 3 c", (Text(DIMENSIONS), figure, fold)))
     return found
 
@@ -46,30 +44,25 @@ def summary(records: Sequence[Record], *fields: str) -> Sequence[Row]:
     """Accuracy and loss over the seeds, a row per network, values of `fields`, and sparsity."""
     rows = []
     for net, (*values, share), cells in groups(records, *fields, "sparsity"):
-        ran = [r for r in cells if r["accuracy"] is not None]
-        row = {"net": net, **dict(zip(fields, values, strict=True)), "sparsity": share, "runs": len(ran)}
-        row["accuracy"] = spread(r["accuracy"] for r in ran)
-        row["lost"] = spread(r["dense_accuracy"] - r["accuracy"] for r in ran)
+        runs = sum(r["accuracy"] is not None for r in cells)
+        row = {"net": net, **dict(zip(fields, values, strict=True)), "sparsity": share, "runs": runs, **scores(cells)}
         rows.append(row | {"behind": cells[0].get("layers", 0) - cells[0].get("depth", 0)})
     return rows
 
 
 def layer_charts(rows: Sequence[Row]) -> tuple[LineChart, ...]:
     """Accuracy against sparsity, a line per layer, a panel per network."""
-    return tuple(
-        LineChart(net, X, Y, _curves([row for row in rows if row["net"] == net], "layer {}", "depth"))
-        for net in dict.fromkeys(row["net"] for row in rows)
-    )
+    nets = records_by(rows, "net").items()
+    return tuple(LineChart(net, X, Y, _curves(mine, "layer {}", "depth")) for (net,), mine in nets)
 
 
 def depth_charts(rows: Sequence[Row], records: Sequence[Record]) -> tuple[LineChart, ...]:
     """What the claim is about: loss against remaining depth at the three highest sparsities; correlations."""
-    panels = []
-    for net in dict.fromkeys(row["net"] for row in rows):
-        lines = _losses([row for row in rows if row["net"] == net][::-1], "behind")
-        panels.append(LineChart(f"{net}: loss by depth", "layers behind it", "points lost", lines))
-    title = "Rank correlation of loss and remaining depth"
-    return (*panels, *_correlations(title, depth_trends(records)))
+    panels = [
+        LineChart(f"{net}: loss by depth", "layers behind it", "points lost", _losses(mine[::-1], "behind"))
+        for (net,), mine in records_by(rows, "net").items()
+    ]
+    return (*panels, *_correlations("Rank correlation of loss and remaining depth", depth_trends(records)))
 
 
 def dimension_charts(rows: Sequence[Row], records: Sequence[Record]) -> tuple[LineChart, ...]:
@@ -84,23 +77,20 @@ def dimension_charts(rows: Sequence[Row], records: Sequence[Record]) -> tuple[Li
 
 def accuracy_table(name: str, words: str, heads: tuple[str, ...], rows: Sequence[Row]) -> Table:
     """Mean accuracies, a column per sparsity; the CSV file has the ranges too."""
-    ran = [row for row in rows if row["accuracy"]]
-    entries = [
-        Entry(tuple(row[head] for head in heads), f"{100 * row['sparsity']:g} %", round(row["accuracy"].mean, 2))
-        for row in ran
-    ]
-    names = (*heads, "sparsity", "accuracy", "runs")
-    plain = tuple(numbers({name: row[name] for name in names}) for row in ran)
-    return pivot(name, f"{words}: mean test accuracy (%)", heads, entries, numbers=plain)
+    entries, plain = [], []
+    for row in (row for row in rows if row["accuracy"]):
+        place, column = tuple(row[head] for head in heads), f"{100 * row['sparsity']:g} %"
+        entries.append(Entry(place, column, round(row["accuracy"].mean, 2)))
+        plain.append(numbers({name: row[name] for name in (*heads, "sparsity", "accuracy", "runs")}))
+    return pivot(name, f"{words}: mean test accuracy (%)", heads, entries, numbers=tuple(plain))
 
 
 def _curves(rows: Sequence[Row], words: str, field: str) -> dict[str, list[Point]]:
     """Accuracy against sparsity, a line per value of a field."""
-    lines: dict[str, list[Point]] = {}
-    for row in rows:
-        here = point(100 * row["sparsity"], row["accuracy"])
-        lines.setdefault(words.format(row[field]), []).append(here)
-    return lines
+    return {
+        words.format(value): [point(100 * row["sparsity"], row["accuracy"]) for row in mine]
+        for (value,), mine in records_by(rows, field).items()
+    }
 
 
 def _losses(rows: Sequence[Row], x: str) -> dict[str, list[Point]]:

@@ -1,13 +1,11 @@
 """Accuracy lost against sparsity, for every experiment that pruned without retraining."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
-from feta_lab.page import Fold, Section, Table
-from feta_lab.page.sections.tables import Entry, groups, mean_cell, pivot
+from feta_lab.page.blocks import Fold, Section, Table
+from feta_lab.page.sections.tables import Entry, groups, mean_cell, pivot, scores
 from feta_lab.results import Record, Results
-from feta_lab.summaries import method_order, spread
+from feta_lab.results.summaries import method_order
 
 CAPTION = "points of test accuracy lost, mean over the seeds; bold: the least"
 
@@ -34,7 +32,7 @@ def loss_table(name: str, caption: str, records: Sequence[Record]) -> Table:
     """A row per network and sparsity, a column per method; the least loss of a row stands out."""
     entries = []
     for net, (share, method), cells in groups(records, "sparsity", "method"):
-        lost = spread(r["dense_accuracy"] - r["accuracy"] for r in cells if r["accuracy"] is not None)
+        lost = scores(cells)["lost"]
         place = (net, round(100 * share, 1))
         entries.append(Entry(place, method, mean_cell(lost), place, lost.mean if lost else None))
     return pivot(name, caption, ("network", "sparsity (%)"), entries, method_order(records))

@@ -1,16 +1,12 @@
 """Table 1: pruning and retraining to 90 %, the paper's numbers beside ours."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from feta_lab import paper
-from feta_lab.durations import duration
-from feta_lab.page import Cell, Fold, Section, Shown, Table, Text
+from feta_lab.page.blocks import Cell, Fold, Section, Shown, Table, Text
 from feta_lab.page.sections.tables import FAILED, Entry, Row, full_table, groups, mean_cell, pivot
 from feta_lab.results import Record, Results
-from feta_lab.summaries import at_sparsity, failures, spread
+from feta_lab.results.summaries import at_sparsity, duration, failures, spread
 
 NOTE = (
     f"Paper: {paper.SOURCE}; dense networks on a laptop CPU, conv networks pruned on 48 CPUs and retrained on a GPU. "
@@ -49,15 +45,14 @@ def _summary(cells: Sequence[Record], old: paper.Printed | None) -> Row:
     """Cells that shared the machine with others count, but their times do not."""
     ran = [r for r in cells if r["accuracy"] is not None]
     timed = [r for r in ran if r.get("timed", True)]
+    seconds = ("prune_seconds", "retrain_seconds")
+    scores = {"dense": "dense_accuracy", "pruned": "accuracy", "retrained": "retrained_accuracy"}
     return {
         "runs": len(ran),
         "recovered": sum(bool(r["recovered"]) for r in ran),
-        "prune_seconds": spread(r["prune_seconds"] for r in timed),
-        "retrain_seconds": spread(r["retrain_seconds"] for r in timed),
-        "total_seconds": spread(r["prune_seconds"] + r["retrain_seconds"] for r in timed),
-        "dense_accuracy": spread(r["dense_accuracy"] for r in ran),
-        "pruned_accuracy": spread(r["accuracy"] for r in ran),
-        "retrained_accuracy": spread(r["retrained_accuracy"] for r in ran),
+        **{name: spread(r[name] for r in timed) for name in seconds},
+        "total_seconds": spread(sum(r[name] for name in seconds) for r in timed),
+        **{f"{which}_accuracy": spread(r[name] for r in ran) for which, name in scores.items()},
         "epochs": spread(r["epochs"] for r in ran if r.get("epochs") is not None),
         "paper_seconds": Shown(old.time, old.seconds) if old else None,
         "paper_accuracy": Shown(f"{old.accuracy:g}", old.accuracy) if old else None,
@@ -74,9 +69,8 @@ def time_table(rows: Sequence[Row]) -> Table:
         ours: Cell = FAILED if row["reason"] and not row["runs"] else None
         if total:
             ours = Shown(("" if back else "> ") + duration(total.median), total.median)
-        entries += _pair(
-            row, paper_time, ours, paper_time and paper_time.key, total.median if total and back else None
-        )
+        rank = total.median if total and back else None
+        entries += _pair(row, paper_time, ours, paper_time and paper_time.key, rank)
     return pivot("table1-time", "Total time: pruning and retraining", ("method",), entries)
 
 
@@ -102,11 +96,11 @@ def machines(records: Sequence[Record]) -> str:
     """Which networks were timed on what: "dense-mnist on AMD EPYC with 1 thread; conv-mnist on NVIDIA H200."."""
     nets: dict[str, dict[str, None]] = {}
     for record in records:
-        environment: Mapping[str, Any] = record.get("environment") or {}
-        threads = environment.get("threads")
-        counted = f" with {threads} thread{'' if threads == '1' else 's'}" if threads else ""
-        name = f"{environment.get('processor', 'a CPU')}{counted}"
+        machine = record.get("environment") or {}
+        threads = machine.get("threads")
+        name = machine.get("processor", "a CPU")
+        name += f" with {threads} thread{'' if threads == '1' else 's'}" if threads else ""
         if str(record.get("device", "")).startswith("cuda"):
-            name = str(environment.get("gpu") or "a GPU")
+            name = machine.get("gpu") or "a GPU"
         nets.setdefault(name, {})[record["net"]] = None
     return "; ".join(f"{', '.join(held)} on {name}" for name, held in nets.items()) + "."

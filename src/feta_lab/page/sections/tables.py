@@ -4,17 +4,15 @@ A row is a mapping of names to plain values and to `Spread`s. Names that end in 
 median, all others by the mean.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from feta_lab.durations import duration
-from feta_lab.page import Cell, Point, Shown, Table
-from feta_lab.page.numbers import minus
+from feta_lab.page.blocks import Cell, Shown, Table, minus
+from feta_lab.page.figure import Point
+from feta_lab.records import groups as records_by
 from feta_lab.results import Record
-from feta_lab.summaries import Spread, by_setting, method_order
+from feta_lab.results.summaries import Spread, by_setting, duration, method_order, spread
 
 Row = Mapping[str, Any]
 FAILED = Shown("failed", None)
@@ -36,11 +34,16 @@ def groups(records: Sequence[Record], *fields: str) -> Iterator[tuple[str, tuple
     """The records with the same network and the same values of `fields`, as (network, values, records)."""
     for net, mine in by_setting(records).items():
         methods = method_order(mine) if "method" in fields else ()
-        found: dict[tuple[Any, ...], list[Record]] = {}
-        for record in mine:
-            found.setdefault(tuple(record[field] for field in fields), []).append(record)
+        found = records_by(mine, *fields)
         for key in sorted(found, key=lambda key: [methods.index(v) if v in methods else v for v in key]):
             yield net, key, found[key]
+
+
+def scores(records: Sequence[Record]) -> Row:
+    """The spreads of accuracy and of points lost, over the cells that ran to their end."""
+    ran = [r for r in records if r["accuracy"] is not None]
+    lost = spread(r["dense_accuracy"] - r["accuracy"] for r in ran)
+    return {"accuracy": spread(r["accuracy"] for r in ran), "lost": lost}
 
 
 def pivot(
@@ -66,14 +69,9 @@ def pivot(
         if entry.rank is not None:
             place = (list(lines).index(entry.down), len(heads) + columns.index(entry.across))
             winners[entry.contest] = min(winners.get(entry.contest, (entry.rank, place)), (entry.rank, place))
-    return Table(
-        caption,
-        (*heads, *columns),
-        tuple((*down, *line) for down, line in lines.items()),
-        frozenset(place for _, place in winners.values()),
-        name,
-        numbers,
-    )
+    rows = tuple((*down, *line) for down, line in lines.items())
+    strong = frozenset(place for _, place in winners.values())
+    return Table(caption, (*heads, *columns), rows, strong, name, numbers)
 
 
 def full_table(name: str, columns: Mapping[str, str], rows: Sequence[Row]) -> Table:

@@ -5,18 +5,15 @@
 Everything is a function of the records alone: the same records give the same bytes.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from feta_lab import page
 from feta_lab.claims import Finding, judge_claims
-from feta_lab.page import Block, Cell, Section, Table, Text, Verdict, Verdicts
-from feta_lab.page.files import write_tables
-from feta_lab.page.sections import SECTIONS
+from feta_lab.page.blocks import Block, Cell, Section, Table, Text, Verdicts
+from feta_lab.page.document import blocks_of, render, save_figures, write, write_tables
+from feta_lab.page.sections import bench, fig2, fig3, losses, table1
 from feta_lab.results import PassedOver, Results, gather
 
 TITLE = "The paper's claims, measured again"
@@ -24,6 +21,7 @@ WORDS = {
     "holds": "hold", "depends": "depend on the case", "does not hold": "do not hold",
     "not measured": "are not measured",
 }  # fmt: skip
+SECTIONS = (table1, fig2, losses, fig3, bench)  # in the order of the page
 ENVIRONMENT = ("processor", "cores", "threads", "gpu", "system", "python", "torch", "numpy", "feta", "commit")
 
 
@@ -47,36 +45,28 @@ def build(results: Path, out: Path | None = None) -> Report:
 
     Returns what was written. Raises FileError where records are missing or broken, or a file cannot be written.
     """
-    out = results if out is None else out
+    out = out or results
     target = out if out.suffix.lower() in (".html", ".htm") else out / "report.html"
     found = gather(results)
     findings = judge_claims(found)
     blocks = report_blocks(found, findings)
-    page.write(target, page.render(TITLE, _subtitle(found), blocks, {}, contents=True))
-    named = [block for block in page.blocks_of(blocks) if isinstance(block, Table) and block.name]
-    tables = write_tables([claims_table(findings), *named], target.parent / "tables")
-    figures = page.save_figures(blocks, target.parent / "figures")
+    write(target, render(TITLE, _subtitle(found), blocks, {}, contents=True))
+    rows = tuple((f.claim, f.verdict, f.answer, f.why) for f in findings)
+    claims = Table("The paper's claims", ("claim", "verdict", "numbers", "why"), rows, name="claims")
+    named = [block for block in blocks_of(blocks) if isinstance(block, Table) and block.name]
+    tables = write_tables([claims, *named], target.parent / "tables")
+    figures = save_figures(blocks, target.parent / "figures")
     sources = Counter(source.name for source in found.sources for _ in source.records)
     return Report(target, tuple(figures), tuple(tables), findings, dict(sources), found.passed_over)
 
 
-def report_blocks(results: Results, findings: Sequence[Finding]) -> list[Block]:
+def report_blocks(results: Results, findings: tuple[Finding, ...]) -> list[Block]:
     """The page: the verdicts first, then the experiments that have records, then where they ran."""
     said = [str(finding.verdict) for finding in findings]
     counts = ", ".join(f"{said.count(name)} {words}" for name, words in WORDS.items() if name in said)
-    verdicts = (
-        Verdict(f.claim, f.verdict, f.answer, f.why, Table("", f.columns, f.rows) if f.rows else None)
-        for f in findings
-    )
-    claims = Text(f"Of {len(findings)} claims, {counts}."), Verdicts(tuple(verdicts))
-    experiments = (section for sections in SECTIONS for section in sections(results))
-    return [Section("Claims", claims), *experiments, _environments(results), *_passed_over(results)]
-
-
-def claims_table(findings: Sequence[Finding]) -> Table:
-    """The verdicts as a table, for its files."""
-    rows = tuple((f.claim, f.verdict, f.answer, f.why) for f in findings)
-    return Table("The paper's claims", ("claim", "verdict", "numbers", "why"), rows, name="claims")
+    claims = Text(f"Of {len(findings)} claims, {counts}."), Verdicts(findings)
+    experiments = (section for module in SECTIONS for section in module.sections(results))
+    return [Section("Claims", claims), *experiments, _environments(results), *_passed_over(results.passed_over)]
 
 
 def _subtitle(results: Results) -> str:
@@ -102,10 +92,9 @@ def _environments(results: Results) -> Section:
     return Section("Environments", (Table("", columns, tuple(rows)),))
 
 
-def _passed_over(results: Results) -> list[Section]:
+def _passed_over(found: Sequence[PassedOver]) -> list[Section]:
     """What is in the folder and not on the page."""
-    if not results.passed_over:
-        return []
     said = Text("A cell counts once, in the settings that most cells of its network share.")
-    rows = tuple((one.folder, one.records, one.why) for one in results.passed_over)
-    return [Section("Passed over", (said, Table("", ("folder", "records", "passed over because"), rows)))]
+    rows = tuple((one.folder, one.records, one.why) for one in found)
+    table = Table("", ("folder", "records", "passed over because"), rows)
+    return [Section("Passed over", (said, table))] if rows else []

@@ -1,10 +1,9 @@
-"""Records by network, method and seed, and what a summary over the seeds says.
+"""Records by network, and what a summary over the seeds says.
 
 One statistic for a quantity everywhere: the mean for accuracies and errors, the median for seconds.
 """
 
-from __future__ import annotations
-
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -26,10 +25,9 @@ class Spread:
 
 def spread(values: Iterable[float]) -> Spread | None:
     """The spread of some values, or None where there are none: spread([1, 2, 6]).mean is 3."""
-    held = list(values)
-    if not held:
-        return None
-    return Spread(statistics.fmean(held), min(held), max(held), len(held), statistics.median(held))
+    if held := list(values):
+        return Spread(statistics.fmean(held), min(held), max(held), len(held), statistics.median(held))
+    return None
 
 
 def at_sparsity(records: Iterable[Record], sparsity: float) -> list[Record]:
@@ -54,15 +52,6 @@ def by_setting(records: Sequence[Record]) -> dict[str, list[Record]]:
     }
 
 
-def by_method(records: Iterable[Record]) -> dict[str, dict[int, Record]]:
-    """method -> seed -> record, of the cells that ran to their end."""
-    found: dict[str, dict[int, Record]] = {}
-    for record in records:
-        if record["accuracy"] is not None:
-            found.setdefault(record["method"], {})[record["seed"]] = record
-    return found
-
-
 def failures(records: Iterable[Record]) -> dict[str, str]:
     """method -> why it has no result, for methods that failed on some seed."""
     return {r["method"]: r.get("reason") or "no reason recorded" for r in records if r["accuracy"] is None}
@@ -71,20 +60,15 @@ def failures(records: Iterable[Record]) -> dict[str, str]:
 def method_order(records: Iterable[Record]) -> tuple[str, ...]:
     """feta first, then feta with options, then the paper's methods in its order, then the others as they come."""
     names = dict.fromkeys(record["method"] for record in records)
-    known = ("feta", *paper.METHODS)
-
-    def place(name: str) -> int:
-        if name.startswith("feta:"):
-            return 1
-        return 2 * known.index(name) if name in known else 2 * len(known)
-
-    return tuple(sorted(names, key=place))
+    places = {"feta": 0, **{name: place for place, name in enumerate(paper.METHODS, start=2)}}
+    return tuple(sorted(names, key=lambda name: places.get(name, 1 if name.startswith("feta:") else len(places) + 1)))
 
 
-def relative_error(record: Record) -> float | None:
-    """The mean over the layers, however many were recorded; None where none was."""
-    value = record.get("relative_error")
-    if isinstance(value, list | tuple):
-        known = [one for one in value if one is not None]
-        return statistics.fmean(known) if known else None
-    return value
+def duration(seconds: float) -> str:
+    """Seconds in words, with about two digits: 2 ms, 0.5 s, 26 s, 3.2 min, 1.5 h."""
+    if seconds < 0.0995:
+        return f"{1000 * seconds:.2g} ms" if seconds >= 1e-4 else "0 ms"
+    limits = ((99.5, 1, "s"), (5970, 60, "min"), (math.inf, 3600, "h"))
+    size, unit = next((size, unit) for limit, size, unit in limits if seconds < limit)
+    amount = seconds / size
+    return f"{amount:.1f} {unit}" if amount < 9.95 else f"{amount:.0f} {unit}"

@@ -1,12 +1,12 @@
 """The page of a certificate: a function of its JSON alone."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
 from feta.cli.certify import at_least, at_most, share, verdict
-from feta_lab.page import Block, Facts, Figure, LineChart, Point, Section, Table, Text, render
+from feta_lab.page.blocks import Block, Facts, Section, Table, Text
+from feta_lab.page.document import render
+from feta_lab.page.figure import Figure, LineChart, Point
 
 Found = Mapping[str, Any]
 NORMS = {"l2": "Euclidean (L2)", "linf": "largest change of a pixel (L∞)"}
