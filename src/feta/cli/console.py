@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,12 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     out().print(table)
 
 
-def progress_bar() -> Progress:
-    """A bar on stderr, with a note beside it; nothing on a pipe."""
+@contextmanager
+def progress_bar(title: str, total: int | None = None) -> Iterator[Any]:
+    """A bar on stderr with a note beside it, nothing on a pipe; gives a function that updates its fields."""
     what, note = (TextColumn(field, markup=False) for field in ("{task.description}", "{task.fields[note]}"))
-    return _progress(what, BarColumn(), note, TimeElapsedColumn())
+    with _progress(what, BarColumn(), note, TimeElapsedColumn()) as bar:
+        yield partial(bar.update, bar.add_task(title, total=total, note=""))
 
 
 @contextmanager

@@ -60,8 +60,7 @@ def prune(
         refine_passes: Passes of --refine over the samples; by default 3.
         seed: Seed for the choice of samples and for methods that draw at random.
     """
-    from feta.cli.subject import open_subject
-    from feta.cli.work import prune_subject
+    from feta.cli.subject import open_subject, prune_subject
     from feta.engine.settings import Settings
     from feta.files.atomic import write_atomic
     from feta.pruners import make
@@ -85,12 +84,11 @@ def prune(
             raise
         err().print(f"feta: warning: accuracy is not measured: {error}")
         subject = open_subject(network, with_data=False)
-    with progress_bar() as bar:
-        task = bar.add_task(f"pruning by {method}", total=None, note="")
+    with progress_bar(f"pruning by {method}") as update:
 
         def show(event: Any) -> None:
             done = event.index + (event.kind == "done")
-            bar.update(task, total=event.total, completed=done, note=f"{event.layer} {event.phase}")
+            update(total=event.total, completed=done, note=f"{event.layer} {event.phase}")
 
         model, summary, kept = prune_subject(
             subject, target, method, **spread, **work, refine=refinement, seed=seed, callback=show

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from feta.calibration.inputs import LABEL_KEYS, Inputs, rows_of, size_of
 from feta.calibration.model import call, evaluating, float_dtype, outputs_of, place, run_on
 from feta.errors import ConfigError, DataError
-from feta.tuning.ranks import Ranks
-from feta.tuning.stepping import generator_of
+from feta.tuning.stepping import Ranks, generator_of
 
 HELD_OUT_ROWS = 2000  # at the most
 HELD_OUT_VALUES = 2**26  # entries of inputs in all of them

@@ -23,8 +23,7 @@ from feta.calibration.model import clock, run_on
 from feta.errors import DataError, ModelError
 from feta.masks import plain
 from feta.tuning.batches import Batches, TensorBatches
-from feta.tuning.ranks import Ranks
-from feta.tuning.stepping import Loss, Recorder, recordable
+from feta.tuning.stepping import Loss, Ranks, Recorder, recordable
 
 TALK_EVERY = 16  # steps between two questions to the other processes whether the time is up
 

@@ -25,8 +25,7 @@ from feta.masks import hold_zeros
 from feta.report import RefinePoint, RefineReport
 from feta.tuning.batches import Batch, Original, matched
 from feta.tuning.loop import Loop
-from feta.tuning.ranks import Ranks
-from feta.tuning.stepping import NARROW, check, learning, overridden, rate_on, threads_for, wake_up
+from feta.tuning.stepping import NARROW, Ranks, check, learning, overridden, rate_on, threads_for, wake_up
 
 BACK_AT = 1.2  # times the lowest loss
 

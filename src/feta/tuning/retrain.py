@@ -25,10 +25,7 @@ from feta.masks import hold_zeros, plain
 from feta.report import RetrainPoint, RetrainReport
 from feta.tuning.batches import Batches, Judge, labelled, score_of
 from feta.tuning.loop import Loop
-from feta.tuning.ranks import Ranks, copy_of
-from feta.tuning.stepping import NARROW, Loss, check, learning, overridden, sgd, threads_for, wake_up
-
-Optimiser = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
+from feta.tuning.stepping import NARROW, Loss, Ranks, check, copy_of, learning, overridden, sgd, threads_for, wake_up
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,7 @@ def retrain(
     masks: Mapping[str, Tensor] | None = None,
     validation: Any = None,
     loss: Loss | None = None,
-    optimiser: Optimiser | None = None,
+    optimiser: Callable[[Iterable[Tensor]], torch.optim.Optimizer] | None = None,
     seed: int = 0,
     device: str | torch.device | None = None,
     callback: Callable[[RetrainPoint], None] | None = None,

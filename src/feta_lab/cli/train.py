@@ -56,12 +56,11 @@ def train(
     with download_bar() as advance:
         loaded = datasets.load(data or (known.data if known else ""), data_dir, progress=advance)
     partial = output.with_name(output.name + ".partial")
-    with progress_bar() as bar:
-        task = bar.add_task(f"training {preset}", total=max_epochs, note="")
+    with progress_bar(f"training {preset}", max_epochs) as update:
 
         def show(event: Any) -> None:
             note = f"epoch {event.epoch}: loss {event.loss:.4f}, validation {event.validation:.2f} %"
-            bar.update(task, completed=event.epoch, note=note)
+            update(completed=event.epoch, note=note)
 
         network = run_training(
             specification,
