@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -76,8 +75,3 @@ def resolve_device(name: str | None) -> str:
 
 def size(n_bytes: int) -> str:
     return f"{n_bytes / 1e6:.2f} MB" if n_bytes >= 1e6 else f"{n_bytes / 1e3:.1f} kB"
-
-
-def records_path(given: Path | None, output: Path | None) -> Path:
-    """The file for a run's record: the given one, else one beside the output, else one in the current folder."""
-    return given or (output.parent if output else Path()) / "feta-records.jsonl"

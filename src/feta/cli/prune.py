@@ -134,13 +134,12 @@ def _share(text: str, where: str) -> float:
 
 
 def _show(summary: Mapping[str, Any], output: Path | None) -> None:
-    from feta.report import HEADER, layer_row
+    from feta.report import HEADER, RefineReport, layer_row
 
     title = f"{summary['method']}, {100 * summary['sparsity']:.2f} % zeros"
     print_table(title, HEADER, list(map(layer_row, summary["layers"])))
     if (refined := summary["refinement"]) is not None:
-        fell = f"{refined['loss']} of the outputs {refined['loss_before']:.3g} → {refined['loss_after']:.3g}"
-        out().print(f"refined: {fell}, {refined['passes']:.2g} passes, {refined['seconds']:.2f} s")
+        out().print(repr(RefineReport(**refined)))
     allocation = summary["allocation"]
     if allocation["name"] not in ("uniform", "per-layer"):
         out().print(f"budget shared by {allocation['name']} in {allocation['seconds']:.2f} s")

@@ -59,7 +59,7 @@ def retrain(
         )
     pruning, model = subject.pruning or {}, subject.model.to(where)
     if goal is None:
-        goal = (pruning.get("dense_accuracy") or {}).get("validation")
+        goal = (pruning.get("dense_accuracy") or {}).get("validation")  # without a goal the whole budget is used
     rows, held_out = subject.rows("train", where), subject.rows("validation", where)
     with progress_bar("retraining", epochs) as update:
 
@@ -84,14 +84,11 @@ def retrain(
 
 
 def _show(summary: Mapping[str, Any], output: Path | None) -> None:
-    ends = {
-        "saturated": "not recovered, no better any more",
-        "epochs": "not recovered, all epochs used",
-        "seconds": "not recovered, time is up",
-    }
+    ends = {"saturated": "no better any more", "epochs": "all epochs used", "seconds": "time is up"}
     ended, goal = "trained without a goal", summary["goal"]
     if goal is not None:
-        ended = f"{ends.get(summary['stopped'], 'recovered')} (goal {goal:.2f} % less {summary['tolerance']:g})"
+        ended = "recovered" if summary["recovered"] else f"not recovered, {ends[summary['stopped']]}"
+        ended += f" (goal {goal:.2f} % less {summary['tolerance']:g})"
     before, after = summary["accuracy"]["pruned"], summary["accuracy"]["retrained"]
     reached = f"validation {summary['start']:.2f} % → {after['validation']:.2f} %"
     out().print(f"{ended}: {reached}, {summary['epochs']:.2f} epochs, {summary['seconds']:.2f} s")

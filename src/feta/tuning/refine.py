@@ -182,17 +182,14 @@ class _RefineLoop(Loop):
             raise ModelError(f"refinement must keep a finite loss, got {loss}; {cure}")
         return -loss
 
-    def after(self, seconds: float, passes: float, loss: float, score: float | None) -> str | None:
+    def after(
+        self, seconds: float, passes: float, loss: float, score: float | None
+    ) -> tuple[RefinePoint, str | None]:
         held_out = -(score or 0.0)
-        if held_out > BACK_AT * -self.best:
-            self._back()
-        self.tell(RefinePoint(seconds, passes, held_out))
-        return "held-out" if self.stale >= self.settings.patience else None
-
-    def _back(self) -> None:
-        """Go back to the best weights and on with a fifth of the rate, which was too high for this network."""
-        self.scale /= 5
-        self.restore_best()
-        for state in self.optimiser.state.values():  # in place, for steps that are recorded
-            for value in state.values():
-                value.zero_()
+        if held_out > BACK_AT * -self.best:  # the rate is too high for this network
+            self.scale /= 5
+            self.restore_best()
+            for state in self.optimiser.state.values():  # in place, for steps that are recorded
+                for value in state.values():
+                    value.zero_()
+        return RefinePoint(seconds, passes, held_out), "held-out" if self.stale >= self.settings.patience else None

@@ -11,7 +11,7 @@ import copy
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -197,12 +197,15 @@ class _RetrainLoop(Loop):
             raise ConfigError(f"validation must give a finite number, got {score}")
         return score
 
-    def after(self, seconds: float, passes: float, loss: float, score: float | None) -> str | None:
-        self.tell(RetrainPoint(seconds, passes, score))
-        goal, patience = self.settings.goal, self.settings.patience
+    def after(
+        self, seconds: float, passes: float, loss: float, score: float | None
+    ) -> tuple[RetrainPoint, str | None]:
+        goal, patience, reason = self.settings.goal, self.settings.patience, None
         if goal is not None and score is not None and score >= goal - self.settings.tolerance:
-            return "recovered"
-        return "saturated" if patience is not None and passes - self.best_at >= patience else None
+            reason = "recovered"
+        elif patience is not None and passes - self.best_at >= patience:
+            reason = "saturated"
+        return RetrainPoint(seconds, passes, score), reason
 
 
 @contextmanager
@@ -228,13 +231,11 @@ def _frozen(model: nn.Module) -> list[nn.Module]:
 def _widened(model: nn.Module, batches: Batches) -> nn.Module:
     """A copy in float32, or the model itself if it does not run in it because it casts its inputs."""
     wide = copy.deepcopy(model).float()
-    try:
-        with evaluating(wide):
-            for batch in itertools.islice(batches.over(0), 1):
-                run_on(wide, batch.x)
-    except RuntimeError:
-        return model
-    return wide
+    with suppress(RuntimeError), evaluating(wide):
+        for batch in itertools.islice(batches.over(0), 1):
+            run_on(wide, batch.x)
+        return wide
+    return model
 
 
 def _copy_state(source: nn.Module, target: nn.Module) -> None:

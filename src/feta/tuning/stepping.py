@@ -1,7 +1,6 @@
 """What every training run needs: settings, optimisers, seeds, threads, processes, and steps as CUDA graphs."""
 
 import copy
-import functools
 import gc
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -71,7 +70,6 @@ def sgd(model: nn.Module, device: torch.device, rate: float, momentum: float, de
     return torch.optim.SGD(learning(model), rate_on(device, rate), momentum, weight_decay=decay, fused=fused)
 
 
-@functools.cache
 def wake_up() -> None:
     """Make torch load its compiler, a second's work at a process's first optimiser, before time is taken."""
     torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.1)
@@ -159,13 +157,11 @@ def recordable(model: nn.Module) -> bool:
 class Recorder:
     """Calls a function of tensors, by a recorded CUDA graph if their shapes are those of the first call.
 
-    Small networks wait for launches, not kernels. A graph repeats what it recorded: a value that changes between
-    two calls, such as the learning rate, must be a tensor on the device. If the recording fails, every call goes
-    to the function, and `failure` says why.
+    A graph repeats what it recorded: a value that changes between two calls, such as the learning rate, must be a
+    tensor on the device. If the recording fails, every call goes to the function, and `failure` says why.
 
     function: changes tensors in place; the tensor it returns, if any, is overwritten by the next call.
-    warm_up: calls of the function before the recording. They make buffers and load libraries, which is not
-        allowed during a recording. With math.inf nothing is recorded.
+    warm_up: calls before the recording, which make buffers and load libraries; with math.inf nothing is recorded.
     """
 
     def __init__(self, function: Callable[..., Any], warm_up: float = 1) -> None:

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from feta.cli.console import download_bar, out, print_json, progress_bar, records_path, resolve_device, size
-from feta.cli.options import DataDir, Device, Json, Records, Whole
+from feta.cli.console import download_bar, out, print_json, progress_bar, resolve_device, size
+from feta.cli.options import DataDir, Device, Json, Records, Whole, check_places
 
 
 def train(
@@ -38,7 +38,6 @@ def train(
     learning_rate
         Decays by 5 % per epoch.
     """
-    from feta.files.atomic import check_writable
     from feta_lab import data as datasets
     from feta_lab import networks, store
     from feta_lab.records import append, record
@@ -50,9 +49,7 @@ def train(
     known = None if is_notation else networks.preset(preset)
     specification = known.specification if known else preset
     settings = Training(learning_rate=learning_rate, max_epochs=max_epochs, seed=seed)
-    record_file = records_path(records, output)
-    for path in (output, record_file):
-        check_writable(path)
+    record_file = check_places(None, output, records)
     with download_bar() as advance:
         loaded = datasets.load(data or (known.data if known else ""), data_dir, progress=advance)
     partial = output.with_name(output.name + ".partial")
