@@ -71,8 +71,7 @@ def bounds(
         print_json({"data": subject.data, **report.to_dict()})
     else:
         _show(report)
-        for line in _notes(report, str(subject.data)):
-            out().print(line)
+        out().print("\n".join(_notes(report, str(subject.data))))
 
 
 def _show(report: "BoundsReport") -> None:

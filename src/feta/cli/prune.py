@@ -85,14 +85,10 @@ def prune(
         err().print(f"feta: warning: accuracy is not measured: {error}")
         subject = open_subject(network, with_data=False)
     with progress_bar(f"pruning by {method}") as update:
-
-        def show(event: Any) -> None:
-            done = event.index + (event.kind == "done")
-            update(total=event.total, completed=done, note=f"{event.layer} {event.phase}")
-
-        model, summary, kept = prune_subject(
-            subject, target, method, **spread, **work, refine=refinement, seed=seed, callback=show
+        work["callback"] = lambda event: update(
+            total=event.total, completed=event.index + (event.kind == "done"), note=f"{event.layer} {event.phase}"
         )
+        model, summary, kept = prune_subject(subject, target, method, **spread, **work, refine=refinement, seed=seed)
     content = subject.encode(model, kept, (summary["accuracy"] or {}).get("pruned", {}))
     summary["file_bytes"] = {"dense": network.stat().st_size, "pruned": len(content)}
     if output is not None:

@@ -3,8 +3,7 @@
     retraining   (inputs, labels): a pair of tensors, or a loader of (x, y) pairs or of dicts with labels in them
     refinement   (inputs, the original's outputs), of data as for `feta.prune`; every stride-th row is held out
 
-Tensors are put on the device once and drawn from in random order. Other data is passed over as it comes; in
-refinement each of its batches is shuffled by itself.
+Tensors are put on the device once and drawn from in random order. Other data is passed over as it comes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized

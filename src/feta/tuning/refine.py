@@ -85,10 +85,9 @@ def refine(
 ) -> RefineResult:
     """Fit a copy of a pruned model to the outputs of the original on unlabelled data, with its zeros held.
 
-    If a model has several outputs, the one called `logits` is matched, or else the first float tensor.
-
     model: the pruned model; it is not changed.
-    reference: the model whose outputs are matched, as it was before pruning.
+    reference: the model whose outputs are matched, as it was before pruning. Of several outputs the one called
+        `logits` is matched, or else the first float tensor.
     data: unlabelled inputs, as for `feta.prune`.
     settings: how to refine; None for the defaults of `feta.Refinement`.
     passes, learning_rate, seconds: if given, they replace those of the settings.
@@ -99,7 +98,6 @@ def refine(
     callback: called with a (seconds, passes, loss) after each look at the held-out rows.
 
     Returns a RefineResult: `model`, on the device of the given one, and `report`.
-
     Raises ConfigError if a setting, the data or a mask is not what it may be, and ModelError if a loss is not
     finite, or if the two models give no outputs of one shape.
 

@@ -96,7 +96,6 @@ def retrain(
     callback: called with a (seconds, epoch, accuracy) after each look at the validation data.
 
     Returns a RetrainResult: `model`, on the device of the given one, and `report`.
-
     Raises ConfigError if a setting, the data or a mask is not what it may be, DataError if there are no batches,
     and ModelError if the loss is not finite or the model has nothing to train.
 
