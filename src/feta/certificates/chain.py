@@ -10,6 +10,8 @@ model on the example.
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -55,22 +57,19 @@ class Chain:
 
     def values(self, x: Tensor) -> Iterator[Tensor]:
         """The inputs of a batch, and what every stage makes of them in turn."""
-        yield (x := self.place(x))
-        for stage in self.stages:
-            yield (x := stage.apply(x))
+        return accumulate(self.stages, lambda value, stage: stage.apply(value), initial=self.place(x))
 
     def apply(self, x: Tensor) -> Tensor:
         """The network's output for a batch."""
-        for value in self.values(x):
-            x = value
-        return x
+        return reduce(lambda value, stage: stage.apply(value), self.stages, self.place(x))
 
 
 @torch.no_grad()
 def chain_of(model: nn.Module, example: Tensor) -> Chain:
     """The chain that computes what `model` does in eval mode, in float64 and on the model's device.
 
-    The model is copied, not changed. It is compared with the chain on every row of `example`, a batch of inputs.
+    The model is copied, not changed. It is compared with the chain on noise and on every row of `example`, a batch
+    of inputs.
     Raises ModelError where the model is not a chain of stages that are known.
     """
     if not isinstance(example, Tensor) or example.ndim < 2 or not example.is_floating_point():
@@ -86,7 +85,18 @@ def chain_of(model: nn.Module, example: Tensor) -> Chain:
     chain = Chain(tuple(_stages(twin, example[:2])))
     if not chain.affines:
         raise ModelError("the network must have at least one Linear or Conv2d layer, got none")
-    _check_outputs(chain, twin, example)
+    noise = torch.randn(example[:2].shape, generator=torch.Generator().manual_seed(0)).to(example)
+    for x in (example, noise):
+        expected, got = twin(x.clone()), chain.apply(x)
+        if not isinstance(expected, Tensor):
+            raise ModelError(f"the network must return a tensor, got {type(expected).__name__}")
+        if not bool(torch.isfinite(expected).all()):
+            if x is example:
+                raise ModelError("the network must give finite outputs on the example, got inf or NaN")
+            continue  # noise may go where no input goes
+        close = CLOSE * float(expected.abs().max())
+        if expected.shape != got.shape or not torch.allclose(expected, got, CLOSE, close):
+            raise ModelError(f"the network must do what its stages do, got other outputs; chains are {UNDERSTOOD}")
     return chain
 
 
@@ -200,19 +210,3 @@ def _add_norm(stages: list[Stage], name: str, norm: _BatchNorm, shape: Shape, *,
     statistics = norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
     folded, shifted = fuse_conv_bn_weights(last.weight, last.bias, *statistics)
     stages[-1] = replace(last, weight=folded.detach(), bias=shifted.detach())
-
-
-def _check_outputs(chain: Chain, model: nn.Module, example: Tensor) -> None:
-    """The chain must give what the model gives, on the example and on noise."""
-    noise = torch.randn(example[:2].shape, generator=torch.Generator().manual_seed(0)).to(example)
-    for x in (example, noise):
-        expected, got = model(x.clone()), chain.apply(x)
-        if not isinstance(expected, Tensor):
-            raise ModelError(f"the network must return a tensor, got {type(expected).__name__}")
-        if not bool(torch.isfinite(expected).all()):
-            if x is example:
-                raise ModelError("the network must give finite outputs on the example, got inf or NaN")
-            continue  # noise may go where no input goes
-        close = CLOSE * float(expected.abs().max())
-        if expected.shape != got.shape or not torch.allclose(expected, got, CLOSE, close):
-            raise ModelError(f"the network must do what its stages do, got other outputs; chains are {UNDERSTOOD}")

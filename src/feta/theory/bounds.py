@@ -1,9 +1,4 @@
-"""Two networks and samples in, every quantity and every bound out.
-
-report = generalisation_bounds(model, pruned, images)
-report.bound("5.2", "sound").exponent          # the bound is 10^exponent
-report.layers[0].change.upper                  # ‖U − W‖, proven
-"""
+"""Two networks and samples in, every quantity and every bound out."""
 
 import json
 import math
@@ -110,7 +105,9 @@ def generalisation_bounds(
     Returns a BoundsReport. Raises ConfigError for data or options that do not fit, and ModelError for networks
     that are not chains or are not alike.
 
-    >>> generalisation_bounds(model, pruned, images).bound("5.2", "sound").exponent
+    >>> report = generalisation_bounds(model, pruned, images)
+    >>> report.bound("5.2", "sound").exponent  # the bound is 10^exponent
+    >>> report.layers[0].change.upper  # ‖U − W‖, proven
     """
     inputs = Inputs(data, batch_size=batch_size)
     example = next(iter(inputs))
@@ -162,19 +159,11 @@ def _layers(seen: Perturbation, rows: Tensor | None, seed: int) -> tuple[LayerBo
         if place in (layer.place for layer in seen.layers):
             with suppress(ConfigError):
                 dimensions[place] = intrinsic_dimension(value, n_rows=len(value), seed=seed)
-    return tuple(
-        LayerBounds(
-            name=layer.dense.name,
-            norm=layer.dense.norm,
-            pruned_norm=layer.pruned.norm,
-            change=layer.difference.norm,
-            bias_change=layer.difference.bias_norm,
-            matrix_norm=layer.dense.matrix_norm,
-            matrix_change=layer.difference.matrix_norm,
-            largest_error=layer.largest_error,
-            log_gain=log_product(layer.behind, "sound"),
-            log_matrix_gain=log_product(layer.behind, "paper"),
-            dimension=dimensions.get(layer.place),
-        )
-        for layer in seen.layers
-    )
+    found = []
+    for layer in seen.layers:
+        dense, change = layer.dense, layer.difference
+        norms, sizes = (dense.norm, layer.pruned.norm, change.norm), (dense.matrix_norm, change.matrix_norm)
+        gains = log_product(layer.behind, "sound"), log_product(layer.behind, "paper")
+        numbers = change.bias_norm, *sizes, layer.largest_error, *gains
+        found.append(LayerBounds(dense.name, *norms, *numbers, dimensions.get(layer.place)))
+    return tuple(found)

@@ -74,15 +74,9 @@ def intrinsic_dimension(
         got = f"got {len(points)}; use more samples or fewer neighbours"
         raise ConfigError(f"intrinsic_dimension must get at least {most + 2} different rows, {got}")
     distances = nearest(points, most)
-    k = two_nn(distances)
-    return Dimension(
-        two_nn=k,
-        two_nn_error=k / math.sqrt(len(points)),
-        maximum_likelihood=maximum_likelihood(distances, least, most),
-        pca=pca(points, energies),
-        rows=len(points),
-        ambient=points.shape[1],
-    )
+    k, shares = two_nn(distances), pca(points, energies)
+    likely = maximum_likelihood(distances, least, most)
+    return Dimension(k, k / math.sqrt(len(points)), likely, shares, len(points), points.shape[1])
 
 
 def two_nn(distances: Tensor) -> float:
@@ -183,15 +177,8 @@ def regularity(rows: Tensor, dimension: float, *, balls: int = 200, n_rows: int 
     if balls < 4:
         raise ConfigError(f"regularity must get at least 16 different rows, got {len(points)}")
     radii = covering_radii(points, balls)
-    counts = torch.arange(1, balls + 1, dtype=torch.float64)
-    scale = counts ** (1 / dimension)
-    quarter = balls // 4
-    steps = torch.log(radii[quarter - 1] / radii[-1])
-    return Regularity(
-        dimension=dimension,
-        estimate=float((radii * scale).max()),
-        lower=float((radii[:-1] / 2 * scale[1:]).max()),
-        rows=len(points),
-        balls=balls,
-        slope=float(torch.log(counts[-1] / quarter) / steps) if steps > 0 else float("inf"),
-    )
+    counts, quarter = torch.arange(1, balls + 1, dtype=torch.float64), balls // 4
+    scale, steps = counts ** (1 / dimension), torch.log(radii[quarter - 1] / radii[-1])
+    estimate, lower = float((radii * scale).max()), float((radii[:-1] / 2 * scale[1:]).max())
+    slope = float(torch.log(counts[-1] / quarter) / steps) if steps > 0 else math.inf
+    return Regularity(dimension, estimate, lower, len(points), balls, slope)

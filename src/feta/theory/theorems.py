@@ -82,20 +82,21 @@ def one_layer(seen: Perturbation, layer: LayerChange, setting: Setting, form: Fo
 def all_layers(seen: Perturbation, setting: Setting, form: Form) -> Bound:
     """Theorem 5.2: all layers are pruned."""
     if form == "sound":
-        return _bound(setting, "5.2", form, seen.gaps, seen.log_shifts, log_product(seen.pruned.stages, form))
+        product = log_product(seen.pruned.stages, form)
+        return _bound(setting, "5.2", form, seen.gaps, seen.log_shifts, product, None)
     # The printed loss times the product of norms, to be in units of the output.
     product = log_product(seen.dense.stages, form)
     changes = ((layer.difference.matrix_norm, layer.dense.matrix_norm) for layer in seen.layers)
     terms = [log(change) - log(norm) for change, norm in changes if change]
     lost = 1 + 2 * log(seen.largest_input) + log_sum(*terms) + product
     # A layer of zeros both divides and multiplies: all is lost.
-    return _bound(setting, "5.2", form, seen.gaps, math.inf if math.isnan(lost) else lost, product)
+    return _bound(setting, "5.2", form, seen.gaps, math.inf if math.isnan(lost) else lost, product, None)
 
 
 def by_itself(seen: Perturbation, setting: Setting, form: Form, which: Theorem = "pruned") -> Bound:
     """The bound of one network by its own scores and norms: nothing is lost."""
     gaps, chain = (seen.pruned_gaps, seen.pruned) if which == "pruned" else (seen.gaps, seen.dense)
-    return _bound(setting, which, form, gaps, -math.inf, log_product(chain.stages, form))
+    return _bound(setting, which, form, gaps, -math.inf, log_product(chain.stages, form), None)
 
 
 def every_bound(seen: Perturbation, setting: Setting, form: Form) -> list[Bound]:
@@ -115,32 +116,21 @@ def _bound(
     theorem: Theorem,
     form: Form,
     gaps: Tensor,
-    log_lost: Tensor | float,
-    log_norms: float,
-    layer: str | None = None,
+    lost: Tensor | float,
+    norms: float,
+    layer: str | None,
 ) -> Bound:
     """What is left of the scores after a loss, one for all samples or one for each, over a product of norms."""
     scores = gaps.double().log() + math.log(SCORE_FACTOR[form])  # minus infinity at a tie
-    lost = torch.where(scores == -math.inf, math.inf, log_lost - scores)  # ln of the share that is lost
-    left = torch.where(lost < 0, scores + torch.log1p(-lost.clamp(max=0).exp()), -math.inf)
-    least = float(left.min())
-    margin = None if least == -math.inf else _quotient(least, log_norms)
-    return Bound(
-        theorem,
-        form,
-        setting.manifold.source,
-        layer,
-        log_gamma=_quotient(float(scores.min()), log_norms),
-        log_lost=float(lost.max()),
-        log_margin=margin,
-        log_bound=None if margin is None else getattr(setting, form)(margin),
-        kept=float((left > -math.inf).double().mean()),
-    )
-
-
-def _quotient(log_score: float, log_norms: float) -> float:
-    """ln(score / norms): minus infinity of no score; a constant network, with norms 0, keeps every margin it has."""
-    return -math.inf if log_score == -math.inf else log_score - log_norms
+    share = torch.where(scores == -math.inf, math.inf, lost - scores)  # ln of the share that is lost
+    left = torch.where(share < 0, scores + torch.log1p(-share.clamp(max=0).exp()), -math.inf)
+    smallest, least = float(scores.min()), float(left.min())
+    # No score, no margin, whatever the norms; a constant network, with norms 0, keeps every margin it has.
+    gamma = -math.inf if smallest == -math.inf else smallest - norms
+    margin = None if least == -math.inf else least - norms
+    bound = None if margin is None else getattr(setting, form)(margin)
+    kept = float((left > -math.inf).double().mean())
+    return Bound(theorem, form, setting.manifold.source, layer, gamma, float(share.max()), margin, bound, kept)
 
 
 @dataclass(frozen=True)
