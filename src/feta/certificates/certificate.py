@@ -123,7 +123,15 @@ def certify(
 
     >>> feta.certify(model, pruned, images, labels).agreement.lower_bound
     """
-    _check(radii, samples, norm, forms, refined)
+    check_range("certify", ">= 1", samples=samples)
+    check_range("certify", ">= 0", refined=refined)
+    for name, value, must, fits in (
+        ("radii", tuple(radii), "numbers > 0", radii and all(0 < r < float("inf") for r in radii)),
+        ("norm", norm, "'l2' or 'linf'", norm in ("l2", "linf")),
+        ("forms", tuple(forms), f"some of {', '.join(FORMS)}", forms and set(forms) <= set(FORMS)),
+    ):
+        if not fits:
+            raise ConfigError(f"certify.{name} must be {must}, got {value!r}")
     tell = callback or (lambda text, done, total: None)
     place = device_of(dense) if device is None else torch.empty(0, device=device).device
     # The callers' models stay where they are.
@@ -164,18 +172,6 @@ def _form(pair: Pair, name: str, attack: Attack | None, tell: Tell) -> Form:
     refuted = pair.attacked(attack, radius)
     beyond = tuple((times, int(pair.attacked(attack, times * radius).sum())) for times in attack.beyond)
     return Form(tuple(radius.masked_fill(refuted, 0).tolist()), int(refuted.sum()), beyond, exact)
-
-
-def _check(radii: Sequence[float], samples: int, norm: str, forms: Sequence[str], refined: int) -> None:
-    check_range("certify", ">= 1", samples=samples)
-    check_range("certify", ">= 0", refined=refined)
-    for name, value, must, fits in (
-        ("radii", tuple(radii), "numbers > 0", radii and all(0 < r < float("inf") for r in radii)),
-        ("norm", norm, "'l2' or 'linf'", norm in ("l2", "linf")),
-        ("forms", tuple(forms), f"some of {', '.join(FORMS)}", forms and set(forms) <= set(FORMS)),
-    ):
-        if not fits:
-            raise ConfigError(f"certify.{name} must be {must}, got {value!r}")
 
 
 def _held_out(data: Tensor | Iterable[Any], labels: Any, kept: list[Tensor], count: int) -> Iterator[LabelledBatch]:

@@ -1,7 +1,5 @@
 """A network as a chain of stages, found by tracing it. Certificates and the theorems work on chains.
 
-chain = chain_of(model, images[:2]);  chain.apply(x);  chain.affines[0].norm.upper
-
 Batch-norm in eval mode is folded into the layer before it; dropout and identities fall away. Anything else
 (residual sums, attention, a sigmoid) is refused by name. Before it is returned, the chain is compared with the
 model on the example.
@@ -76,10 +74,10 @@ def chain_of(model: nn.Module, example: Tensor) -> Chain:
         raise ConfigError("example must be a batch of float inputs, samples as rows")
     for name, module in model.named_modules():  # a hook may do anything, and no stage would show it
         if module._forward_hooks or module._forward_pre_hooks:
-            raise ModelError(
-                f"the network must have no forward hooks, got one on '{name or type(module).__name__}'; remove it, "
-                "torch's own pruning by torch.nn.utils.prune.remove"
+            where = (
+                f"'{name or type(module).__name__}'; remove it, torch's own pruning by torch.nn.utils.prune.remove"
             )
+            raise ModelError(f"the network must have no forward hooks, got one on {where}")
     twin = copy.deepcopy(model).eval().double()
     example = example.to(device_of(twin), torch.float64, copy=True)
     chain = Chain(tuple(_stages(twin, example[:2])))
@@ -130,10 +128,8 @@ def _stages(model: nn.Module, example: Tensor) -> list[Stage]:
         name = str(node.target) if node.op == "call_module" else node.name
         read = [source for source in node.all_input_nodes if isinstance(values[source], Tensor)]
         if last is None or read != [last]:
-            names = " and ".join(source.name for source in read) or "no input"
-            raise ModelError(
-                f"the network must be a chain, got '{name}' which reads {names}; chains are {UNDERSTOOD}"
-            )
+            got = f"'{name}' which reads {' and '.join(source.name for source in read) or 'no input'}"
+            raise ModelError(f"the network must be a chain, got {got}; chains are {UNDERSTOOD}")
         module = model.get_submodule(name) if node.op == "call_module" else _as_module(node, values)
         if isinstance(module, _BatchNorm):
             _add_norm(stages, name, module, tuple(value.shape[1:]), fold=len(stages) - 1 not in normed)

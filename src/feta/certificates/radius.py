@@ -105,8 +105,7 @@ class Pair:
 def linear_distance(model: nn.Module, inputs: Tensor, classes: Tensor, norm: Norm) -> Tensor:
     """(n,) margin / ||its gradient||: where the class would change if the network were linear. No bound."""
     margin, gradient = (values.double() for values in slopes(model, inputs, classes))
-    dual = 2 if norm == "l2" else 1
-    slope: Tensor = torch.linalg.vector_norm(gradient.flatten(1), dual, dim=1)
+    slope: Tensor = torch.linalg.vector_norm(gradient.flatten(1), 2 if norm == "l2" else 1, dim=1)
     return margin.clamp_min(0) / slope.clamp_min(1e-300)
 
 

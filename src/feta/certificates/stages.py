@@ -1,9 +1,5 @@
 """The stages of a network. Each one maps images of a known shape to images of a known shape.
 
-    Affine      x -> W x + b, a Linear or Conv2d with its batch-norm folded in
-    AvgPool     x -> R x C^T for every channel: linear, with weights >= 0
-    MaxPool, ReLU, Flatten
-
 `in_shape` and `out_shape` are those of one sample. `lipschitz` is a proven upper value of the stage's
 Lipschitz constant in the Euclidean norm. `transpose`, of the linear stages, maps outputs to inputs.
 """
@@ -61,7 +57,7 @@ class Flatten(Stage):
 
 @dataclass(frozen=True, eq=False)
 class Affine(Stage):
-    """x -> W x + b. `layer` says how W acts: as a matrix, or with a Conv2d's stride, padding and groups."""
+    """x -> W x + b, batch-norm folded in. `layer` says how W acts: as a matrix, or as a Conv2d does."""
 
     layer: nn.Linear | nn.Conv2d
     weight: Tensor  # as the layer stores it

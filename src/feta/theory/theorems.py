@@ -21,10 +21,9 @@ dense network and passes through pruned layers behind it (for 5.1: through uncha
 biases included, no D.
 
 `three_steps` is the paper's procedure for a margin that pruning takes to zero: go from dense to pruned until γ − lost
-is zero, compute everything anew there, start again. On the straight line the printed loss grows in proportion to the
-way gone, so this happens at a share γ / lost of the way that is left. Margins of real networks are many orders of
-magnitude under that loss, and the number of restarts is as large: `log_needed`. Only the last start counts for the
-bound of the last network, and it may be that network itself: `by_itself` is where this ends.
+is zero, compute everything anew there, start again. The printed loss grows in proportion to the way gone, so this
+happens at a share γ / lost of the way left. Margins of real networks are many orders of magnitude under that loss:
+as many restarts are needed (`log_needed`). Only the last one counts, and it may be the pruned network `by_itself`.
 """
 
 import math
