@@ -175,10 +175,7 @@ def _form(pair: Pair, name: str, attack: Attack | None, tell: Tell) -> Form:
 
 
 def _held_out(data: Tensor | Iterable[Any], labels: Any, kept: list[Tensor], count: int) -> Iterator[LabelledBatch]:
-    """(inputs, labels or None), batch by batch; the first `count` inputs are put into `kept`.
-
-    The data is read once, and each batch goes through `Inputs` by itself: nothing else is stored.
-    """
+    """(inputs, labels or None), batch by batch; only the first `count` inputs are stored, in `kept`."""
     if labels is not None and not isinstance(data, Tensor):
         raise ConfigError("labels must come with the batches, got them beside an iterable")
     for batch in [(data, labels)] if isinstance(data, Tensor) else data:

@@ -115,19 +115,16 @@ def _stages(model: nn.Module, example: Tensor) -> list[Stage]:
         raise ModelError(f"the network must be {UNDERSTOOD}, got one that cannot be traced: {reason}") from error
     run.run(example.clone())
     values: dict[fx.Node, Any] = run.env
-    last: fx.Node | None = None
+    last: Any = next((node for node in values if node.op == "placeholder"), None)
     stages: list[Stage] = []
     # Stages that hold a batch-norm already: the rounding between it and a second one would be in no box.
     normed: set[int] = set()
     for node, value in values.items():
-        if not isinstance(value, Tensor) or node.op == "output":
-            continue
-        if node.op == "placeholder" and last is None:
-            last = node
+        if node is last or not isinstance(value, Tensor) or node.op == "output":
             continue
         name = str(node.target) if node.op == "call_module" else node.name
         read = [source for source in node.all_input_nodes if isinstance(values[source], Tensor)]
-        if last is None or read != [last]:
+        if read != [last]:
             got = f"'{name}' which reads {' and '.join(source.name for source in read) or 'no input'}"
             raise ModelError(f"the network must be a chain, got {got}; chains are {UNDERSTOOD}")
         module = model.get_submodule(name) if node.op == "call_module" else _as_module(node, values)

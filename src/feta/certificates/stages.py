@@ -192,10 +192,8 @@ class MaxPool(Stage):
 
     @property
     def lipschitz(self) -> float:
-        """The root of the number of windows the busiest pixel is in.
-
-        |max over w of x - max over w of y|^2 <= sum over w of |x - y|^2, added up over the windows w.
-        """
+        """The root of the number of windows the busiest pixel is in."""
+        # |max over w of x - max over w of y|^2 <= sum over w of |x - y|^2, added up over the windows w.
         counts = torch.bincount(self.pixels.flatten(), minlength=math.prod(self.in_shape[1:]) + 1)
         return math.sqrt(int(counts[:-1].max()))
 

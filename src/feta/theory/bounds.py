@@ -36,24 +36,18 @@ class LayerBounds:
     dimension: Dimension | None  # of the layer's inputs in the dense network
 
 
-@dataclass(frozen=True)
-class BoundsReport:
-    """Everything the theorems say of one pruned network, natural logarithms where a name says log."""
+@dataclass(frozen=True, kw_only=True)
+class BoundsReport(Setting):
+    """Everything the theorems say of one pruned network in a setting; natural logarithms where a name says log."""
 
     layers: tuple[LayerBounds, ...]
     bounds: tuple[Bound, ...]
-    samples: int
     agree: int
-    classes: int
-    delta: float
     largest_input: float  # D
     smallest_gap: float
     largest_shift: float  # ‖f_dense(x) − f_pruned(x)‖ over the samples, measured
     log_largest_shift: float  # and what the layers' errors prove of it
     lemma_applies: bool
-    manifold: Manifold
-    log_A: float
-    log_B: float
     dimension: Dimension | None
     regularity: Regularity | None
     procedure: Procedure | None
@@ -70,7 +64,7 @@ class BoundsReport:
         """Plain values for JSON; what is not finite is None."""
         plain = asdict(self)
         plain["bounds"] = [{**asdict(b), "vacuous": b.vacuous, "exponent": b.exponent} for b in self.bounds]
-        plain["vacuous"] = all(bound.vacuous for bound in self.bounds)
+        plain |= {"vacuous": all(b.vacuous for b in self.bounds), "log_A": self.log_A, "log_B": self.log_B}
         return json.loads(json.dumps(plain), parse_constant=lambda number: None)  # type: ignore[no-any-return]
 
 
@@ -143,8 +137,6 @@ def generalisation_bounds(
         largest_shift=float(seen.shifts.max()),
         log_largest_shift=float(seen.log_shifts.max()),
         lemma_applies=lemma_applies(seen.layers),
-        log_A=setting.log_A,
-        log_B=setting.log_B,
         dimension=dimension,
         regularity=found,
         procedure=procedure,
@@ -164,6 +156,6 @@ def _layers(seen: Perturbation, rows: Tensor | None, seed: int) -> tuple[LayerBo
         dense, change = layer.dense, layer.difference
         norms, sizes = (dense.norm, layer.pruned.norm, change.norm), (dense.matrix_norm, change.matrix_norm)
         gains = log_product(layer.behind, "sound"), log_product(layer.behind, "paper")
-        numbers = change.bias_norm, *sizes, layer.largest_error, *gains
-        found.append(LayerBounds(dense.name, *norms, *numbers, dimensions.get(layer.place)))
+        k = dimensions.get(layer.place)
+        found.append(LayerBounds(dense.name, *norms, change.bias_norm, *sizes, layer.largest_error, *gains, k))
     return tuple(found)

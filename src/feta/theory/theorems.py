@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from feta.certificates.chain import Chain
-from feta.errors import ConfigError
+from feta.errors import check_range
 from feta.theory.perturbation import LayerChange, Perturbation, blend, log_product, measure
 from feta.theory.robustness import Form, Setting, log, log_sum
 
@@ -165,8 +165,7 @@ def three_steps(
     max_starts: int = 5,
 ) -> Procedure:
     """Walk from dense to pruned by Theorem 5.2 as printed; every start makes a pass over `batches`."""
-    if max_starts < 1:
-        raise ConfigError(f"max_starts must be >= 1, got {max_starts}")
+    check_range("three_steps", ">= 1", max_starts=max_starts)
     starts: list[Start] = []
     at, log_needed = 0.0, math.inf
     while len(starts) < max_starts:
