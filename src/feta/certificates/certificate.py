@@ -21,7 +21,7 @@ from feta.certificates.agreement import Agreement, LabelledBatch, agreement
 from feta.certificates.attack import Attack, Norm
 from feta.certificates.chain import chain_of
 from feta.certificates.radius import Pair
-from feta.certificates.rounding import check_precision
+from feta.certificates.rounding import Rounding, check_precision
 from feta.errors import ConfigError, DataError, ModelError, check_range
 
 RADII = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
@@ -152,7 +152,7 @@ def certify(
         if chains[0].out_shape != chains[1].out_shape:
             shapes = " and ".join(str(chain.out_shape) for chain in chains)
             raise ModelError(f"both networks must give the same number of scores, got {shapes}")
-        pair = Pair((dense, pruned), chains, inputs, norm, refined)
+        pair = Pair((dense, pruned), chains, (Rounding.of(dense), Rounding.of(pruned)), inputs, norm, refined)
         found = {name: _form(pair, name, attack, tell) for name in FORMS if name in forms}
     answers = tuple(zip(*(classes.tolist() for classes in pair.answers), strict=True))
     return Certificate(counted, norm, tuple(radii), found, attack, answers)

@@ -1,12 +1,12 @@
 """A network as a chain of stages, found by tracing it. Certificates and the theorems work on chains.
 
 Batch-norm in eval mode is folded into the layer before it; dropout and identities fall away. Anything else
-(residual sums, attention, a sigmoid) is refused by name. Before it is returned, the chain is compared with the
-model on the example.
+(residual sums, attention, a sigmoid) is refused by name.
 """
 
 import copy
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import accumulate
@@ -66,8 +66,7 @@ class Chain:
 def chain_of(model: nn.Module, example: Tensor) -> Chain:
     """The chain that computes what `model` does in eval mode, in float64 and on the model's device.
 
-    The model is copied, not changed. It is compared with the chain on noise and on every row of `example`, a batch
-    of inputs.
+    The model is not changed. A copy is compared with the chain on noise and on every row of `example`, a batch.
     Raises ModelError where the model is not a chain of stages that are known.
     """
     if not isinstance(example, Tensor) or example.ndim < 2 or not example.is_floating_point():
@@ -167,7 +166,7 @@ def _as_module(node: fx.Node, values: Mapping[fx.Node, Any]) -> nn.Module | None
     called = str(getattr(node.target, "__name__", node.target)) if known else ""
     rest: Any = fx.node.map_arg(node.args[1:], values.get)
     given: Any = fx.node.map_arg({k: v for k, v in node.kwargs.items() if k != "input"}, values.get)
-    try:
+    with suppress(TypeError):  # arguments that the module does not take
         match called.rstrip("_"):
             case "relu":
                 return nn.ReLU()
@@ -182,8 +181,6 @@ def _as_module(node: fx.Node, values: Mapping[fx.Node, Any]) -> nn.Module | None
                 return nn.AvgPool2d(*rest, **given)
             case "adaptive_avg_pool2d":
                 return nn.AdaptiveAvgPool2d(*rest, **given)
-    except TypeError:
-        return None
     return None
 
 

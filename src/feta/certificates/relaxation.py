@@ -105,7 +105,8 @@ def relax(stage: Stage, known: Known, rounding: Rounding) -> tuple[Known, Back, 
     if not isinstance(stage, Summing):
         # These stages are monotone in every input, so the ends of the box go to its ends.
         after = Known(centre, stage.apply(low), stage.apply(high), stage.lipschitz * known.spread * OUTWARD)
-        return after, partial(_back, stage, None) if isinstance(stage, Flatten) else envelope(stage, low, high), None
+        back = partial(_back, stage, None) if isinstance(stage, Flatten) else envelope(stage, low, high)
+        return after, back, None
     error = rounding.box(stage, torch.maximum(high.abs(), low.abs()))
     spread = (stage.lipschitz * known.spread + length(error)) * OUTWARD
     middle, half = stage.apply((high + low) / 2), stage.absolute.apply((high - low) / 2) + error

@@ -18,8 +18,7 @@ from torch.nn.modules.utils import _pair as pair
 from feta.solvers.norms import ROUNDING, NormEstimate, convolve, operator_norm, pad, spectral_norm
 
 Shape = tuple[int, ...]
-# Norms and radii are moved outward by this factor: float64 loses less than 1e-12 of them.
-OUTWARD = 1 + ROUNDING
+OUTWARD = 1 + ROUNDING  # norms and radii are moved outward by it: float64 loses less than 1e-12 of them
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,13 +12,12 @@ The gap of a sample is its largest output minus the second largest. The printed 
 v = sqrt(2) (δ_g − δ_j), a vector of norm 2, so that "score <= Lipschitz constant · distance to the boundary" fails
 by a factor of two; with v of norm 1 it is gap / sqrt(2).
 
-Proof of the sound margin. Let x be a point to which the pruned network g2 does not give sample j's class c: some
-unit v = (δ_c − δ_k)/sqrt(2) has v·f2(x) <= 0. Then o_j <= v·f1(x_j) − v·f2(x)
-<= ‖f1(x_j) − f2(x_j)‖ + ‖f2(x_j) − f2(x)‖ <= lost_j + L₂ ‖x_j − x‖. Errors are met at sample j alone, so C1 is
-never needed at an unknown point; with x = x_j it follows that a positive margin means an unchanged class.
-lost_j: change the layers one by one from the last to the first; each change meets the input the layer has in the
-dense network and passes through pruned layers behind it (for 5.1: through unchanged ones). No condition on ‖H_i‖,
-biases included, no D.
+Proof of the sound margin. Let x be a point to which the pruned network g2 does not give sample j's class c: some unit
+v = (δ_c − δ_k)/sqrt(2) has v·f2(x) <= 0. Then o_j <= v·f1(x_j) − v·f2(x) <= ‖f1(x_j) − f2(x_j)‖ + ‖f2(x_j) − f2(x)‖
+<= lost_j + L₂ ‖x_j − x‖. Errors are met at sample j alone, so C1 is never needed at an unknown point; with x = x_j it
+follows that a positive margin means an unchanged class. lost_j: change the layers one by one from the last to the
+first; each change meets the input the layer has in the dense network and passes through pruned layers behind it (for
+5.1: through unchanged ones). No condition on ‖H_i‖, biases included, no D.
 
 `three_steps` is the paper's procedure for a margin that pruning takes to zero: go from dense to pruned until γ − lost
 is zero, compute everything anew there, start again. The printed loss grows in proportion to the way gone, so this
@@ -81,8 +80,7 @@ def one_layer(seen: Perturbation, layer: LayerChange, setting: Setting, form: Fo
 def all_layers(seen: Perturbation, setting: Setting, form: Form) -> Bound:
     """Theorem 5.2: all layers are pruned."""
     if form == "sound":
-        product = log_product(seen.pruned.stages, form)
-        return _bound(setting, "5.2", form, seen.gaps, seen.log_shifts, product, None)
+        return _bound(setting, "5.2", form, seen.gaps, seen.log_shifts, log_product(seen.pruned.stages, form), None)
     # The printed loss times the product of norms, to be in units of the output.
     product = log_product(seen.dense.stages, form)
     changes = ((layer.difference.matrix_norm, layer.dense.matrix_norm) for layer in seen.layers)
