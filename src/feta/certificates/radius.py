@@ -49,7 +49,7 @@ class Pair:
         return first, second
 
     def global_radii(self, *, exact: bool = False) -> Tensor:
-        """(n,) the radius of both networks, 0 where they disagree or none is proven; `exact`: as if nothing was rounded."""
+        """(n,) the radius of both networks, 0 where they differ or none is proven; `exact`: with nothing rounded."""
         classes, others = self.answers
         parts = zip(self.chains, (None, None) if exact else self.roundings, strict=True)
         radii = (global_radius(chain, self.inputs, classes, rounding, self.norm) for chain, rounding in parts)
