@@ -1,11 +1,10 @@
 """Corenet: sample weights by their sensitivity, and reweight them so that every output is right on average.
 
     q_j = s_j / sum s        n ~ Multinomial(N, q)        u_j = n_j w_j / (N q_j),    E[u] = w
+    s_j = max over a in S of   a_j |w_j| / sum_k a_k |w_k|    in [0, 1]
 
-for each output and each sign of its weights, a part. A weight's sensitivity is the largest share it has in what its
-output receives from its part (so that no sum cancels), over a small sample S of the inputs:
-
-    s_jo = max over a in S of   a_j |w_jo| / sum_k a_k |w_ko|      in [0, 1]
+for each output and each sign of its weights, a part (so that no sum cancels). The sensitivity s_j is the largest
+share that a weight has in what its output receives, over a small sample S of the inputs.
 
 The paper's number of draws for a part, N = c sum s, is a bound far too large to be of use. Here c is such that as
 many distinct draws are expected as weights are to be kept. What the draw leaves over or short is settled by
@@ -13,6 +12,7 @@ sensitivity: the least sensitive draws are dropped, or the most sensitive other 
 """
 
 from dataclasses import dataclass
+from itertools import product
 from typing import ClassVar
 
 import numpy as np
@@ -74,24 +74,18 @@ def sensitivities(A: Tensor, W: Tensor) -> Tensor:
 
     A row with entries of both signs counts as two, max(a, 0) and max(-a, 0).
     """
-    result = torch.zeros_like(W)
-    for part in (W.clamp(min=0), W.neg().clamp_(min=0)):
-        for inputs in (A.clamp(min=0), A.neg().clamp_(min=0)):
-            if bool((inputs > 0).any()):
-                torch.maximum(result, _largest_shares(inputs, part), out=result)
+    result, shares = torch.zeros_like(W), torch.empty_like(W)
+    inputs = [X for X in (A.clamp(min=0), A.neg().clamp_(min=0)) if bool(X.any())]
+    for P, X in product((W.clamp(min=0), W.neg().clamp_(min=0)), inputs):
+        totals = X @ P  # (n, d_out)
+        # Below the normal range a reciprocal overflows; an output that receives so little has no shares.
+        reciprocals = totals.reciprocal().where(totals >= torch.finfo(totals.dtype).tiny, 0)
+        largest = torch.zeros_like(P)
+        for a, r in zip(X, reciprocals, strict=True):
+            torch.maximum(largest, torch.outer(a, r, out=shares), out=largest)
+        # A weight of the other sign may have met an infinite ratio: its zero times that is no number.
+        torch.maximum(result, largest.mul_(P).clamp_(max=1).where(P > 0, 0), out=result)
     return result
-
-
-def _largest_shares(A: Tensor, P: Tensor) -> Tensor:
-    """max over rows a of a_j p_jo / (a' P)_o, for A >= 0 and P >= 0."""
-    totals = A @ P  # (n, d_out)
-    # Below the normal range a reciprocal overflows; an output that receives so little has no shares.
-    reciprocals = totals.reciprocal().where(totals >= torch.finfo(totals.dtype).tiny, 0)
-    largest, shares = torch.zeros_like(P), torch.empty_like(P)
-    for a, r in zip(A, reciprocals, strict=True):
-        torch.maximum(largest, torch.outer(a, r, out=shares), out=largest)
-    # A weight of the other sign may have met an infinite ratio: its zero times that is no number.
-    return largest.mul_(P).clamp_(max=1).where(P > 0, 0)
 
 
 def sample_part(w: Tensor, q: Tensor, N: Tensor, generator: np.random.Generator) -> Tensor:

@@ -56,9 +56,9 @@ class ExactObs:
         d_in, d_out = problem.W.shape
         cost = d_out * float(d_in) ** 3
         if cost > self.max_cost:
+            got = f"{cost:.1e} for {d_in} x {d_out}; raise max_cost, or use 'alps', which costs d_in^2 * d_out a step"
             raise ConfigError(
-                f"exact-obs must cost at most max_cost {self.max_cost:.1e} for d_out * d_in^3, got {cost:.1e} "
-                f"for {d_in} x {d_out}; raise max_cost, or use 'alps', which costs d_in^2 * d_out a step"
+                f"exact-obs must cost at most max_cost {self.max_cost:.1e} for d_out * d_in^3, got {got}"
             )
         W = (problem.trained if self.fit_bias else problem.W).double()
         found = gram(problem.rows, with_bias=len(W) > d_in)

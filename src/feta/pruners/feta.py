@@ -1,9 +1,7 @@
-"""FeTa on a Gram matrix: the layer's response after its ReLU, at an exact number of non-zeros.
+"""FeTa on a Gram matrix: the paper's objective at an exact number of non-zeros.
 
-    minimize over U   (1/m) sum ||rho(a'U + bias) - b||^2      with k non-zero weights
-
-The paper's objective, solved as least squares with moving targets and one fixed Gram matrix (solvers.gram). The
-paper's own algorithm for it is the method feta-svrg.
+It is solved as least squares with moving targets and one fixed Gram matrix (solvers.gram). The paper's own algorithm
+for it is the method feta-svrg.
 """
 
 import math
@@ -77,10 +75,8 @@ class Feta:
             system = RowsSystem.of(held.A, problem.bias is not None)
             solve = solve_gram(system, StreamedTargets(replace(problem, stream=held)), keep, settings)
             more = {"held_rows": held.n_rows}
-            messages = [
-                f"{d_in} inputs need {needed:.1f} GiB for a Gram matrix, over Feta.memory = {self.memory:g}: "
-                f"solved on {held.n_rows} held rows without one"
-            ]
+            reason = f"{d_in} inputs need {needed:.1f} GiB for a Gram matrix, over Feta.memory = {self.memory:g}"
+            messages = [f"{reason}: solved on {held.n_rows} held rows without one"]
         else:
             sums = gram(problem.rows, with_bias=problem.bias is not None)
             best = self.quality == "best"

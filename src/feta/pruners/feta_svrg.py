@@ -1,7 +1,5 @@
 """FeTa as published: DCA over the layer's response after its ReLU, each convex problem by Acc-Prox-SVRG.
 
-    minimize over U   (1/m) sum ||rho(a'U + bias) - b||^2 + lambda * Omega(U)
-
 Algorithms 1 and 2 of the paper with the values of its appendix C. What the paper leaves open are options: the
 search for lambda, the exact count, and the refit on the support, which undoes what the l1 norm shrinks.
 """
@@ -88,8 +86,7 @@ class FetaSvrg:
         objective = Regularised(fit, self._penalty, self.strength or 0.0)
         solver = Dca(problem.rows, objective, generator, self.stages, self.batch, step, self.momentum)
         if self.strength is None and keep < W.numel():
-            steps = {"outer": self.outer, "search_steps": self.search_steps}
-            result, searched = solve_path(problem, solver, keep=keep, **steps)
+            result, searched = solve_path(problem, solver, keep, outer=self.outer, search_steps=self.search_steps)
         else:
             result, searched = solver.run(problem.trained, self.outer), []
         V, status = result.V, result.status
@@ -97,8 +94,7 @@ class FetaSvrg:
         mask = U != 0 if self.strength is not None else support_of(U, self._penalty, W, keep)
         V = torch.cat([U.where(mask, 0), V[len(W) :]])
         stats: dict[str, Any] = {"strength": result.solver.objective.strength, "step": result.solver.step}
-        stats |= {"objectives": result.values, "nonzeros_before_selection": result.nonzeros}
-        stats["searched"] = [list(trial) for trial in searched]
+        stats |= {"objectives": result.values, "nonzeros_before_selection": result.nonzeros, "searched": searched}
         if self.debias:
             rounds = GramSettings(retargets=self.refits, ridge=self.ridge, tolerance=1e-4)
             refit = GramSolve(GramSystem(sums.H, len(W)), StreamedTargets(problem), rounds, V.double(), mask)

@@ -29,12 +29,11 @@ class Factor:
         return torch.cholesky_inverse(self.L)
 
 
-def factor(H: Tensor, relative_damping: float = 0.0, *, ladder: int = 12) -> Factor:
+def factor(H: Tensor, relative_damping: float = 0.0) -> Factor:
     """The factor of H + damping I, with the least damping on the ladder for which it exists."""
     H = H.double()
-    scale = float(H.diagonal().mean()) or 1.0
-    relative = relative_damping
-    for step in range(ladder):
+    scale, relative = float(H.diagonal().mean()) or 1.0, relative_damping
+    for step in range(12):
         if step > 0:
             relative = max(relative * 10, 1e-12)
         shifted = H.clone()

@@ -23,7 +23,6 @@ from feta.problem import ActivationStream, LayerProblem, Status
 from feta.sparsity import top_k_mask
 
 TOLERANCE = 1e-4  # the iterations end when V changes by less than this share of its norm
-Trials = list[tuple[float, int]]  # (lambda, non-zeros) of every trial
 
 
 @dataclass(frozen=True)
@@ -124,15 +123,16 @@ class DcaResult:
 
 
 def solve_path(
-    problem: LayerProblem, solver: Dca, *, keep: int, outer: int, search_steps: int
-) -> tuple[DcaResult, Trials]:
+    problem: LayerProblem, solver: Dca, keep: int, *, outer: int, search_steps: int
+) -> tuple[DcaResult, list[list[float]]]:
     """DCA from the trained weights at the lambda whose solution has just over `keep` non-zeros.
 
     solver: its own lambda is not looked at; the one that is used is found by bisection on the logarithm.
     outer: DCA iterations at the lambda found, at the most.
     search_steps: trials of one iteration each.
 
-    Returns the result, which has at least `keep` non-zeros if the trained weights have, and the trials.
+    Returns the result, which has at least `keep` non-zeros if the trained weights have, and each trial's lambda and
+    non-zeros.
     """
     V, fit = problem.trained, solver.objective.fit
     keep = min(keep, int(torch.count_nonzero(problem.W)))
@@ -142,12 +142,12 @@ def solve_path(
     here, at_zero = solver.full_pass(V), solver.full_pass(zero)
     gradient = fit.weights(at_zero.g_gradient - at_zero.h_gradient)
     high = 2 * max(float(gradient.abs().max()), 1e-12) + float(here.g_gradient.abs().max())
-    low, searched = high * 1e-5, Trials()
+    low, searched = high * 1e-5, []
     for _ in range(search_steps):
         middle = (low * high) ** 0.5
         trial = solver.at(middle).run(V, 1, start=here)
         solver, count = trial.solver, trial.nonzeros
-        searched.append((middle, count))
+        searched.append([middle, count])
         problem.report("search", strength=middle, nonzeros=count, objective=trial.values[-1])
         # From an iterate with too few non-zeros, weights that left too early would seldom come back.
         if count >= keep:

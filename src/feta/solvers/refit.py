@@ -81,10 +81,8 @@ def masked_refit(H: Tensor, C: Tensor, mask: Tensor, *, ridge: float = 0.0, towa
         left = torch.cat(failed)
         if len(left) == 0:
             return Refit(V[:-1], Status.DAMPED if worst else Status.OK, worst)
-    raise ModelError(
-        f"masked_refit must find a Cholesky factor for every column, got {len(left)} without one "
-        f"even with {LADDER[-1]:g} of the diagonal added"
-    )
+    got = f"{len(left)} without one even with {LADDER[-1]:g} of the diagonal added"
+    raise ModelError(f"masked_refit must find a Cholesky factor for every column, got {got}")
 
 
 def _batches(support: Tensor, columns: Tensor, H: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

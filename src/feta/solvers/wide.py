@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from feta.solvers.refit import Refit, projected_cg
-from feta.solvers.support_admm import Admm, Dense, Step, SupportResult, search, shifted_factor
+from feta.solvers.support_admm import Admm, Dense, SupportResult, search, shifted_factor
 
 CG_STEPS = 30
 COLUMNS = 4096  # of A at a time where K is added up
@@ -59,7 +59,21 @@ class RowsSystem:
     def support(self, C: Tensor, V: Tensor, k: int, admm: Admm, weights: Tensor | None) -> SupportResult:
         by_output = 1.0 if weights is None else weights.to(self.A)
         start = (V[: self.A.shape[1]].to(self.A.dtype) * self.scale).where(self.alive, 0)
-        return search(self._step(self._scaled(C) * by_output), start * by_output, k, admm)
+        right = self._scaled(C) * by_output
+
+        def step(rho: float) -> tuple[Dense, float]:
+            L, damping = shifted_factor(self.K, rho)
+
+            def rest(X: Tensor) -> Tensor:
+                """rho (A'A + rho I)^-1 X, without the cancellation that a division by rho would show."""
+                return X - self.backward(torch.cholesky_solve(self.forward(X), L))
+
+            base = rest(right) / rho
+            # In float32 the large part of C leaves an error that one step of refinement removes.
+            base = base + rest(right - self.backward(self.forward(base)) - rho * base) / rho
+            return (lambda near: base + rest(near)), damping
+
+        return search(step, start * by_output, k, admm)
 
     def refit(self, C: Tensor, mask: Tensor, V: Tensor, ridge: float) -> Refit:
         """Conjugate gradients from V; the ridge is relative to the mean squared length of A's columns."""
@@ -85,20 +99,3 @@ class RowsSystem:
         d_in = self.A.shape[1]
         centred = C[:d_in] - torch.outer(self.mean.double(), C[d_in]) if self.with_bias else C
         return (centred / self.scale).where(self.alive, 0).to(self.A.dtype)
-
-    def _step(self, C: Tensor) -> Step:
-        """ADMM's dense step through K, for scaled C."""
-
-        def at(rho: float) -> tuple[Dense, float]:
-            L, damping = shifted_factor(self.K, rho)
-
-            def rest(X: Tensor) -> Tensor:
-                """rho (A'A + rho I)^-1 X, without the cancellation that a division by rho would show."""
-                return X - self.backward(torch.cholesky_solve(self.forward(X), L))
-
-            base = rest(C) / rho
-            # In float32 the large part of C leaves an error that one step of refinement removes.
-            base = base + rest(C - self.backward(self.forward(base)) - rho * base) / rho
-            return (lambda near: base + rest(near)), damping
-
-        return at
