@@ -17,7 +17,7 @@ from feta.objective.datafit import DataFit
 
 @runtime_checkable
 class Penalty(Protocol):
-    """Omega: a frozen dataclass; lambda is not its own.
+    """Omega: a frozen dataclass; lambda is not its own. `value` is the sum of `sizes` where it is inherited.
 
     grouped: whether weights leave in groups, so that an exact number of them cannot be promised.
     """
@@ -27,6 +27,7 @@ class Penalty(Protocol):
 
     def value(self, U: Tensor) -> Tensor:
         """Omega(U)."""
+        return self.sizes(U).sum()
 
     def prox(self, U: Tensor, step: float) -> Tensor:
         """argmin over V of Omega(V) + ||V - U||_F^2 / (2 * step), in closed form."""
@@ -36,7 +37,7 @@ class Penalty(Protocol):
 
 
 @dataclass(frozen=True)
-class L1:
+class L1(Penalty):
     """The sum of the weights' absolute values, which zeroes single weights."""
 
     grouped: ClassVar[bool] = False
@@ -44,16 +45,13 @@ class L1:
     def sizes(self, U: Tensor) -> Tensor:
         return U.abs()
 
-    def value(self, U: Tensor) -> Tensor:
-        return U.abs().sum()
-
     def prox(self, U: Tensor, step: float) -> Tensor:
         """Soft thresholding."""
         return torch.nn.functional.softshrink(U, step)
 
 
 @dataclass(frozen=True)
-class GroupLasso:
+class GroupLasso(Penalty):
     """The sum of the Euclidean norms of U's rows, or columns, which leave as a whole.
 
     dim: the dimension that a group runs along. 1: rows, all weights of an input; 0: columns, all of an output.
@@ -69,9 +67,6 @@ class GroupLasso:
     def sizes(self, U: Tensor) -> Tensor:
         norms: Tensor = torch.linalg.vector_norm(U, dim=self.dim, keepdim=True)
         return norms
-
-    def value(self, U: Tensor) -> Tensor:
-        return self.sizes(U).sum()
 
     def prox(self, U: Tensor, step: float) -> Tensor:
         """Every group shortened by the step, or zero where it is shorter than that."""

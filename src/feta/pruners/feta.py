@@ -14,8 +14,7 @@ from feta.calibration.statistics import gram
 from feta.calibration.stream import TensorStream
 from feta.errors import check_range, unknown_name
 from feta.problem import LayerProblem, LayerSolution, Needs, Status
-from feta.solvers.gram import SLOW, GramSettings, GramSystem, solve_gram
-from feta.solvers.majorise import SampledTargets, StreamedTargets
+from feta.solvers.gram import SLOW, GramSettings, GramSystem, SampledTargets, StreamedTargets, solve_gram
 from feta.solvers.wide import RowsSystem
 from feta.sparsity import Sparsity
 

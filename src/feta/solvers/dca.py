@@ -64,10 +64,9 @@ class Dca:
 
     def acc_prox_svrg(self, V: Tensor, start: FullPass) -> Tensor:
         """The next DCA iterate from V; `start` is the full pass at V and holds the slope of h."""
-        fit, anchor, at_anchor = self.objective.fit, V, start
+        fit, anchor = self.objective.fit, V
         for stage in range(self.stages):
-            if stage > 0:
-                at_anchor = self.full_pass(anchor)
+            at_anchor = self.full_pass(anchor) if stage > 0 else start
             drift = at_anchor.g_gradient - start.h_gradient
             x = y = anchor
             for A, _ in minibatches(self.rows, self.batch, self.generator):
@@ -86,7 +85,7 @@ class Dca:
         start: the full pass at V, where the caller has it.
         """
         here = start or self.full_pass(V)
-        solver, values, status = self, [here.fit + self.objective.penalise(V)], Status.NOT_CONVERGED
+        solver, values = self, [here.fit + self.objective.penalise(V)]
         for _ in range(outer):
             moved, objective = solver.acc_prox_svrg(V, here), solver.objective
             if int(torch.count_nonzero(objective.fit.weights(moved))) < least:
@@ -102,9 +101,8 @@ class Dca:
             V, here = moved, there
             values.append(value)
             if change < TOLERANCE:
-                status = Status.OK
-                break
-        return DcaResult(V, here, solver, values, status)
+                return DcaResult(V, here, solver, values, Status.OK)
+        return DcaResult(V, here, solver, values, Status.NOT_CONVERGED)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,6 @@ class RowsSystem:
     scale: Tensor  # (d_in, 1): the length of each centred column; one where the data says nothing
     alive: Tensor  # (d_in, 1) bool: whether it says something
     K: Tensor  # (m_s, m_s)
-    with_bias: bool
 
     @classmethod
     def of(cls, A: Tensor, with_bias: bool) -> "RowsSystem":
@@ -44,7 +43,7 @@ class RowsSystem:
             K.addmm_(part, part.t())
             lengths.append(length.where(known, 0))
         length = torch.cat(lengths)[:, None]
-        return cls(A, mean, length.where(length > 0, 1), length > 0, K, with_bias)
+        return cls(A, mean, length.where(length > 0, 1), length > 0, K)
 
     def forward(self, X: Tensor) -> Tensor:
         """A X for scaled X (d_in, d_out)."""
@@ -88,7 +87,7 @@ class RowsSystem:
 
         found = projected_cg(product, 1 + added[:, 0], self._scaled(C) + added * towards, start, inside, CG_STEPS)
         X = found.where(inside, start).double() / self.scale
-        if not self.with_bias:
+        if len(C) == d_in:
             return Refit(X)
         # The bias that is best for X: the mean of the targets less the mean of the outputs.
         bias = C[d_in:] / len(self.A) - (self.mean.double() @ X)[None, :]
@@ -97,5 +96,5 @@ class RowsSystem:
     def _scaled(self, C: Tensor) -> Tensor:
         """The cross terms of the centred, scaled columns."""
         d_in = self.A.shape[1]
-        centred = C[:d_in] - torch.outer(self.mean.double(), C[d_in]) if self.with_bias else C
+        centred = C[:d_in] - torch.outer(self.mean.double(), C[d_in]) if len(C) > d_in else C
         return (centred / self.scale).where(self.alive, 0).to(self.A.dtype)
