@@ -70,10 +70,7 @@ class Corenet:
 
 
 def sensitivities(A: Tensor, W: Tensor) -> Tensor:
-    """s (d_in, d_out) over the rows of A (n, d_in); 0 where no row reaches the weight.
-
-    A row with entries of both signs counts as two, max(a, 0) and max(-a, 0).
-    """
+    """s (d_in, d_out) over the rows a of A; a row of both signs counts as two, max(a, 0) and max(-a, 0)."""
     result, shares = torch.zeros_like(W), torch.empty_like(W)
     inputs = [X for X in (A.clamp(min=0), A.neg().clamp_(min=0)) if bool(X.any())]
     for P, X in product((W.clamp(min=0), W.neg().clamp_(min=0)), inputs):

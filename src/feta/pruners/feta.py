@@ -40,8 +40,7 @@ class Feta:
     sample: rows that targets are read from, but for "best". None: 2 d_in and 4096 at least; more gain little.
     memory: GiB for matrices of d_in². A wider layer is solved on rows held in as much memory, without them.
     weigh_outputs: whether outputs that matter more to the network's own outputs get more of the weights.
-    ridge: of every refit towards the weights before it, as a share of the mean of H's diagonal; large enough
-        for inputs the data says little about, and too small to matter for others.
+    ridge: of every refit towards the weights before it, as a share of the mean of H's diagonal.
     """
 
     name: ClassVar[str] = "feta"
@@ -92,5 +91,4 @@ class Feta:
         width, values = problem.W.shape[0] + 2 * problem.W.shape[1], self.memory * 2**30 / 4
         room = int((math.sqrt(width**2 + 8 * values) - width) / 4)
         thin = problem.rows.thinned(max(1, -(-problem.rows.n_rows // max(1, min(room, sample)))))
-        A, B = (torch.cat(parts) for parts in zip(*thin.chunks(), strict=True))
-        return TensorStream(A, B)
+        return TensorStream(*(torch.cat(parts) for parts in zip(*thin.chunks(), strict=True)))

@@ -1,7 +1,6 @@
 """FeTa as published: DCA over the layer's response after its ReLU, each convex problem by Acc-Prox-SVRG.
 
-Algorithms 1 and 2 of the paper with the values of its appendix C. What the paper leaves open are options: the
-search for lambda, the exact count, and the refit on the support, which undoes what the l1 norm shrinks.
+What the paper leaves open are options: the search for lambda, the exact count, and the refit on the support.
 """
 
 from dataclasses import dataclass, replace
@@ -88,10 +87,9 @@ class FetaSvrg:
             result, searched = solve_path(problem, solver, keep, outer=self.outer, search_steps=self.search_steps)
         else:
             result, searched = solver.run(problem.trained, self.outer), []
-        V, status = result.V, result.status
-        U = fit.weights(V)
+        U, status = fit.weights(result.V), result.status
         mask = U != 0 if self.strength is not None else support_of(U, self._penalty, W, keep)
-        V = torch.cat([U.where(mask, 0), V[len(W) :]])
+        V = torch.cat([U.where(mask, 0), result.V[len(W) :]])
         stats: dict[str, Any] = {"strength": result.solver.objective.strength, "step": result.solver.step}
         stats |= {"objectives": result.values, "nonzeros_before_selection": result.nonzeros, "searched": searched}
         if self.debias:

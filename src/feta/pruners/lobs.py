@@ -19,7 +19,7 @@ from torch import Tensor
 from feta.calibration.statistics import gram
 from feta.errors import check_range
 from feta.problem import LayerProblem, LayerSolution, Needs
-from feta.solvers.cholesky import factor
+from feta.solvers.refit import factor
 from feta.sparsity import Sparsity
 
 

@@ -15,7 +15,7 @@ import torch
 from feta.calibration.statistics import gram
 from feta.errors import check_range
 from feta.problem import LayerProblem, LayerSolution, Needs
-from feta.solvers.cholesky import factor
+from feta.solvers.refit import factor
 from feta.sparsity import Sparsity, top_k_mask
 
 

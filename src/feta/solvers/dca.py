@@ -129,8 +129,7 @@ def solve_path(
     outer: DCA iterations at the lambda found, at the most.
     search_steps: trials of one iteration each.
 
-    Returns the result, which has at least `keep` non-zeros if the trained weights have, and each trial's lambda and
-    non-zeros.
+    Returns the result, with `keep` non-zeros or more if the trained weights have, and each trial's [lambda, count].
     """
     V, fit = problem.trained, solver.objective.fit
     keep = min(keep, int(torch.count_nonzero(problem.W)))

@@ -56,24 +56,20 @@ class StreamedTargets:
         """C at the trained weights; no rows are held on to."""
         return self.at(self.problem.trained)[1]
 
-    def at(self, V: Tensor, *, revive: bool = True) -> tuple[float, Tensor]:
-        """F(V), and C (d_in [+ 1], d_out) of the next least-squares problem: sums over rows in float64, like H."""
+    def at(self, V: Tensor, *, revive: bool = True, targets: bool = True) -> tuple[float, Tensor]:
+        """F(V), and C (d_in [+ 1], d_out) of the next least-squares problem: sums over rows in float64, like H.
+
+        targets: whether C is asked for; F(V) alone comes at half the price.
+        """
         fit, C, total, count = self.problem.fit, torch.zeros_like(V, dtype=torch.float64), 0.0, 0
         for A, B, reference in self.rows():
             Z = fit.outputs(V, A)
-            T = fit.targets(Z, B, revive=revive)
-            add_cross(C, A, T if reference is None else T - reference)
             total += float(fit.error(Z, B))
             count += len(A)
+            if targets:
+                T = fit.targets(Z, B, revive=revive)
+                add_cross(C, A, T if reference is None else T - reference)
         return total / count, complete(C)
-
-    def objective(self, V: Tensor) -> float:
-        """F(V) alone, at half the price."""
-        total, count = 0.0, 0
-        for A, B, _ in self.rows():
-            total += float(self.problem.fit.value(V, A, B))
-            count += len(A)
-        return total / count
 
 
 @dataclass
@@ -100,8 +96,8 @@ class SampledTargets(StreamedTargets):
         for A, B, reference in self.held:
             yield A, self.problem.activation(reference) if B is None else B, reference
 
-    def at(self, V: Tensor, *, revive: bool = True) -> tuple[float, Tensor]:
-        value, C = super().at(V, revive=revive)
+    def at(self, V: Tensor, *, revive: bool = True, targets: bool = True) -> tuple[float, Tensor]:
+        value, C = super().at(V, revive=revive, targets=targets)
         return value, C.mul_(self.statistics.rows / sum(len(A) for A, _, _ in self.held)).add_(self.base)
 
     def start(self) -> Tensor:
@@ -173,7 +169,7 @@ class GramSolve:
             push = (weight - 1) / heavier
             trial = refit + push * (refit - before)
             last = round_ == settings.retargets  # nothing follows that would need its targets
-            value, C_there = (reader.objective(trial), C) if last else reader.at(trial)
+            value, C_there = reader.at(trial, targets=not last)
             reader.problem.report("retarget", objective=value, round=round_)
             gain = self.objectives[-1] - value
             if gain >= 0:

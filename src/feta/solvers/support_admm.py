@@ -21,7 +21,7 @@ from torch import Tensor
 
 from feta.errors import ConfigError, check_range
 from feta.problem import Status
-from feta.solvers.cholesky import factor
+from feta.solvers.refit import factor
 from feta.sparsity import top_k_mask
 
 Watch = Callable[..., None]  # takes iteration=, rho= and changed=, the share of k
