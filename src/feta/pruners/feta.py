@@ -91,4 +91,5 @@ class Feta:
         width, values = problem.W.shape[0] + 2 * problem.W.shape[1], self.memory * 2**30 / 4
         room = int((math.sqrt(width**2 + 8 * values) - width) / 4)
         thin = problem.rows.thinned(max(1, -(-problem.rows.n_rows // max(1, min(room, sample)))))
-        return TensorStream(*(torch.cat(parts) for parts in zip(*thin.chunks(), strict=True)))
+        A, B = (torch.cat(parts) for parts in zip(*thin.chunks(), strict=True))
+        return TensorStream(A, B)
