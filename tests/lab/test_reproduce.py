@@ -197,6 +197,7 @@ def test_options_come_before_the_file_and_the_file_before_defaults(tmp_path):
         ('experiment = "table1"\nseeds = "three"', "seeds must be of type int, got 'three'"),
         ('experiment = "table1"\nseeds = true', "seeds must be of type int, got True"),
         ('experiment = "table1"\nseeds = 0', "seeds must be > 0 and finite, got 0"),
+        ('experiment = "table1"\njobs = 0', "jobs must be > 0 and finite, got 0"),
         ('experiment = "table1"\ncell_budget = inf', "cell_budget must be > 0 and finite, got inf"),
         ('experiment = "table1"\nlearning_rate = -1', "learning_rate must be > 0"),
         ('experiment = "table1"\nlearning_rate = nan', "learning_rate must be > 0"),

@@ -62,8 +62,7 @@ class Normalisation:
             if spread == 0:
                 raise DataError("Normalisation.of must get pixels that vary in every channel, got a constant channel")
             moments.append((total / n / 255, math.sqrt(spread) / n / 255))
-        mean, std = zip(*moments, strict=True)
-        return cls(mean, std)
+        return cls(*zip(*moments, strict=True))
 
     def apply(self, images: Tensor, device: torch.device | str) -> Tensor:
         """Return the normalised images in float32 on `device`, and leave `images` as they are."""
