@@ -26,10 +26,9 @@ from feta.layers import LayerView
 from feta.pruners import METHODS
 from feta_lab.experiments.pruning import PruningPlan
 from feta_lab.experiments.subject import Subject
-from feta_lab.experiments.tables import summary
 from feta_lab.experiments.workers import Cell
 from feta_lab.networks import PRESETS
-from feta_lab.records import Record, groups
+from feta_lab.records import Record, groups, summary
 
 
 @dataclass(frozen=True)

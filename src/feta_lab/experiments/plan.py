@@ -57,7 +57,7 @@ class Plan(ABC):
     timed: ClassVar[bool] = True  # cells run one at a time, whatever `jobs` says
     lines: ClassVar[tuple[str, ...]]  # fields that name a line of the table
     columns: ClassVar[tuple[str, ...]]  # fields that the table shows
-    across: ClassVar[str] = ""  # see tables.table
+    across: ClassVar[str] = ""  # a field whose values have a column each
 
     def __post_init__(self) -> None:
         for net in self.nets:

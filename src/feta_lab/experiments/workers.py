@@ -5,8 +5,6 @@ measured time. A cell is prepared first; its budget starts after that. A worker 
 that dies is noticed, and the next cell gets a fresh one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math
@@ -81,7 +79,8 @@ def run_in_workers(
                     worker = idle.pop() if idle else _Worker(run_one, prepare, threads, budget, scratch)
                     index, cell = waiting.popleft()
                     begins(index)
-                    busy.append(worker.give(index, cell))
+                    worker.give(index, cell)
+                    busy.append(worker)
                 patience = min(worker.deadline for worker in busy) - time.monotonic()
                 wait([worker.pipe for worker in busy], None if math.isinf(patience) else max(0.0, patience))
                 for worker in list(busy):
@@ -108,12 +107,11 @@ class _Worker:
         self.process.start()
         theirs.close()  # so that the pipe ends with the process
 
-    def give(self, index: int, cell: Cell) -> _Worker:
+    def give(self, index: int, cell: Cell) -> None:
         self.index, self.deadline = index, math.inf
         self.common: dict[str, Any] = {}
         with contextlib.suppress(BrokenPipeError):  # it died while it waited: `outcome` will say so
             self.pipe.send(cell)
-        return self
 
     def outcome(self) -> Outcome | None:
         """What has become of the cell by now; None while it runs."""
