@@ -24,9 +24,9 @@ from feta.engine.run import Run
 from feta.engine.select import select
 from feta.layers import LayerView
 from feta.pruners import METHODS
+from feta_lab.experiments.harness import Cell
 from feta_lab.experiments.pruning import PruningPlan
 from feta_lab.experiments.subject import Subject
-from feta_lab.experiments.workers import Cell
 from feta_lab.networks import PRESETS
 from feta_lab.records import Record, groups, summary
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from feta.tuning.refine import Refinement, refine
+from feta_lab.experiments.harness import Cell
 from feta_lab.experiments.pruning import NAMED, PaperPlan, Pruned
-from feta_lab.experiments.workers import Cell
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,9 @@ from feta.engine.prune import prune
 from feta.layers import LayerView, prunable_names
 from feta.theory.dimension import nearest, sample_rows, two_nn
 from feta_lab import networks
+from feta_lab.experiments.harness import Cell
 from feta_lab.experiments.plan import Plan
 from feta_lab.experiments.subject import Source, Subject
-from feta_lab.experiments.workers import Cell
 
 PART = 50  # images unfolded at a time
 FEWEST = 10  # points that have a dimension

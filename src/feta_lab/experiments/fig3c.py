@@ -30,9 +30,9 @@ from feta_lab import networks
 from feta_lab.data import DataSet, Normalisation
 from feta_lab.ensemble import Sprint, SprintEvent, train_together
 from feta_lab.experiments.fig3_layers import SPARSITIES, dimension_of, hidden_layers
+from feta_lab.experiments.harness import Cell
 from feta_lab.experiments.plan import Plan
 from feta_lab.experiments.subject import load_data
-from feta_lab.experiments.workers import Cell
 from feta_lab.judge import accuracy
 
 CHUNK = 5000  # images at a time

@@ -26,8 +26,8 @@ from feta.files.atomic import check_writable
 from feta.pruners import make
 from feta.sparsity import check_share
 from feta_lab import networks, paper
+from feta_lab.experiments.harness import Cell
 from feta_lab.experiments.subject import Source, Subject, subject_of, train_missing
-from feta_lab.experiments.workers import Cell
 
 QUICK = Path(__file__).with_name("quick.toml")
 

@@ -31,9 +31,9 @@ from feta.pruners import make
 from feta.tuning.refine import refine
 from feta.tuning.retrain import retrain
 from feta_lab import paper
+from feta_lab.experiments.harness import Cell
 from feta_lab.experiments.plan import Plan, parse_method
 from feta_lab.experiments.subject import Subject
-from feta_lab.experiments.workers import Cell
 
 METHODS = (*paper.METHODS, "feta", "alps", "exact-obs", "sparsegpt", "wanda")
 WARM_ROWS = 256

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from feta.tuning.retrain import Retraining, retrain
+from feta_lab.experiments.harness import Cell
 from feta_lab.experiments.pruning import PaperPlan
-from feta_lab.experiments.workers import Cell
 from feta_lab.judge import judge
 
 SETTINGS = ("patience", "tolerance", "learning_rate", "decay", "batch_size")  # of feta.retrain
