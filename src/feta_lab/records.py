@@ -77,14 +77,11 @@ def append(path: Path, line: Mapping[str, Any]) -> None:
     content = (json.dumps(line, allow_nan=False) + "\n").encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
+        with path.open("ab", buffering=0) as file:
             if fcntl is not None:
-                fcntl.flock(handle, fcntl.LOCK_EX)  # until it is closed: mending would cut what others write
-            _mend(path, handle)
-            written = os.write(handle, content)
-        finally:
-            os.close(handle)
+                fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed: mending would cut what others write
+            _mend(path, file.fileno())
+            written = os.write(file.fileno(), content)
         if written < len(content):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     except OSError as error:

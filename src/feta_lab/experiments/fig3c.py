@@ -69,7 +69,7 @@ class Fig3c(Plan):
         self.recipe()
 
     def recipe(self) -> Sprint:
-        return Sprint(epochs=self.epochs, batch_size=self.batch_size, learning_rate=self.learning_rate)
+        return Sprint(self.epochs, self.batch_size, self.learning_rate)
 
     def cells(self) -> list[Cell]:
         """k changes slowest: the networks of one are trained for its first cell, and let go after its last."""

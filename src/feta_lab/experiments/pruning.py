@@ -118,9 +118,7 @@ class PaperPlan(PruningPlan):
 def find(folder: Path, cell: Cell, subject: Subject) -> Pruned | None:
     """The kept network of a cell, as a copy of the subject's model with other weights; None if there is none."""
     path = _path(folder, cell)
-    if not path.exists():
-        return None
-    tensors, known = sparse_file.read(path)
+    tensors, known = sparse_file.read(path) if path.exists() else ({}, {})
     if {name: known.get(name) for name in ("cell", "dense")} != _known(cell, subject):
         return None
     model = copy.deepcopy(subject.model)
