@@ -117,7 +117,7 @@ def test_the_page_of_the_layout_is_drawn_from_the_imports():
 def test_the_rule_sees_what_is_there():
     """Guards the tests above: they must look at real files and real imports."""
     assert {"feta.errors", "feta.engine.prune", "feta.cli.prune", "feta_lab.store"} <= set(INNER)
-    assert {"feta.cli.subject", "feta.cli.work"} <= ours("feta.cli.prune")  # inside a function
+    assert {"feta.cli.subject", "feta.engine.settings"} <= ours("feta.cli.prune")  # inside a function
     assert "rich.console" in set(imports_of("feta.cli.console"))
     assert "feta.files.network" in ours("feta_lab.store")
 

@@ -50,9 +50,6 @@ class ActivationStream(Protocol):
         ...
 
 
-Trace = Callable[[str, dict[str, float]], None]  # (phase, values): progress of one layer's solve
-
-
 @dataclass(frozen=True)
 class LayerProblem:
     """Everything a method may look at; it must change none of it.
@@ -63,7 +60,7 @@ class LayerProblem:
     activation: what the network applies to the layer's output.
     cascaded: whether A comes from a network whose earlier layers are pruned already.
     name: the layer's name, for messages.
-    trace: what `report` calls.
+    trace: what `report` calls with the phase of the solve and its numbers.
     output_weights: (d_out,), how much each output matters to what follows; None: all alike, or not measured.
     own_outputs: whether B is rho(A W + bias), so that whoever has A need not read B.
     """
@@ -74,7 +71,7 @@ class LayerProblem:
     activation: Activation = Activation.RELU
     cascaded: bool = False
     name: str = "layer"
-    trace: Trace | None = None
+    trace: Callable[[str, dict[str, float]], None] | None = None
     output_weights: Tensor | None = None
     own_outputs: bool = False
 
@@ -85,10 +82,8 @@ class LayerProblem:
             raise ConfigError(f"{self.name}: bias must have shape ({self.W.shape[1]},), got {tuple(self.bias.shape)}")
         for label, tensor in (("weights", self.W), ("bias", self.bias)):
             if tensor is not None and not bool(torch.isfinite(tensor).all()):
-                bad = int((~torch.isfinite(tensor)).sum())
-                raise ModelError(
-                    f"{self.name}: {label} must be finite, got {bad} NaN or infinite of {tensor.numel()}"
-                )
+                got = f"{int((~torch.isfinite(tensor)).sum())} NaN or infinite of {tensor.numel()}"
+                raise ModelError(f"{self.name}: {label} must be finite, got {got}")
 
     @property
     def rows(self) -> ActivationStream:

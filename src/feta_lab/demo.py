@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from feta.cli.work import prune_subject
+from feta.cli.subject import prune_subject
 from feta.files.atomic import write_atomic
 from feta_lab import data as datasets
 from feta_lab import networks, store

@@ -22,8 +22,7 @@ from feta.errors import FileError
 from feta.files import sparse_file
 from feta.tuning.batches import labelled
 from feta.tuning.loop import Loop
-from feta.tuning.ranks import Ranks
-from feta.tuning.stepping import check, sgd, threads_for
+from feta.tuning.stepping import Ranks, check, sgd, threads_for
 from feta_lab import networks
 from feta_lab.data import DataSet
 from feta_lab.judge import accuracy
@@ -118,11 +117,11 @@ class _TrainLoop(Loop):
     def judge(self) -> float:
         return accuracy(self.model, *self.validation)
 
-    def after(self, seconds: float, passes: float, loss: float, score: float | None) -> str | None:
+    def after(self, seconds: float, passes: float, loss: float, score: float | None) -> tuple[EpochEvent, str | None]:
         if self.checkpoint is not None:
             self._store(self.checkpoint)
-        self.tell(EpochEvent(self.number + 1, self.passes, loss, score or 0.0, self.best))
-        return "saturated" if self.stale >= self.patience else None
+        event = EpochEvent(self.number + 1, self.passes, loss, score or 0.0, self.best)
+        return event, "saturated" if self.stale >= self.patience else None
 
     def _store(self, path: Path) -> None:
         state = self.optimiser.state

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from feta.allocation import haste
-from feta.allocation.haste import HastyLayer
+from feta.allocation import measure as haste
+from feta.allocation.measure import HastyLayer
 from feta.calibration.stream import TensorStream
 from feta.layers import LayerView
 from feta.sparsity import top_k_mask

@@ -10,8 +10,7 @@ from torch import nn
 import nets
 from feta.allocation import measure
 from feta.allocation.budget import Curve
-from feta.allocation.haste import HastyLayer
-from feta.allocation.measure import GRID, Probe
+from feta.allocation.measure import GRID, HastyLayer, Probe
 from feta.calibration.capture import trace_layers
 from feta.calibration.inputs import Inputs, size_of
 from feta.calibration.model import evaluating

@@ -83,8 +83,7 @@ def trained(tmp_path_factory, mini) -> Path:
 @pytest.fixture(scope="session")
 def pruned(trained) -> Path:
     """What `feta prune` makes of it by threshold, with 90 % zeros."""
-    from feta.cli.subject import open_subject
-    from feta.cli.work import prune_subject
+    from feta.cli.subject import open_subject, prune_subject
 
     subject, path = open_subject(trained), trained.with_name("pruned.safetensors")
     model, summary, kept = prune_subject(subject, 0.9, "threshold")

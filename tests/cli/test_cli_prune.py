@@ -179,7 +179,7 @@ def test_the_output_must_not_be_the_input(run, trained, command, given, output):
 
 def test_no_permission_is_said_before_the_work(run, trained, monkeypatch):
     monkeypatch.setattr(tempfile, "TemporaryFile", Mock(side_effect=OSError(errno.EACCES, "Permission denied")))
-    monkeypatch.setattr("feta.cli.work.prune", lambda *a, **k: pytest.fail("it must not get so far"))
+    monkeypatch.setattr("feta.cli.subject.prune", lambda *a, **k: pytest.fail("it must not get so far"))
     run(f"prune {trained} -o out.safetensors").refused("cannot write out.safetensors: Permission denied")
     run(f"prune {trained}").refused("cannot write feta-records.jsonl: Permission denied")
 

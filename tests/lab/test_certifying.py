@@ -8,8 +8,7 @@ import torch
 
 from feta.certificates.attack import Attack
 from feta.cli.certify import certify_subjects, verdict, write_certificate
-from feta.cli.subject import Subject
-from feta.cli.work import prune_subject
+from feta.cli.subject import Subject, prune_subject
 from feta.errors import DataError
 from feta_lab import networks
 from feta_lab.data import Normalisation

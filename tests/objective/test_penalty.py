@@ -5,9 +5,7 @@ import torch
 
 from feta.errors import ConfigError
 from feta.objective.datafit import DataFit
-from feta.objective.group_lasso import GroupLasso
-from feta.objective.l1 import L1
-from feta.objective.penalty import PENALTIES, Penalty, Regularised, penalty_of
+from feta.objective.penalty import L1, PENALTIES, GroupLasso, Penalty, Regularised, penalty_of
 from feta.problem import Activation
 
 

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from correlated import problem
-from feta.calibration.sensitivity import sensitivities
 from feta.problem import Activation, Status
-from feta.pruners.corenet import Corenet, draws_per_part, ranking, sample_part
+from feta.pruners.corenet import Corenet, draws_per_part, ranking, sample_part, sensitivities
 from feta.sparsity import Sparsity
 
 

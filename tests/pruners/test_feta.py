@@ -7,7 +7,7 @@ import torch
 
 from correlated import problem, relu_layer
 from feta.errors import ConfigError
-from feta.objective.group_lasso import GroupLasso
+from feta.objective.penalty import GroupLasso
 from feta.pruners import options_of
 from feta.pruners.feta import Feta
 from feta.pruners.feta_svrg import FetaSvrg

@@ -5,7 +5,7 @@ import torch
 
 from feta.errors import ModelError
 from feta.problem import Status
-from feta.solvers.cholesky import factor
+from feta.solvers.refit import factor
 
 
 def positive(d: int = 6, seed: int = 0) -> torch.Tensor:

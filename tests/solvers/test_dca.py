@@ -6,9 +6,7 @@ import torch
 from correlated import problem
 from feta.objective.activation import Softplus
 from feta.objective.datafit import DataFit
-from feta.objective.group_lasso import GroupLasso
-from feta.objective.l1 import L1
-from feta.objective.penalty import Regularised
+from feta.objective.penalty import L1, GroupLasso, Regularised
 from feta.problem import Activation
 from feta.solvers.dca import Dca, solve_path, support_of
 from feta.solvers.norms import largest_eigenvalue

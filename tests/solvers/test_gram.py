@@ -10,8 +10,7 @@ from correlated import extended, problem, relu_layer, stacked
 from feta.calibration.statistics import gram
 from feta.problem import Activation, Status
 from feta.pruners import make
-from feta.solvers.gram import SLOW, GramSettings, GramSolve, GramSystem, solve_gram
-from feta.solvers.majorise import StreamedTargets
+from feta.solvers.gram import SLOW, GramSettings, GramSolve, GramSystem, StreamedTargets, solve_gram
 from feta.sparsity import Sparsity
 
 

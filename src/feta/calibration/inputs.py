@@ -115,8 +115,7 @@ def _model_input(batch: Any) -> Batch:
         return {key: value for key, value in batch.items() if key not in LABEL_KEYS}
     if isinstance(batch, tuple | list) and batch and isinstance(batch[0], Tensor):
         return batch[0]
-    kind = type(batch).__name__
-    raise ConfigError(f"data must yield tensors, (x, y) pairs or dicts, got a batch of type {kind}")
+    raise ConfigError(f"data must yield tensors, (x, y) pairs or dicts, got a batch of type {type(batch).__name__}")
 
 
 def _limited(batches: Iterable[Batch], n_samples: int | None) -> Iterator[Batch]:

@@ -18,8 +18,7 @@ from feta.certificates.stages import length
 from feta.errors import ModelError, check_range
 
 Norm = Literal["l2", "linf"]
-# Points are kept this share inside the ball: casting them to float32 must not carry them out of it.
-INSIDE = 1 - 1e-6
+INSIDE = 1 - 1e-6  # the share of the ball that is searched: casting to float32 must not carry a point out of it
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from feta.certificates.agreement import Agreement, LabelledBatch, agreement
 from feta.certificates.attack import Attack, Norm
 from feta.certificates.chain import chain_of
 from feta.certificates.radius import Pair
-from feta.certificates.rounding import check_precision
+from feta.certificates.rounding import Rounding, check_precision
 from feta.errors import ConfigError, DataError, ModelError, check_range
 
 RADII = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
@@ -123,7 +123,15 @@ def certify(
 
     >>> feta.certify(model, pruned, images, labels).agreement.lower_bound
     """
-    _check(radii, samples, norm, forms, refined)
+    check_range("certify", ">= 1", samples=samples)
+    check_range("certify", ">= 0", refined=refined)
+    for name, value, must, fits in (
+        ("radii", tuple(radii), "numbers > 0", radii and all(0 < r < float("inf") for r in radii)),
+        ("norm", norm, "'l2' or 'linf'", norm in ("l2", "linf")),
+        ("forms", tuple(forms), f"some of {', '.join(FORMS)}", forms and set(forms) <= set(FORMS)),
+    ):
+        if not fits:
+            raise ConfigError(f"certify.{name} must be {must}, got {value!r}")
     tell = callback or (lambda text, done, total: None)
     place = device_of(dense) if device is None else torch.empty(0, device=device).device
     # The callers' models stay where they are.
@@ -144,7 +152,7 @@ def certify(
         if chains[0].out_shape != chains[1].out_shape:
             shapes = " and ".join(str(chain.out_shape) for chain in chains)
             raise ModelError(f"both networks must give the same number of scores, got {shapes}")
-        pair = Pair((dense, pruned), chains, inputs, norm, refined)
+        pair = Pair((dense, pruned), chains, (Rounding.of(dense), Rounding.of(pruned)), inputs, norm, refined)
         found = {name: _form(pair, name, attack, tell) for name in FORMS if name in forms}
     answers = tuple(zip(*(classes.tolist() for classes in pair.answers), strict=True))
     return Certificate(counted, norm, tuple(radii), found, attack, answers)
@@ -166,23 +174,8 @@ def _form(pair: Pair, name: str, attack: Attack | None, tell: Tell) -> Form:
     return Form(tuple(radius.masked_fill(refuted, 0).tolist()), int(refuted.sum()), beyond, exact)
 
 
-def _check(radii: Sequence[float], samples: int, norm: str, forms: Sequence[str], refined: int) -> None:
-    check_range("certify", ">= 1", samples=samples)
-    check_range("certify", ">= 0", refined=refined)
-    for name, value, must, fits in (
-        ("radii", tuple(radii), "numbers > 0", radii and all(0 < r < float("inf") for r in radii)),
-        ("norm", norm, "'l2' or 'linf'", norm in ("l2", "linf")),
-        ("forms", tuple(forms), f"some of {', '.join(FORMS)}", forms and set(forms) <= set(FORMS)),
-    ):
-        if not fits:
-            raise ConfigError(f"certify.{name} must be {must}, got {value!r}")
-
-
 def _held_out(data: Tensor | Iterable[Any], labels: Any, kept: list[Tensor], count: int) -> Iterator[LabelledBatch]:
-    """(inputs, labels or None), batch by batch; the first `count` inputs are put into `kept`.
-
-    The data is read once, and each batch goes through `Inputs` by itself: nothing else is stored.
-    """
+    """(inputs, labels or None), batch by batch; only the first `count` inputs are stored, in `kept`."""
     if labels is not None and not isinstance(data, Tensor):
         raise ConfigError("labels must come with the batches, got them beside an iterable")
     for batch in [(data, labels)] if isinstance(data, Tensor) else data:

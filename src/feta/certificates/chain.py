@@ -1,15 +1,15 @@
 """A network as a chain of stages, found by tracing it. Certificates and the theorems work on chains.
 
-chain = chain_of(model, images[:2]);  chain.apply(x);  chain.affines[0].norm.upper
-
 Batch-norm in eval mode is folded into the layer before it; dropout and identities fall away. Anything else
-(residual sums, attention, a sigmoid) is refused by name. Before it is returned, the chain is compared with the
-model on the example.
+(residual sums, attention, a sigmoid) is refused by name.
 """
 
 import copy
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -55,38 +55,45 @@ class Chain:
 
     def values(self, x: Tensor) -> Iterator[Tensor]:
         """The inputs of a batch, and what every stage makes of them in turn."""
-        yield (x := self.place(x))
-        for stage in self.stages:
-            yield (x := stage.apply(x))
+        return accumulate(self.stages, lambda value, stage: stage.apply(value), initial=self.place(x))
 
     def apply(self, x: Tensor) -> Tensor:
         """The network's output for a batch."""
-        for value in self.values(x):
-            x = value
-        return x
+        return reduce(lambda value, stage: stage.apply(value), self.stages, self.place(x))
 
 
 @torch.no_grad()
 def chain_of(model: nn.Module, example: Tensor) -> Chain:
     """The chain that computes what `model` does in eval mode, in float64 and on the model's device.
 
-    The model is copied, not changed. It is compared with the chain on every row of `example`, a batch of inputs.
+    The model is not changed. A copy is compared with the chain on noise and on every row of `example`, a batch.
     Raises ModelError where the model is not a chain of stages that are known.
     """
     if not isinstance(example, Tensor) or example.ndim < 2 or not example.is_floating_point():
         raise ConfigError("example must be a batch of float inputs, samples as rows")
     for name, module in model.named_modules():  # a hook may do anything, and no stage would show it
         if module._forward_hooks or module._forward_pre_hooks:
-            raise ModelError(
-                f"the network must have no forward hooks, got one on '{name or type(module).__name__}'; remove it, "
-                "torch's own pruning by torch.nn.utils.prune.remove"
+            where = (
+                f"'{name or type(module).__name__}'; remove it, torch's own pruning by torch.nn.utils.prune.remove"
             )
+            raise ModelError(f"the network must have no forward hooks, got one on {where}")
     twin = copy.deepcopy(model).eval().double()
     example = example.to(device_of(twin), torch.float64, copy=True)
     chain = Chain(tuple(_stages(twin, example[:2])))
     if not chain.affines:
         raise ModelError("the network must have at least one Linear or Conv2d layer, got none")
-    _check_outputs(chain, twin, example)
+    noise = torch.randn(example[:2].shape, generator=torch.Generator().manual_seed(0)).to(example)
+    for x in (example, noise):
+        expected, got = twin(x.clone()), chain.apply(x)
+        if not isinstance(expected, Tensor):
+            raise ModelError(f"the network must return a tensor, got {type(expected).__name__}")
+        if not bool(torch.isfinite(expected).all()):
+            if x is example:
+                raise ModelError("the network must give finite outputs on the example, got inf or NaN")
+            continue  # noise may go where no input goes
+        close = CLOSE * float(expected.abs().max())
+        if expected.shape != got.shape or not torch.allclose(expected, got, CLOSE, close):
+            raise ModelError(f"the network must do what its stages do, got other outputs; chains are {UNDERSTOOD}")
     return chain
 
 
@@ -107,23 +114,18 @@ def _stages(model: nn.Module, example: Tensor) -> list[Stage]:
         raise ModelError(f"the network must be {UNDERSTOOD}, got one that cannot be traced: {reason}") from error
     run.run(example.clone())
     values: dict[fx.Node, Any] = run.env
-    last: fx.Node | None = None
+    last: Any = next((node for node in values if node.op == "placeholder"), None)
     stages: list[Stage] = []
     # Stages that hold a batch-norm already: the rounding between it and a second one would be in no box.
     normed: set[int] = set()
     for node, value in values.items():
-        if not isinstance(value, Tensor) or node.op == "output":
-            continue
-        if node.op == "placeholder" and last is None:
-            last = node
+        if node is last or not isinstance(value, Tensor) or node.op == "output":
             continue
         name = str(node.target) if node.op == "call_module" else node.name
         read = [source for source in node.all_input_nodes if isinstance(values[source], Tensor)]
-        if last is None or read != [last]:
-            names = " and ".join(source.name for source in read) or "no input"
-            raise ModelError(
-                f"the network must be a chain, got '{name}' which reads {names}; chains are {UNDERSTOOD}"
-            )
+        if read != [last]:
+            got = f"'{name}' which reads {' and '.join(source.name for source in read) or 'no input'}"
+            raise ModelError(f"the network must be a chain, got {got}; chains are {UNDERSTOOD}")
         module = model.get_submodule(name) if node.op == "call_module" else _as_module(node, values)
         if isinstance(module, _BatchNorm):
             _add_norm(stages, name, module, tuple(value.shape[1:]), fold=len(stages) - 1 not in normed)
@@ -164,7 +166,7 @@ def _as_module(node: fx.Node, values: Mapping[fx.Node, Any]) -> nn.Module | None
     called = str(getattr(node.target, "__name__", node.target)) if known else ""
     rest: Any = fx.node.map_arg(node.args[1:], values.get)
     given: Any = fx.node.map_arg({k: v for k, v in node.kwargs.items() if k != "input"}, values.get)
-    try:
+    with suppress(TypeError):  # arguments that the module does not take
         match called.rstrip("_"):
             case "relu":
                 return nn.ReLU()
@@ -179,8 +181,6 @@ def _as_module(node: fx.Node, values: Mapping[fx.Node, Any]) -> nn.Module | None
                 return nn.AvgPool2d(*rest, **given)
             case "adaptive_avg_pool2d":
                 return nn.AdaptiveAvgPool2d(*rest, **given)
-    except TypeError:
-        return None
     return None
 
 
@@ -200,19 +200,3 @@ def _add_norm(stages: list[Stage], name: str, norm: _BatchNorm, shape: Shape, *,
     statistics = norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
     folded, shifted = fuse_conv_bn_weights(last.weight, last.bias, *statistics)
     stages[-1] = replace(last, weight=folded.detach(), bias=shifted.detach())
-
-
-def _check_outputs(chain: Chain, model: nn.Module, example: Tensor) -> None:
-    """The chain must give what the model gives, on the example and on noise."""
-    noise = torch.randn(example[:2].shape, generator=torch.Generator().manual_seed(0)).to(example)
-    for x in (example, noise):
-        expected, got = model(x.clone()), chain.apply(x)
-        if not isinstance(expected, Tensor):
-            raise ModelError(f"the network must return a tensor, got {type(expected).__name__}")
-        if not bool(torch.isfinite(expected).all()):
-            if x is example:
-                raise ModelError("the network must give finite outputs on the example, got inf or NaN")
-            continue  # noise may go where no input goes
-        close = CLOSE * float(expected.abs().max())
-        if expected.shape != got.shape or not torch.allclose(expected, got, CLOSE, close):
-            raise ModelError(f"the network must do what its stages do, got other outputs; chains are {UNDERSTOOD}")

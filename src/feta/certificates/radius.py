@@ -24,18 +24,18 @@ from feta.certificates.relaxation import Relaxation
 from feta.certificates.rounding import Rounding
 from feta.certificates.stages import OUTWARD, Affine, AvgPool, Summing
 
-# Values per stage that a batch of samples may have: rows of many units are held for each sample.
-BATCH_VALUES = 2**17
+BATCH_VALUES = 2**17  # per stage of a batch of samples: rows of many units are held for each sample
 FARTHEST = 1e4  # times the global radius: a scale beyond it may be one of a slope that is nearly zero
 FIRST_GUESS = 0.3  # of the distance at which the linearised network changes its class
 
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """The dense and the pruned network, their chains, and the samples to certify."""
+    """The dense and the pruned network, their chains and roundings, and the samples to certify."""
 
     models: tuple[nn.Module, nn.Module]
     chains: tuple[Chain, Chain]
+    roundings: tuple[Rounding, Rounding]
     inputs: Tensor
     norm: Norm = "l2"
     refined: int = 256
@@ -48,15 +48,8 @@ class Pair:
             first, second = map(torch.cat, parts)
         return first, second
 
-    @cached_property
-    def roundings(self) -> tuple[Rounding, Rounding]:
-        return Rounding.of(self.models[0]), Rounding.of(self.models[1])
-
     def global_radii(self, *, exact: bool = False) -> Tensor:
-        """(n,) float64: the global radius of both networks; 0 where they disagree or nothing is proven.
-
-        `exact` leaves the allowance for rounding out: the difference is what that costs.
-        """
+        """(n,) the radius of both networks, 0 where they differ or none is proven; `exact`: with nothing rounded."""
         classes, others = self.answers
         parts = zip(self.chains, (None, None) if exact else self.roundings, strict=True)
         radii = (global_radius(chain, self.inputs, classes, rounding, self.norm) for chain, rounding in parts)
@@ -105,8 +98,7 @@ class Pair:
 def linear_distance(model: nn.Module, inputs: Tensor, classes: Tensor, norm: Norm) -> Tensor:
     """(n,) margin / ||its gradient||: where the class would change if the network were linear. No bound."""
     margin, gradient = (values.double() for values in slopes(model, inputs, classes))
-    dual = 2 if norm == "l2" else 1
-    slope: Tensor = torch.linalg.vector_norm(gradient.flatten(1), dual, dim=1)
+    slope: Tensor = torch.linalg.vector_norm(gradient.flatten(1), 2 if norm == "l2" else 1, dim=1)
     return margin.clamp_min(0) / slope.clamp_min(1e-300)
 
 

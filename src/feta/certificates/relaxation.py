@@ -45,13 +45,6 @@ class Known:
     high: Tensor
     spread: Tensor  # (n,)
 
-    @classmethod
-    def ball(cls, x: Tensor, radius: Tensor, norm: Norm) -> "Known":
-        """All inputs within a radius (n,) of the samples x."""
-        reach = radius.view(-1, *[1] * (x.ndim - 1)) * OUTWARD
-        corner = math.sqrt(x[0].numel()) if norm == "linf" else 1.0
-        return cls(x, x - reach, x + reach, corner * radius * OUTWARD)
-
     def minimum(self, rows: Tensor) -> Tensor:
         """(n, R): at most <row, a> for every a that is possible; rows (n, R, ...)."""
         flat = rows.flatten(2)
@@ -103,31 +96,23 @@ def envelope(stage: Stage, low: Tensor, high: Tensor) -> Back:
     return back
 
 
-@dataclass(frozen=True, eq=False)
-class Step:
-    """One relaxed stage."""
-
-    before: Known
-    after: Known
-    back: Back
-    error: Tensor | None = None  # how far each output may be off; None where nothing is rounded
+Step = tuple[Known, Back]  # of one relaxed stage: what holds of its inputs, and the way back to them
 
 
-def relax(stage: Stage, known: Known, rounding: Rounding) -> Step:
-    """The step of a stage whose inputs are enclosed by `known`."""
+def relax(stage: Stage, known: Known, rounding: Rounding) -> tuple[Known, Back, Tensor | None]:
+    """What holds of a stage's outputs, the way back, and how far each output may be off by rounding."""
     low, high, centre = known.low, known.high, stage.apply(known.centre)
     if not isinstance(stage, Summing):
         # These stages are monotone in every input, so the ends of the box go to its ends.
         after = Known(centre, stage.apply(low), stage.apply(high), stage.lipschitz * known.spread * OUTWARD)
-        if isinstance(stage, Flatten):
-            return Step(known, after, partial(_back, stage, None))
-        return Step(known, after, envelope(stage, low, high))
+        back = partial(_back, stage, None) if isinstance(stage, Flatten) else envelope(stage, low, high)
+        return after, back, None
     error = rounding.box(stage, torch.maximum(high.abs(), low.abs()))
     spread = (stage.lipschitz * known.spread + length(error)) * OUTWARD
     middle, half = stage.apply((high + low) / 2), stage.absolute.apply((high - low) / 2) + error
     reach = error + stage.row_norms * known.spread.view(-1, *[1] * (centre.ndim - 1)) * OUTWARD
     after = Known(centre, centre - reach, centre + reach, spread).with_box(middle - half, middle + half)
-    return Step(known, after, partial(_back, stage, error), error)
+    return after, partial(_back, stage, error), error
 
 
 def _back(stage: Summing | Flatten, error: Tensor | None, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -141,11 +126,11 @@ def lower(steps: Sequence[Step], rows: Tensor, *, everywhere: bool = True) -> Te
     """(n, R): at most <row, output> in the ball: the best over all depths of substitution, or at the input."""
     constant = rows.new_zeros(rows.shape[:2])
     best = torch.full_like(constant, float("-inf"))
-    for step in reversed(steps):
-        rows, added = step.back(rows)
+    for before, back in reversed(steps):
+        rows, added = back(rows)
         constant = constant + added
-        if everywhere or step is steps[0]:
-            best = torch.maximum(best, constant + step.before.minimum(rows))
+        if everywhere or before is steps[0][0]:
+            best = torch.maximum(best, constant + before.minimum(rows))
     return best
 
 
@@ -163,15 +148,18 @@ class Relaxation:
     def margins(self, inputs: Tensor, classes: Tensor, radius: Tensor) -> Tensor:
         """(n, classes): at most f_c(x') - f_j(x') for every x' within `radius` of the sample; inf at j = c."""
         check_scores(self.chain)
-        known = Known.ball(self.chain.place(inputs), radius.double(), self.norm)
+        x, reach = self.chain.place(inputs), radius.double() * OUTWARD
+        corner = math.sqrt(x[0].numel()) if self.norm == "linf" else 1.0
+        wide = reach.view(-1, *[1] * (x.ndim - 1))
+        known = Known(x, x - wide, x + wide, corner * reach)
         steps, stages = list[Step](), _pools_first(self.chain.stages)
         for number, stage in enumerate(stages):
-            step = relax(stage, known, self.rounding)
-            known = step.after
+            after, back, error = relax(stage, known, self.rounding)
             bends_later = any(isinstance(later, ReLU | MaxPool) for later in stages[number + 1 :])
-            if isinstance(stage, Affine) and step.error is not None and steps and bends_later:
-                known = self._refine(steps, stage, step.error, known)
-            steps.append(step)
+            if isinstance(stage, Affine) and error is not None and steps and bends_later:
+                after = self._refine(steps, stage, error, after)
+            steps.append((known, back))
+            known = after
         own = nn.functional.one_hot(classes, self.chain.out_shape[0]).double()  # (n, classes)
         rows = own[:, None, :] - torch.eye(own.shape[1], dtype=own.dtype, device=own.device)
         return lower(steps, rows).masked_fill(own.bool(), float("inf"))
@@ -191,7 +179,7 @@ class Relaxation:
         gaps, units = gap.topk(count, dim=1)
         # A sample with fewer open units than its neighbours in the batch leaves the rest as they are.
         slack = error.flatten(1).gather(1, units).masked_fill(~(gaps > 0), float("inf"))
-        size = max(low.shape[1], *(step.before.centre[0].numel() for step in earlier))
+        size = max(low.shape[1], *(before.centre[0].numel() for before, _ in earlier))
         chunk = max(1, self.memory // (2 * len(low) * size))
         for part, off in zip(units.split(chunk, dim=1), slack.split(chunk, dim=1), strict=True):
             rows, bias = stage.rows(part)

@@ -41,8 +41,16 @@ class Rounding:
         """The rounding of a model that computes in float32 or float64."""
         layers = (layer for layer in model.modules() if isinstance(layer, nn.Linear | nn.Conv2d))
         bias = max((float(layer.bias.abs().max()) for layer in layers if layer.bias is not None), default=0.0)
-        norms = (norm for norm in model.modules() if isinstance(norm, _BatchNorm))
-        return cls(max((_shift(norm, bias) for norm in norms), default=0.0))
+        offset = 0.0  # the largest |scale| (|bias| + |mean|) + |beta| over all channels
+        for norm in model.modules():
+            # Without statistics it is refused with its name when the chain is made.
+            if isinstance(norm, _BatchNorm) and norm.running_var is not None and norm.running_mean is not None:
+                scale = torch.rsqrt(norm.running_var.double() + norm.eps)
+                if norm.affine:
+                    scale = scale * norm.weight.double().abs()
+                shift = scale * (bias + norm.running_mean.double().abs())
+                offset = max(offset, float((shift + norm.bias.double().abs() if norm.affine else shift).max()))
+        return cls(offset)
 
     def share(self, stage: Summing) -> float:
         """The factor on |W| |a| + |b|: twice gamma, with room for batch-norm's few operations."""
@@ -58,17 +66,6 @@ class Rounding:
             sums = sums + (stage.bias.abs().reshape(-1, *[1] * (len(stage.out_shape) - 1)) + self.offset)
         box = self.share(stage) * sums + stage.terms * UNDERFLOW
         return box.masked_fill(~(sums < LARGEST / 2), float("inf"))
-
-
-def _shift(norm: _BatchNorm, bias: float) -> float:
-    """The largest |scale| (|bias| + |mean|) + |beta| over the channels."""
-    if norm.running_var is None or norm.running_mean is None:
-        return 0.0  # refused with its name when the chain is made
-    scale = torch.rsqrt(norm.running_var.double() + norm.eps)
-    if norm.affine:
-        scale = scale * norm.weight.double().abs()
-    shift = scale * (bias + norm.running_mean.double().abs())
-    return float((shift + norm.bias.double().abs() if norm.affine else shift).max())
 
 
 class _Watch(TorchDispatchMode):

@@ -1,9 +1,5 @@
 """The stages of a network. Each one maps images of a known shape to images of a known shape.
 
-    Affine      x -> W x + b, a Linear or Conv2d with its batch-norm folded in
-    AvgPool     x -> R x C^T for every channel: linear, with weights >= 0
-    MaxPool, ReLU, Flatten
-
 `in_shape` and `out_shape` are those of one sample. `lipschitz` is a proven upper value of the stage's
 Lipschitz constant in the Euclidean norm. `transpose`, of the linear stages, maps outputs to inputs.
 """
@@ -22,8 +18,7 @@ from torch.nn.modules.utils import _pair as pair
 from feta.solvers.norms import ROUNDING, NormEstimate, convolve, operator_norm, pad, spectral_norm
 
 Shape = tuple[int, ...]
-# Norms and radii are moved outward by this factor: float64 loses less than 1e-12 of them.
-OUTWARD = 1 + ROUNDING
+OUTWARD = 1 + ROUNDING  # norms and radii are moved outward by it: float64 loses less than 1e-12 of them
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +56,7 @@ class Flatten(Stage):
 
 @dataclass(frozen=True, eq=False)
 class Affine(Stage):
-    """x -> W x + b. `layer` says how W acts: as a matrix, or with a Conv2d's stride, padding and groups."""
+    """x -> W x + b, batch-norm folded in. `layer` says how W acts: as a matrix, or as a Conv2d does."""
 
     layer: nn.Linear | nn.Conv2d
     weight: Tensor  # as the layer stores it
@@ -196,10 +191,8 @@ class MaxPool(Stage):
 
     @property
     def lipschitz(self) -> float:
-        """The root of the number of windows the busiest pixel is in.
-
-        |max over w of x - max over w of y|^2 <= sum over w of |x - y|^2, added up over the windows w.
-        """
+        """The root of the number of windows the busiest pixel is in."""
+        # |max over w of x - max over w of y|^2 <= sum over w of |x - y|^2, added up over the windows w.
         counts = torch.bincount(self.pixels.flatten(), minlength=math.prod(self.in_shape[1:]) + 1)
         return math.sqrt(int(counts[:-1].max()))
 

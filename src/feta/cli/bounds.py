@@ -71,14 +71,11 @@ def bounds(
         print_json({"data": subject.data, **report.to_dict()})
     else:
         _show(report)
-        for line in _notes(report, str(subject.data)):
-            out().print(line)
+        out().print("\n".join(_notes(report, str(subject.data))))
 
 
 def _show(report: "BoundsReport") -> None:
-    layers: list[tuple[str, ...]] = []
-    alone: list[tuple[str, ...]] = []
-    whole: list[tuple[str, ...]] = []
+    layers, alone, whole = [], [], []
     for layer in report.layers:
         norms = f"{layer.norm.value:.3f}", f"{layer.change.value:.3f}", f"{layer.largest_error:.3g}"
         dimension = "–" if layer.dimension is None else f"{layer.dimension.two_nn:.1f}"

@@ -61,13 +61,9 @@ def certify(
     options |= {"refined": refined, "attack": Attack(seed=seed) if attack else None, "device": resolve_device(device)}
     check_writable(output / "certificate.json")
     pair = open_pair(dense, pruned, data_dir, data)
-    with progress_bar() as bar:
-        task = bar.add_task("certifying", total=None, note="")
-        found = certify_subjects(
-            *pair,
-            **options,
-            callback=lambda text, done, total: bar.update(task, description=text, completed=done, total=total),
-        )
+    with progress_bar("certifying") as update:
+        options["callback"] = lambda text, done, total: update(description=text, completed=done, total=total)
+        found = certify_subjects(*pair, **options)
     paths = write_certificate(output, found)
     if json:
         print_json(found)

@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -39,10 +39,12 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     out().print(table)
 
 
-def progress_bar() -> Progress:
-    """A bar on stderr, with a note beside it; nothing on a pipe."""
+@contextmanager
+def progress_bar(title: str, total: int | None = None) -> Iterator[Any]:
+    """A bar on stderr with a note beside it, nothing on a pipe; gives a function that updates its fields."""
     what, note = (TextColumn(field, markup=False) for field in ("{task.description}", "{task.fields[note]}"))
-    return _progress(what, BarColumn(), note, TimeElapsedColumn())
+    with _progress(what, BarColumn(), note, TimeElapsedColumn()) as bar:
+        yield partial(bar.update, bar.add_task(title, total=total, note=""))
 
 
 @contextmanager
@@ -73,8 +75,3 @@ def resolve_device(name: str | None) -> str:
 
 def size(n_bytes: int) -> str:
     return f"{n_bytes / 1e6:.2f} MB" if n_bytes >= 1e6 else f"{n_bytes / 1e3:.1f} kB"
-
-
-def records_path(given: Path | None, output: Path | None) -> Path:
-    """The file for a run's record: the given one, else one beside the output, else one in the current folder."""
-    return given or (output.parent if output else Path()) / "feta-records.jsonl"

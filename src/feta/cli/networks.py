@@ -1,8 +1,12 @@
-"""feta eval and info: what a network file holds and how good it is."""
+"""feta eval, info and methods: how good a network is, what its file holds, and what there is to prune with."""
 
+import dataclasses
+import inspect
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from feta.cli.console import out, print_json, print_table, resolve_device, size
 from feta.cli.options import DataDir, Device, Json
@@ -77,3 +81,33 @@ def _history(about: Mapping[str, Any]) -> Iterator[str]:
         goal = retrained.get("goal")
         aim = "no goal" if goal is None else f"goal {goal} less {retrained.get('tolerance')}"
         yield f"retrained: {retrained.get('epochs')} epochs, stopped: {retrained.get('stopped')} ({aim})"
+
+
+def methods(
+    *, verbose: Annotated[bool, Parameter(name=("--verbose", "-v"), negative="")] = False, json: Json = False
+) -> None:
+    """List the pruning methods.
+
+    Args:
+        verbose: Show each method's formula, cost, source, and its options with their defaults.
+    """
+    from feta.pruners import METHODS
+
+    described: list[dict[str, Any]] = []
+    for method in METHODS.values():
+        first, _, rest = inspect.cleandoc(method.__doc__ or "").partition("\n")
+        options = [
+            {"name": field.name.replace("_", "-"), "type": str(field.type), "default": field.default}
+            for field in dataclasses.fields(method)
+        ]
+        details = [line for line in rest.splitlines() if line.strip()]
+        described.append({"name": method.name, "summary": first, "details": details, "options": options})
+    if json:
+        print_json({"methods": described})
+    elif not verbose:
+        print_table("Methods", ("name", "what it does"), [(entry["name"], entry["summary"]) for entry in described])
+    else:
+        for entry in described:
+            out().print(entry["name"], style="bold", end="  ")
+            shown = [f"--{entry['name']}.{o['name']} {o['default']}  ({o['type']})" for o in entry["options"]]
+            out().print("\n  ".join([entry["summary"], *entry["details"], *shown]) + "\n")

@@ -6,7 +6,6 @@ from typing import Annotated
 
 from cyclopts import Parameter, Token
 
-from feta.cli.console import records_path
 from feta.errors import ConfigError
 
 
@@ -32,13 +31,16 @@ _RECORDS = "JSONL file that gets the run's record; by default feta-records.jsonl
 Records = Annotated[Path | None, Parameter(help=_RECORDS)]
 
 
-def check_places(network: Path, output: Path | None, records: Path | None) -> Path:
-    """The file for the run's record. Raises ConfigError or FileError, before the work, for a bad place to write."""
+def check_places(network: Path | None, output: Path | None, records: Path | None) -> Path:
+    """The file for the run's record: the given one, else one beside the output or in the current folder.
+
+    Raises ConfigError or FileError, before the work, for a bad place to write.
+    """
     from feta.files.atomic import check_writable
 
-    if output is not None and output.resolve() == network.resolve():
+    if output and network and output.resolve() == network.resolve():
         raise ConfigError(f"--output must differ from the input, got {output} for both")
-    record_file = records_path(records, output)
+    record_file = records or (output.parent if output else Path()) / "feta-records.jsonl"
     for path in filter(None, (output, record_file)):
         check_writable(path)
     return record_file

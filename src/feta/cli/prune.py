@@ -60,8 +60,7 @@ def prune(
         refine_passes: Passes of --refine over the samples; by default 3.
         seed: Seed for the choice of samples and for methods that draw at random.
     """
-    from feta.cli.subject import open_subject
-    from feta.cli.work import prune_subject
+    from feta.cli.subject import open_subject, prune_subject
     from feta.engine.settings import Settings
     from feta.files.atomic import write_atomic
     from feta.pruners import make
@@ -85,16 +84,11 @@ def prune(
             raise
         err().print(f"feta: warning: accuracy is not measured: {error}")
         subject = open_subject(network, with_data=False)
-    with progress_bar() as bar:
-        task = bar.add_task(f"pruning by {method}", total=None, note="")
-
-        def show(event: Any) -> None:
-            done = event.index + (event.kind == "done")
-            bar.update(task, total=event.total, completed=done, note=f"{event.layer} {event.phase}")
-
-        model, summary, kept = prune_subject(
-            subject, target, method, **spread, **work, refine=refinement, seed=seed, callback=show
+    with progress_bar(f"pruning by {method}") as update:
+        work["callback"] = lambda event: update(
+            total=event.total, completed=event.index + (event.kind == "done"), note=f"{event.layer} {event.phase}"
         )
+        model, summary, kept = prune_subject(subject, target, method, **spread, **work, refine=refinement, seed=seed)
     content = subject.encode(model, kept, (summary["accuracy"] or {}).get("pruned", {}))
     summary["file_bytes"] = {"dense": network.stat().st_size, "pruned": len(content)}
     if output is not None:
@@ -136,13 +130,12 @@ def _share(text: str, where: str) -> float:
 
 
 def _show(summary: Mapping[str, Any], output: Path | None) -> None:
-    from feta.report import HEADER, layer_row
+    from feta.report import HEADER, RefineReport, layer_row
 
     title = f"{summary['method']}, {100 * summary['sparsity']:.2f} % zeros"
     print_table(title, HEADER, list(map(layer_row, summary["layers"])))
     if (refined := summary["refinement"]) is not None:
-        fell = f"{refined['loss']} of the outputs {refined['loss_before']:.3g} → {refined['loss_after']:.3g}"
-        out().print(f"refined: {fell}, {refined['passes']:.2g} passes, {refined['seconds']:.2f} s")
+        out().print(repr(RefineReport(**refined)))
     allocation = summary["allocation"]
     if allocation["name"] not in ("uniform", "per-layer"):
         out().print(f"budget shared by {allocation['name']} in {allocation['seconds']:.2f} s")

@@ -44,8 +44,7 @@ def retrain(
         weight_decay: Weight decay of SGD.
         seed: Seed for the order of the samples.
     """
-    from feta.cli.subject import open_subject
-    from feta.cli.work import retrain_subject
+    from feta.cli.subject import accuracy, open_subject
     from feta.files.atomic import write_atomic
 
     steps: dict[str, Any] = {"learning_rate": learning_rate, "weight_decay": weight_decay, "batch_size": batch_size}
@@ -58,17 +57,24 @@ def retrain(
         raise ConfigError(
             f"{network} must be pruned, got no zero weights to hold; prune it first: feta prune {network} -o FILE"
         )
-    with progress_bar() as bar:
-        task = bar.add_task("retraining", total=epochs, note="")
+    pruning, model = subject.pruning or {}, subject.model.to(where)
+    if goal is None:
+        goal = (pruning.get("dense_accuracy") or {}).get("validation")  # without a goal the whole budget is used
+    rows, held_out = subject.rows("train", where), subject.rows("validation", where)
+    with progress_bar("retraining", epochs) as update:
 
         def show(point: Any) -> None:
-            bar.update(task, completed=point.epoch, note=f"validation {point.accuracy:.2f} %")
+            update(completed=point.epoch, note=f"validation {point.accuracy:.2f} %")
 
-        model, summary, kept = retrain_subject(
-            subject, settings=settings, goal=goal, seed=seed, device=where, callback=show
+        result = feta.retrain(
+            model, rows, settings, validation=held_out, goal=goal, seed=seed, device=where, callback=show
         )
+    scores = {"pruned": accuracy(model, subject, where), "retrained": accuracy(result.model, subject, where)}
+    summary = {**result.report.to_dict(), "accuracy": scores}
+    about = {key: summary[key] for key in ("epochs", "recovered", "goal", "tolerance", "stopped", "seed")}
     if output is not None:
-        write_atomic(output, subject.encode(model, kept, summary["accuracy"]["retrained"]))
+        kept = {**pruning, "retraining": about}
+        write_atomic(output, subject.encode(result.model.to("cpu"), kept, scores["retrained"]))
     config = {"network": network.name, **asdict(settings), "goal": summary["goal"], "seed": seed}
     subject.record(record_file, "retrain", config, seed, summary)
     if json:
@@ -78,14 +84,11 @@ def retrain(
 
 
 def _show(summary: Mapping[str, Any], output: Path | None) -> None:
-    ends = {
-        "saturated": "not recovered, no better any more",
-        "epochs": "not recovered, all epochs used",
-        "seconds": "not recovered, time is up",
-    }
+    ends = {"saturated": "no better any more", "epochs": "all epochs used", "seconds": "time is up"}
     ended, goal = "trained without a goal", summary["goal"]
     if goal is not None:
-        ended = f"{ends.get(summary['stopped'], 'recovered')} (goal {goal:.2f} % less {summary['tolerance']:g})"
+        ended = "recovered" if summary["recovered"] else f"not recovered, {ends[summary['stopped']]}"
+        ended += f" (goal {goal:.2f} % less {summary['tolerance']:g})"
     before, after = summary["accuracy"]["pruned"], summary["accuracy"]["retrained"]
     reached = f"validation {summary['start']:.2f} % → {after['validation']:.2f} %"
     out().print(f"{ended}: {reached}, {summary['epochs']:.2f} epochs, {summary['seconds']:.2f} s")

@@ -3,6 +3,8 @@
 A package that knows a kind of network file adds a function that opens it, see feta.plugins.
 """
 
+import copy
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,14 +13,19 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from feta.calibration.model import evaluating
+from feta.calibration.model import float_dtype
 from feta.cli.console import download_bar
+from feta.engine.prune import prune
+from feta.engine.select import SparsityRequest
 from feta.errors import ConfigError
 from feta.files import sparse_file
 from feta.files.network import described
 from feta.plugins import required
+from feta.tuning.batches import labelled, score_of
+from feta.tuning.stepping import Ranks
 
 Part = Literal["train", "validation", "test"]
+KEPT = ("method", "target_sparsity", "sparsity", "seed", "options", "compensated")
 
 
 @dataclass(frozen=True)
@@ -63,15 +70,33 @@ def open_pair(dense: Path, pruned: Path, data_dir: Path | None, data: str | None
     return one, other
 
 
-@torch.no_grad()
 def accuracy(model: nn.Module, subject: Subject, device: str) -> dict[str, float]:
     """Percent of right answers on the validation and the test half of the subject's data."""
-    model = model.to(device)
-    scores: dict[str, float] = {}
+    model, ranks = model.to(device), Ranks(torch.device(device))
     parts: tuple[Part, ...] = ("validation", "test")
-    with evaluating(model):
-        for part in parts:
-            x, y = subject.rows(part, device)
-            answers = torch.cat([model(some).argmax(1) for some in x.split(1000)])
-            scores[part] = 100 * int((answers == y).sum()) / len(y)
-    return scores
+    halves = {part: labelled(subject.rows(part, device), ranks, float_dtype(model), 1000, seed=0) for part in parts}
+    return {part: score_of(model, half, ranks) for part, half in halves.items()}
+
+
+def prune_subject(
+    subject: Subject, sparsity: SparsityRequest, method: str, *, device: str = "cpu", **options: Any
+) -> tuple[nn.Module, dict[str, Any], dict[str, Any]]:
+    """Prune a copy of a network and judge it, where there is data; `options` are those of feta.prune.
+
+    Returns the new model, a summary of the run that is ready for JSON, and what the model's file remembers of it.
+    """
+    rows = None if subject.data is None else subject.rows("train", device)[0]
+    model = copy.deepcopy(subject.model).to(device)
+    result = prune(model, rows, sparsity, method, device=device, **options)
+    summary = json.loads(result.report.to_json())
+    for layer in summary["layers"]:
+        del layer["stats"]  # for people who look into a solver
+    kept = {key: summary[key] for key in KEPT} | {"layers": [layer["name"] for layer in summary["layers"]]}
+    if summary["refinement"] is not None:
+        kept["refinement"] = {key: summary["refinement"][key] for key in ("passes", "loss")}
+    summary["accuracy"] = None
+    if subject.data is not None:
+        scores = {"dense": accuracy(model, subject, device), "pruned": accuracy(result.model, subject, device)}
+        summary["accuracy"] = scores
+        kept["dense_accuracy"] = scores["dense"]  # what retraining has to come back to
+    return result.model.to("cpu"), summary, kept

@@ -89,14 +89,19 @@ def prune(
     models or layers that cannot be pruned.
     """
     how = settings or Settings()
-    pruner = _with_seed(make(method, options), method, options, seed)
+    pruner = make(method, options)
+    if pruner.needs.seed and isinstance(method, str) and "seed" not in (options or {}):
+        pruner = replace(pruner, seed=seed)  # type: ignore[type-var]
     spread = make_allocation(allocation)
     if not isinstance(refine, bool | Refinement):
         raise ConfigError(f"refine must be True, False or a feta.Refinement, got {refine!r}")
-    _check_data(data, pruner, spread, compensate, how.batchnorm, bool(refine))
-    inputs = None
-    if data is not None:
-        inputs = Inputs(data, batch_size=how.batch_size, n_samples=how.n_samples, seed=seed)
+    if data is None and pruner.needs.passes != "none":
+        raise ConfigError(f"data must be given for method '{pruner.name}', got None")
+    if data is None and spread.needs_data:
+        raise ConfigError(f"data must be given for allocation '{spread.name}', got None")
+    if data is None and (compensate or how.batchnorm or refine):
+        raise ConfigError("data must be given for compensate, batchnorm and refine, got None")
+    inputs = None if data is None else Inputs(data, batch_size=how.batch_size, n_samples=how.n_samples, seed=seed)
     run = Run.start(model, inputs, device)
     with evaluating(run.original, run.pruned):
         traces = run.trace()
@@ -174,24 +179,6 @@ def smart_prune(
     problem = LayerProblem(W, bias, stream, parse_activation(activation))
     target = sparsity if isinstance(sparsity, Sparsity) else Sparsity(sparsity)
     return make(method, options).prune(problem, target)
-
-
-def _check_data(data: Any, pruner: Pruner, spread: Allocation, *others: bool) -> None:
-    """Whatever reads data must have some."""
-    if data is not None:
-        return
-    if pruner.needs.passes != "none":
-        raise ConfigError(f"data must be given for method '{pruner.name}', got None")
-    if spread.needs_data:
-        raise ConfigError(f"data must be given for allocation '{spread.name}', got None")
-    if any(others):
-        raise ConfigError("data must be given for compensate, batchnorm and refine, got None")
-
-
-def _with_seed(pruner: Pruner, method: str | Pruner, options: Mapping[str, Any] | None, seed: int) -> Pruner:
-    """The run's seed becomes the method's, unless the caller has set that one."""
-    given = not isinstance(method, str) or (options is not None and "seed" in options)
-    return pruner if given or not pruner.needs.seed else replace(pruner, seed=seed)  # type: ignore[type-var]
 
 
 def _allocate(

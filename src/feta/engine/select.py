@@ -40,14 +40,8 @@ def select(model: nn.Module, names: Sequence[str], layers: Sequence[str] | str |
             f"layers to prune must run in the model's forward pass, got {unused} which do not; "
             "name the others with layers="
         )
-    _check_untied(model, chosen)
-    return chosen
-
-
-def _check_untied(model: nn.Module, chosen: Sequence[str]) -> None:
-    """The second of two layers with one weight would undo what the first was fitted to."""
     owner: dict[int, str] = {}
-    for name in chosen:
+    for name in chosen:  # the second of two layers with one weight would undo what the first was fitted to
         weight = model.get_submodule(name)._parameters.get("weight")  # None: computed, and refused elsewhere
         first = name if weight is None else owner.setdefault(id(weight), name)
         if first != name:
@@ -55,6 +49,7 @@ def _check_untied(model: nn.Module, chosen: Sequence[str]) -> None:
                 f"layers to prune must have weights of their own, got '{first}' and '{name}' with one weight; "
                 f"name one of them alone with layers="
             )
+    return chosen
 
 
 def targets(

@@ -37,7 +37,11 @@ def low_rank(
     if not isinstance(old, nn.Linear):
         raise ModelError(f"layer '{name}' must be a Linear, got {type(old).__name__}")
     left, values, right = torch.linalg.svd(old.weight.double(), full_matrices=False)  # (out, r), (r,), (r, in)
-    r = _rank(values.square(), rank, energy)
+    if rank is not None and not 1 <= rank <= len(values):
+        raise ConfigError(f"low_rank.rank must be in 1 … {len(values)}, got {rank}")
+    shares = values.square().cumsum(0) / values.square().sum().clamp_min(torch.finfo(values.dtype).tiny)
+    # The last share may fall short of 1 by rounding.
+    r = rank or int((shares >= min(energy or 1.0, float(shares[-1]))).nonzero()[0]) + 1
     first = nn.Linear(old.in_features, r, bias=False)
     second = nn.Linear(r, old.out_features, bias=old.bias is not None)
     # The singular values are shared out, so that both factors are of the same size.
@@ -51,13 +55,3 @@ def low_rank(
     parent, _, child = name.rpartition(".")
     setattr(result.get_submodule(parent), child, pair.train(old.training))
     return result
-
-
-def _rank(energies: torch.Tensor, rank: int | None, energy: float | None) -> int:
-    if rank is not None:
-        if not 1 <= rank <= len(energies):
-            raise ConfigError(f"low_rank.rank must be in 1 … {len(energies)}, got {rank}")
-        return rank
-    share = energies.cumsum(0) / energies.sum().clamp_min(torch.finfo(energies.dtype).tiny)
-    # The last sum may fall short of 1 by rounding.
-    return int((share >= min(energy or 1.0, float(share[-1]))).nonzero()[0]) + 1

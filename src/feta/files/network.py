@@ -34,9 +34,6 @@ class Network:
     info: Any
 
 
-Build = Callable[[Mapping[str, Any], Path], Network]  # a description and its file in, the empty network out
-
-
 def encode(network: Network | nn.Module) -> bytes:
     """The file of a network as bytes; their number is the file's size."""
     if isinstance(network, nn.Module):
@@ -78,8 +75,11 @@ def load(path: str | os.PathLike[str]) -> Network:
     return read_network(Path(path), None)
 
 
-def read_network(path: Path, build: Build | None) -> Network:
-    """`load` with the function that turns a description into a network; None: as installed packages add it."""
+def read_network(path: Path, build: Callable[[Mapping[str, Any], Path], Network] | None) -> Network:
+    """`load` with the function that makes the empty network of a description and its file.
+
+    None: the function that an installed package adds.
+    """
     tensors, metadata = sparse_file.read(path)
     description = described(metadata, path)
     if build is None:

@@ -52,7 +52,14 @@ def make(method: str | Pruner, options: Mapping[str, Any] | None = None) -> Prun
         warnings.warn(cure, DeprecationWarning, stacklevel=2)
     if method not in METHODS:
         raise unknown_name("method", method, METHODS)
-    pruner: Pruner = METHODS[method](**_typed(METHODS[method], options))
+    kinds = {field.name: field.type for field in dataclasses.fields(METHODS[method])}
+    typed = {}
+    for given, value in options.items():
+        name = given.replace("-", "_")
+        if name not in kinds:
+            raise unknown_name(f"option of {method}", given, kinds or {"(none)"})
+        typed[name] = _convert(value, kinds[name], f"{method}.{name}") if isinstance(value, str) else value
+    pruner: Pruner = METHODS[method](**typed)
     return pruner
 
 
@@ -62,19 +69,6 @@ def options_of(pruner: Pruner) -> dict[str, Any]:
         return {}
     values = {field.name: getattr(pruner, field.name) for field in dataclasses.fields(pruner)}
     return {name: repr(v) if dataclasses.is_dataclass(v) else v for name, v in values.items()}
-
-
-def _typed(method: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options checked by name and, where they come as text from a command line, converted by field type."""
-    hints = typing.get_type_hints(method)
-    fields = {f.name for f in dataclasses.fields(method)}
-    typed = {}
-    for given, value in options.items():
-        name = given.replace("-", "_")
-        if name not in fields:
-            raise unknown_name(f"option of {method.name}", given, fields or {"(none)"})
-        typed[name] = _convert(value, hints[name], f"{method.name}.{name}") if isinstance(value, str) else value
-    return typed
 
 
 def _convert(text: str, hint: Any, where: str) -> Any:

@@ -1,7 +1,5 @@
 """ALPS: l0-constrained least squares by ADMM, then conjugate gradients on the support.
 
-    minimise  ||A U - A W||_F^2 + r ||U - W||_F^2    subject to    ||U||_0 <= k over the layer
-
 The support comes from solvers/support_admm on H = A' A + r I. The paper's layers have no bias. Here it is one more
 input that is always 1, neither pruned nor under the ridge, for the sake of a strong rival.
 """

@@ -1,9 +1,10 @@
 """Corenet: sample weights by their sensitivity, and reweight them so that every output is right on average.
 
     q_j = s_j / sum s        n ~ Multinomial(N, q)        u_j = n_j w_j / (N q_j),    E[u] = w
+    s_j = max over a in S of   a_j |w_j| / sum_k a_k |w_k|    in [0, 1]
 
-for each output and each sign of its weights, a part. The sensitivities s (calibration/sensitivity) are measured on a
-small sample S of the inputs.
+for each output and each sign of its weights, a part (so that no sum cancels). The sensitivity s_j is the largest
+share that a weight has in what its output receives, over a small sample S of the inputs.
 
 The paper's number of draws for a part, N = c sum s, is a bound far too large to be of use. Here c is such that as
 many distinct draws are expected as weights are to be kept. What the draw leaves over or short is settled by
@@ -11,13 +12,13 @@ sensitivity: the least sensitive draws are dropped, or the most sensitive other 
 """
 
 from dataclasses import dataclass
+from itertools import product
 from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from feta.calibration.sensitivity import sensitivities
 from feta.calibration.stream import sample_rows
 from feta.errors import check_range
 from feta.problem import Activation, LayerProblem, LayerSolution, Needs
@@ -66,6 +67,22 @@ class Corenet:
         stats = {"sample": len(A), "draws": draws, "drawn": int(drawn.count_nonzero())}
         stats |= {"removed_neurons": int(removed.sum()), "without_sensitivity": int(((s == 0) & (W != 0)).sum())}
         return LayerSolution(U, bias, stats=stats)
+
+
+def sensitivities(A: Tensor, W: Tensor) -> Tensor:
+    """s (d_in, d_out) over the rows a of A; a row of both signs counts as two, max(a, 0) and max(-a, 0)."""
+    result, shares = torch.zeros_like(W), torch.empty_like(W)
+    inputs = [X for X in (A.clamp(min=0), A.neg().clamp_(min=0)) if bool(X.any())]
+    for P, X in product((W.clamp(min=0), W.neg().clamp_(min=0)), inputs):
+        totals = X @ P  # (n, d_out)
+        # Below the normal range a reciprocal overflows; an output that receives so little has no shares.
+        reciprocals = totals.reciprocal().where(totals >= torch.finfo(totals.dtype).tiny, 0)
+        largest = torch.zeros_like(P)
+        for a, r in zip(X, reciprocals, strict=True):
+            torch.maximum(largest, torch.outer(a, r, out=shares), out=largest)
+        # A weight of the other sign may have met an infinite ratio: its zero times that is no number.
+        torch.maximum(result, largest.mul_(P).clamp_(max=1).where(P > 0, 0), out=result)
+    return result
 
 
 def sample_part(w: Tensor, q: Tensor, N: Tensor, generator: np.random.Generator) -> Tensor:

@@ -2,9 +2,8 @@
 
     minimise  1/2 (u - w)' H (u - w)  for each output,      H = A' A + damping I
 
-Each output loses its weights one by one, the one with the least w_q^2 / (2 [H^-1]_qq) first, and q is eliminated from
-H^-1. The layer's removals are taken from the outputs whose next step costs least. U is the least-squares optimum on
-the support that is left.
+Each output loses its weights one by one, and the layer's removals are taken from the outputs whose next step costs
+least. U is the least-squares optimum on the support that is left.
 
 H^-1 is never copied per output: after t removals it is H^-1 - G' G with G (t, d_in) the eliminated rows, which takes
 a sixth of the reading and writing of an update in place. A fitted bias is an input that is always 1 and never
@@ -20,8 +19,7 @@ from torch import Tensor
 from feta.calibration.statistics import gram
 from feta.errors import ConfigError, check_range
 from feta.problem import LayerProblem, LayerSolution, Needs, Status
-from feta.solvers.cholesky import factor
-from feta.solvers.refit import masked_refit
+from feta.solvers.refit import factor, masked_refit
 from feta.sparsity import Sparsity, top_k_mask
 
 
@@ -56,9 +54,9 @@ class ExactObs:
         d_in, d_out = problem.W.shape
         cost = d_out * float(d_in) ** 3
         if cost > self.max_cost:
+            got = f"{cost:.1e} for {d_in} x {d_out}; raise max_cost, or use 'alps', which costs d_in^2 * d_out a step"
             raise ConfigError(
-                f"exact-obs must cost at most max_cost {self.max_cost:.1e} for d_out * d_in^3, got {cost:.1e} "
-                f"for {d_in} x {d_out}; raise max_cost, or use 'alps', which costs d_in^2 * d_out a step"
+                f"exact-obs must cost at most max_cost {self.max_cost:.1e} for d_out * d_in^3, got {got}"
             )
         W = (problem.trained if self.fit_bias else problem.W).double()
         found = gram(problem.rows, with_bias=len(W) > d_in)
@@ -89,10 +87,8 @@ def removal_path(inverse: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
     alive = torch.arange(d_in, device=W.device).expand(b, -1)  # (b, n) inputs not yet cut out
     W = W.clone()
     diagonal = inverse.diagonal().repeat(b, 1)
-    G = W.new_empty(b, 0, d_in)
-    order = torch.empty(b, d_in, dtype=torch.long, device=W.device)
-    losses = W.new_empty(b, d_in)
-    done = 0
+    G, done = W.new_empty(b, 0, d_in), 0
+    order, losses = torch.empty_like(W, dtype=torch.long), torch.empty_like(W)
     while done < d_in:
         steps = min(d_in - done, max(16, (d_in - done) // 8))
         G = torch.cat([G, G.new_zeros(b, steps, G.shape[2])], dim=1)

@@ -1,9 +1,7 @@
-"""FeTa on a Gram matrix: the layer's response after its ReLU, at an exact number of non-zeros.
+"""FeTa on a Gram matrix: the paper's objective at an exact number of non-zeros.
 
-    minimize over U   (1/m) sum ||rho(a'U + bias) - b||^2      with k non-zero weights
-
-The paper's objective, solved as least squares with moving targets and one fixed Gram matrix (solvers.gram). The
-paper's own algorithm for it is the method feta-svrg.
+It is solved as least squares with moving targets and one fixed Gram matrix (solvers.gram). The paper's own algorithm
+for it is the method feta-svrg.
 """
 
 import math
@@ -16,8 +14,7 @@ from feta.calibration.statistics import gram
 from feta.calibration.stream import TensorStream
 from feta.errors import check_range, unknown_name
 from feta.problem import LayerProblem, LayerSolution, Needs, Status
-from feta.solvers.gram import SLOW, GramSettings, GramSystem, solve_gram
-from feta.solvers.majorise import SampledTargets, StreamedTargets
+from feta.solvers.gram import SLOW, GramSettings, GramSystem, SampledTargets, StreamedTargets, solve_gram
 from feta.solvers.wide import RowsSystem
 from feta.sparsity import Sparsity
 
@@ -43,8 +40,7 @@ class Feta:
     sample: rows that targets are read from, but for "best". None: 2 d_in and 4096 at least; more gain little.
     memory: GiB for matrices of d_in². A wider layer is solved on rows held in as much memory, without them.
     weigh_outputs: whether outputs that matter more to the network's own outputs get more of the weights.
-    ridge: of every refit towards the weights before it, as a share of the mean of H's diagonal; large enough
-        for inputs the data says little about, and too small to matter for others.
+    ridge: of every refit towards the weights before it, as a share of the mean of H's diagonal.
     """
 
     name: ClassVar[str] = "feta"
@@ -77,10 +73,8 @@ class Feta:
             system = RowsSystem.of(held.A, problem.bias is not None)
             solve = solve_gram(system, StreamedTargets(replace(problem, stream=held)), keep, settings)
             more = {"held_rows": held.n_rows}
-            messages = [
-                f"{d_in} inputs need {needed:.1f} GiB for a Gram matrix, over Feta.memory = {self.memory:g}: "
-                f"solved on {held.n_rows} held rows without one"
-            ]
+            reason = f"{d_in} inputs need {needed:.1f} GiB for a Gram matrix, over Feta.memory = {self.memory:g}"
+            messages = [f"{reason}: solved on {held.n_rows} held rows without one"]
         else:
             sums = gram(problem.rows, with_bias=problem.bias is not None)
             best = self.quality == "best"

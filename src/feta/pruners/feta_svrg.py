@@ -1,9 +1,6 @@
 """FeTa as published: DCA over the layer's response after its ReLU, each convex problem by Acc-Prox-SVRG.
 
-    minimize over U   (1/m) sum ||rho(a'U + bias) - b||^2 + lambda * Omega(U)
-
-Algorithms 1 and 2 of the paper with the values of its appendix C. What the paper leaves open are options: the
-search for lambda, the exact count, and the refit on the support, which undoes what the l1 norm shrinks.
+What the paper leaves open are options: the search for lambda, the exact count, and the refit on the support.
 """
 
 from dataclasses import dataclass, replace
@@ -17,8 +14,7 @@ from feta.objective.activation import Activation, Softplus
 from feta.objective.penalty import Penalty, Regularised, penalty_of
 from feta.problem import LayerProblem, LayerSolution, Needs, Status
 from feta.solvers.dca import Dca, solve_path, support_of
-from feta.solvers.gram import GramSettings, GramSolve, GramSystem
-from feta.solvers.majorise import StreamedTargets
+from feta.solvers.gram import GramSettings, GramSolve, GramSystem, StreamedTargets
 from feta.solvers.norms import largest_eigenvalue
 from feta.sparsity import Sparsity
 
@@ -88,17 +84,14 @@ class FetaSvrg:
         objective = Regularised(fit, self._penalty, self.strength or 0.0)
         solver = Dca(problem.rows, objective, generator, self.stages, self.batch, step, self.momentum)
         if self.strength is None and keep < W.numel():
-            steps = {"outer": self.outer, "search_steps": self.search_steps}
-            result, searched = solve_path(problem, solver, keep=keep, **steps)
+            result, searched = solve_path(problem, solver, keep, outer=self.outer, search_steps=self.search_steps)
         else:
             result, searched = solver.run(problem.trained, self.outer), []
-        V, status = result.V, result.status
-        U = fit.weights(V)
+        U, status = fit.weights(result.V), result.status
         mask = U != 0 if self.strength is not None else support_of(U, self._penalty, W, keep)
-        V = torch.cat([U.where(mask, 0), V[len(W) :]])
+        V = torch.cat([U.where(mask, 0), result.V[len(W) :]])
         stats: dict[str, Any] = {"strength": result.solver.objective.strength, "step": result.solver.step}
-        stats |= {"objectives": result.values, "nonzeros_before_selection": result.nonzeros}
-        stats["searched"] = [list(trial) for trial in searched]
+        stats |= {"objectives": result.values, "nonzeros_before_selection": result.nonzeros, "searched": searched}
         if self.debias:
             rounds = GramSettings(retargets=self.refits, ridge=self.ridge, tolerance=1e-4)
             refit = GramSolve(GramSystem(sums.H, len(W)), StreamedTargets(problem), rounds, V.double(), mask)

@@ -2,12 +2,9 @@
 
     minimise  1/2 tr (U - W)' H (U - W),      H = A~' A~ / m,   a~ = (a, 1)
 
-A weight's sensitivity w_q^2 / (2 [H^-1]_qq) is ranked once over the layer. Weights leave in that order, each with
-
-    w <- w - (w_q / [H^-1]_qq) H^-1[:, q]        on its output's column (bias included)
-
-and removed weights are set back to zero after each step; H^-1 is never updated. With Q the order in which a
-column's weights leave, the step sizes c of this loop solve a triangular system, in blocks for all outputs at once:
+Weights leave one by one, each with its step on its output's column (bias included), and removed weights are set back
+to zero after each step; H^-1 is never updated. With Q the order in which a column's weights leave, the step sizes c
+solve a triangular system, in blocks for all outputs at once:
 
     tril(H^-1[Q, Q]) c = w_Q        U = W - H^-1[:, Q] c off Q, 0 on Q
 """
@@ -22,7 +19,7 @@ from torch import Tensor
 from feta.calibration.statistics import gram
 from feta.errors import check_range
 from feta.problem import LayerProblem, LayerSolution, Needs
-from feta.solvers.cholesky import factor
+from feta.solvers.refit import factor
 from feta.sparsity import Sparsity
 
 

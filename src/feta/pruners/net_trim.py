@@ -1,13 +1,9 @@
 """Net-Trim: the sparsest weights, in the l1 sense, whose response stays in a ball around the outputs.
 
-    minimise ||U||_1   subject to   ||(A U + b - B)_Omega||_F <= epsilon,   (A U + b)_Omega^c <= V
-
-Omega = {B > 1e-6}, everything for a linear layer. V = 0 in the parallel form; in the cascade A comes from the network
-pruned so far and V = A W + bias. The bias b is free. The solver is solvers/net_trim_admm.
-
-The program has an epsilon and no sparsity, so the k largest weights of a solution are kept, and epsilon is chosen by
-what these can do. In the cascade the trained weights are feasible from sqrt(1.1) ||(A W + bias - B)_Omega|| on, the
-authors' epsilon there: the search for the constraint and a given epsilon keep above it.
+The program (solvers/net_trim_admm) has an epsilon and no sparsity, so the k largest weights of a solution are kept,
+and epsilon is chosen by what these can do. In the cascade, where A comes from the network pruned so far, the trained
+weights are feasible from sqrt(1.1) ||(A W + bias - B)_Omega|| on, the authors' epsilon there: the search for the
+constraint and a given epsilon keep above it.
 """
 
 import math
@@ -132,10 +128,7 @@ def least_error(trial: Trial, low: float, high: float, steps: int) -> float:
         # The bracket is the best point's neighbours; the next point lies in the larger of the two gaps.
         left = max((x for x in tried if x < best), default=math.log(low))
         right = min((x for x in tried if x > best), default=math.log(high))
-        if right - best > best - left:
-            inner = best + (1 - GOLDEN) * (right - best)
-        else:
-            inner = best - (1 - GOLDEN) * (best - left)
+        inner = best + (1 - GOLDEN) * max(left - best, right - best, key=abs)
     return math.exp(best)
 
 

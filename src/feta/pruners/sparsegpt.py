@@ -3,10 +3,7 @@
     minimise  ||A U - A W||_F^2,      H = A' A + damping I,      H^-1 = R' R  (R upper triangular)
 
 Inputs go from first to last in blocks. Before a block, its share of the layer's weights is chosen over all outputs by
-the largest w^2 / R_jj^2. Then, input by input, with U_j the kept part of row W_j,
-
-    E_j = (W_j - U_j) / R_jj        W_l <- W_l - R_jl E_j     for all l > j
-
+the largest w^2 / R_jj^2. Then, input by input, with U_j the kept part of row W_j, the rows W_l after it are corrected
 inside the block at once, and for the inputs beyond it once per block.
 """
 
@@ -18,7 +15,7 @@ import torch
 from feta.calibration.statistics import gram
 from feta.errors import check_range
 from feta.problem import LayerProblem, LayerSolution, Needs
-from feta.solvers.cholesky import factor
+from feta.solvers.refit import factor
 from feta.sparsity import Sparsity, top_k_mask
 
 

@@ -1,7 +1,6 @@
-"""Hard thresholding: U = W * 1[|W| > t], with t set by the number of weights to keep.
+"""Hard thresholding, with one t per layer, set by the number of weights to keep.
 
-Needs no data and changes no surviving weight. One t per layer; for one t over all layers
-use the allocation "global-magnitude", which gives each layer its share of the largest weights.
+For one t over all layers use the allocation "global-magnitude": each layer gets its share of the largest weights.
 """
 
 from dataclasses import dataclass

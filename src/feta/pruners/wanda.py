@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
 
 from feta.calibration.statistics import column_norms
 from feta.errors import ConfigError
@@ -37,18 +36,13 @@ class Wanda:
             raise ConfigError(f"Wanda.scope must be 'output' or 'layer', got {self.scope!r}")
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
-        W = problem.W
+        W, k = problem.W, target.count(problem.W.numel())
         scores = W.double().abs() * column_norms(problem.rows)[:, None]
-        k = target.count(W.numel())
-        mask = top_k_mask(scores, k) if self.scope == "layer" else top_per_output(scores, k)
-        return LayerSolution(W.where(mask, 0), problem.bias)
-
-
-def top_per_output(scores: Tensor, k: int) -> Tensor:
-    """The mask of the largest scores of each column, k in all; of equal ones the first by index."""
-    every, rest = divmod(k, scores.shape[1])
-    best_first = scores.t().argsort(dim=1, descending=True, stable=True)  # (d_out, d_in)
-    mask = torch.zeros_like(best_first, dtype=torch.bool)
-    mask.scatter_(1, best_first[:, :every], True)
-    mask[:rest].scatter_(1, best_first[:rest, every : every + 1], True)
-    return mask.t()
+        if self.scope == "layer":
+            return LayerSolution(W.where(top_k_mask(scores, k), 0), problem.bias)
+        every, rest = divmod(k, W.shape[1])
+        best_first = scores.t().argsort(dim=1, descending=True, stable=True)  # (d_out, d_in), equal ones by index
+        mask = torch.zeros_like(best_first, dtype=torch.bool)
+        mask.scatter_(1, best_first[:, :every], True)
+        mask[:rest].scatter_(1, best_first[:rest, every : every + 1], True)
+        return LayerSolution(W.where(mask.t(), 0), problem.bias)

@@ -23,7 +23,6 @@ from feta.problem import ActivationStream, LayerProblem, Status
 from feta.sparsity import top_k_mask
 
 TOLERANCE = 1e-4  # the iterations end when V changes by less than this share of its norm
-Trials = list[tuple[float, int]]  # (lambda, non-zeros) of every trial
 
 
 @dataclass(frozen=True)
@@ -65,10 +64,9 @@ class Dca:
 
     def acc_prox_svrg(self, V: Tensor, start: FullPass) -> Tensor:
         """The next DCA iterate from V; `start` is the full pass at V and holds the slope of h."""
-        fit, anchor, at_anchor = self.objective.fit, V, start
+        fit, anchor = self.objective.fit, V
         for stage in range(self.stages):
-            if stage > 0:
-                at_anchor = self.full_pass(anchor)
+            at_anchor = self.full_pass(anchor) if stage > 0 else start
             drift = at_anchor.g_gradient - start.h_gradient
             x = y = anchor
             for A, _ in minibatches(self.rows, self.batch, self.generator):
@@ -87,7 +85,7 @@ class Dca:
         start: the full pass at V, where the caller has it.
         """
         here = start or self.full_pass(V)
-        solver, values, status = self, [here.fit + self.objective.penalise(V)], Status.NOT_CONVERGED
+        solver, values = self, [here.fit + self.objective.penalise(V)]
         for _ in range(outer):
             moved, objective = solver.acc_prox_svrg(V, here), solver.objective
             if int(torch.count_nonzero(objective.fit.weights(moved))) < least:
@@ -103,9 +101,8 @@ class Dca:
             V, here = moved, there
             values.append(value)
             if change < TOLERANCE:
-                status = Status.OK
-                break
-        return DcaResult(V, here, solver, values, status)
+                return DcaResult(V, here, solver, values, Status.OK)
+        return DcaResult(V, here, solver, values, Status.NOT_CONVERGED)
 
 
 @dataclass(frozen=True)
@@ -124,15 +121,15 @@ class DcaResult:
 
 
 def solve_path(
-    problem: LayerProblem, solver: Dca, *, keep: int, outer: int, search_steps: int
-) -> tuple[DcaResult, Trials]:
+    problem: LayerProblem, solver: Dca, keep: int, *, outer: int, search_steps: int
+) -> tuple[DcaResult, list[list[float]]]:
     """DCA from the trained weights at the lambda whose solution has just over `keep` non-zeros.
 
     solver: its own lambda is not looked at; the one that is used is found by bisection on the logarithm.
     outer: DCA iterations at the lambda found, at the most.
     search_steps: trials of one iteration each.
 
-    Returns the result, which has at least `keep` non-zeros if the trained weights have, and the trials.
+    Returns the result, with `keep` non-zeros or more if the trained weights have, and each trial's [lambda, count].
     """
     V, fit = problem.trained, solver.objective.fit
     keep = min(keep, int(torch.count_nonzero(problem.W)))
@@ -142,12 +139,12 @@ def solve_path(
     here, at_zero = solver.full_pass(V), solver.full_pass(zero)
     gradient = fit.weights(at_zero.g_gradient - at_zero.h_gradient)
     high = 2 * max(float(gradient.abs().max()), 1e-12) + float(here.g_gradient.abs().max())
-    low, searched = high * 1e-5, Trials()
+    low, searched = high * 1e-5, []
     for _ in range(search_steps):
         middle = (low * high) ** 0.5
         trial = solver.at(middle).run(V, 1, start=here)
         solver, count = trial.solver, trial.nonzeros
-        searched.append((middle, count))
+        searched.append([middle, count])
         problem.report("search", strength=middle, nonzeros=count, objective=trial.values[-1])
         # From an iterate with too few non-zeros, weights that left too early would seldom come back.
         if count >= keep:

@@ -1,23 +1,28 @@
 """FeTa on the Gram matrix: the ReLU objective at an exact number of non-zeros, for about one pass.
 
-    minimize over V   F(V) = (1/m) ||rho(A~ V) - B||^2      with k non-zero weights in the layer
+    minimize over V   F(V) = (1/m) ||rho(A~ V) - B||^2  <=  (1/m) ||A~ V - T||^2      with k non-zero weights
 
     1. one pass: H = A~' A~
     2. support: l0-constrained ADMM on H (solvers.support_admm), exact top-k over the layer
     3. refit: every column exactly on its support (solvers.refit)
-    4. re-target: the new A~' T (solvers.majorise), and back to 3, or to 2 for a support that suits the new targets
+    4. re-target: the new C = A~' T, and back to 3, or to 2 for a support that suits the new targets
+
+The targets T (objective.datafit) are read from all rows, or from m_s held ones, A_s~ and T_s. With W~ the trained
+weights C is then H W~ + (m / m_s) A_s~' (T_s - A_s~ W~): only what the ReLU changes is estimated.
 
 A step is kept only when it lowers F. Weights on the outputs enter the choice of the support alone: they say which
 outputs get the weights, not how an output is fitted.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from feta.problem import Status
-from feta.solvers.majorise import StreamedTargets
+from feta.calibration.statistics import Gram, add_cross, complete
+from feta.problem import LayerProblem, Status
 from feta.solvers.refit import Refit, masked_refit
 from feta.solvers.support_admm import Admm, SupportResult, support_admm
 from feta.solvers.wide import RowsSystem
@@ -35,6 +40,71 @@ class GramSettings:
     ridge: float = 1e-3  # of the mean of H's diagonal, towards the weights before the refit
     tolerance: float = 0.0  # the solve ends when a step lowers F by less than this share of it
     admm: Admm = SLOW
+
+
+@dataclass
+class StreamedTargets:
+    """The objective and the targets of a layer, read from all rows, in a pass of the stream for each look."""
+
+    problem: LayerProblem
+
+    def rows(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        """Chunks of A, B, and A~ W~ where C is taken relative to it."""
+        yield from ((A, B, None) for A, B in self.problem.rows.chunks())
+
+    def start(self) -> Tensor:
+        """C at the trained weights; no rows are held on to."""
+        return self.at(self.problem.trained)[1]
+
+    def at(self, V: Tensor, *, revive: bool = True, targets: bool = True) -> tuple[float, Tensor]:
+        """F(V), and C (d_in [+ 1], d_out) of the next least-squares problem: sums over rows in float64, like H.
+
+        targets: whether C is asked for; F(V) alone comes at half the price.
+        """
+        fit, C, total, count = self.problem.fit, torch.zeros_like(V, dtype=torch.float64), 0.0, 0
+        for A, B, reference in self.rows():
+            Z = fit.outputs(V, A)
+            total += float(fit.error(Z, B))
+            count += len(A)
+            if targets:
+                T = fit.targets(Z, B, revive=revive)
+                add_cross(C, A, T if reference is None else T - reference)
+        return total / count, complete(C)
+
+
+@dataclass
+class SampledTargets(StreamedTargets):
+    """The same from about `size` rows, which are held: memory does not depend on the data."""
+
+    statistics: Gram  # of all rows
+    size: int
+
+    @cached_property
+    def held(self) -> list[tuple[Tensor, Tensor | None, Tensor]]:
+        """A_s, B_s (None where it is rho of what follows), A_s~ W~."""
+        fit, W = self.problem.fit, self.problem.trained
+        thin = self.problem.rows.thinned(max(1, -(-self.statistics.rows // self.size)))
+        pairs = ((A, None) for A in thin.inputs()) if self.problem.own_outputs else thin.chunks()
+        return [(A, B, fit.outputs(W, A)) for A, B in pairs]
+
+    @cached_property
+    def base(self) -> Tensor:
+        """H W~."""
+        return self.statistics.H @ self.problem.trained.double()
+
+    def rows(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        for A, B, reference in self.held:
+            yield A, self.problem.activation(reference) if B is None else B, reference
+
+    def at(self, V: Tensor, *, revive: bool = True, targets: bool = True) -> tuple[float, Tensor]:
+        value, C = super().at(V, revive=revive, targets=targets)
+        return value, C.mul_(self.statistics.rows / sum(len(A) for A, _, _ in self.held)).add_(self.base)
+
+    def start(self) -> Tensor:
+        # T is A~ W~ itself for a layer's own outputs, and the sample has nothing to say.
+        C = self.base if self.problem.own_outputs else super().start()
+        self.__dict__.pop("held", None)  # the support search needs the memory; the rows are read again after it
+        return C
 
 
 @dataclass(frozen=True)
@@ -99,7 +169,7 @@ class GramSolve:
             push = (weight - 1) / heavier
             trial = refit + push * (refit - before)
             last = round_ == settings.retargets  # nothing follows that would need its targets
-            value, C_there = (reader.objective(trial), C) if last else reader.at(trial)
+            value, C_there = reader.at(trial, targets=not last)
             reader.problem.report("retarget", objective=value, round=round_)
             gain = self.objectives[-1] - value
             if gain >= 0:

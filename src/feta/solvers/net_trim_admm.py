@@ -23,10 +23,11 @@ from torch import Tensor
 
 from feta.calibration.statistics import gram
 from feta.problem import Activation, LayerProblem
-from feta.solvers.cholesky import factor
+from feta.solvers.refit import factor
 from feta.sparsity import top_k_mask
 
 OMEGA_THRESHOLD = 1e-6  # the authors' "positive"
+TINY = torch.finfo(torch.float64).tiny
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,9 @@ class NetTrimAdmm:
             R -= self._targets(A, B, omega)
             inside = R * omega
             over = R.sub_(inside).clamp_(min=0)
-            squares += torch.stack([_squares(part) for part in (inside, over, error, B * omega)])
+            # Norms in the chunk's own precision, so that no copy in float64 is made.
+            norms = [torch.linalg.vector_norm(part) for part in (inside, over, error, B * omega)]
+            squares += torch.stack(norms).double().square()
             worst = torch.maximum(worst, over.max())
         misfit, excess, missed, size = squares.sqrt().tolist()
         return Gap(misfit, excess, missed, size, float(worst))
@@ -105,8 +108,8 @@ class NetTrimAdmm:
             self.W3 += S
             self.distance = self._respond(X)
             self.iterations += 1
-            self.primal = _ratio(W2 - self.W3, self.W3)
-            self.dual = _ratio(S, self.W3 - self.Q)
+            self.primal = float((W2 - self.W3).norm()) / max(float(self.W3.norm()), TINY)
+            self.dual = float(S.norm()) / max(float((self.W3 - self.Q).norm()), TINY)
 
     def _omega(self, B: Tensor) -> Tensor:
         """1 on Omega and 0 elsewhere: on a CPU products with numbers are ten times as fast as masks, and exact."""
@@ -145,7 +148,7 @@ class NetTrimAdmm:
                 R += X[-1]
             omega = self._omega(B)
             R -= self._targets(A, B, omega)
-            squares += _squares(omega.mul_(R))
+            squares += torch.linalg.vector_norm(omega.mul_(R)).double().square()
         return math.sqrt(float(squares))
 
     def _chunks(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -154,13 +157,3 @@ class NetTrimAdmm:
         for A, B in self.problem.rows.chunks():
             yield A, B, self.gaps[start : start + len(A)]
             start += len(A)
-
-
-def _ratio(change: Tensor, whole: Tensor) -> float:
-    return float(change.norm()) / max(float(whole.norm()), torch.finfo(torch.float64).tiny)
-
-
-def _squares(X: Tensor) -> Tensor:
-    """||X||_F^2; a chunk in its own precision, so that no copy in float64 is made."""
-    norm: Tensor = torch.linalg.vector_norm(X)
-    return norm.double().square()

@@ -88,9 +88,21 @@ def operator_norm(
     if upper == 0:
         return NormEstimate(0.0, 0.0)
     # Of norm one: the iteration squares, and squares of very small or large weights leave the range of numbers.
-    unit = used.detach().double() / upper
-    value, converged, steps = _power_iteration(layer, unit, input_shape, tolerance, max_iterations, seed)
-    return NormEstimate(upper * min(value, 1.0), upper, converged, steps)
+    unit, block = used.detach().double() / upper, min(BLOCK, math.prod(input_shape))
+    start = torch.randn(block, *input_shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    Q = torch.linalg.qr(start.flatten(1).t())[0].to(unit.device)  # (inputs, block)
+    value, settled, step = 0.0, False, 0
+    while not settled and step < max_iterations:
+        # The transpose of a linear map A is its own gradient.
+        forward, pull = torch.func.vjp(lambda x: convolve(layer, x, unit), Q.t().reshape(block, *input_shape))[:2]
+        Y, G = forward.flatten(1).t(), pull(forward)[0].flatten(1).t()  # A Q and A^T A Q
+        _, singular, Vh = torch.linalg.svd(Y, full_matrices=False)
+        value, step = float(singular[0]), step + 1
+        residual = float(torch.linalg.vector_norm(G @ Vh[0] - value**2 * (Q @ Vh[0])))
+        # With many singular values close together the leading pair may turn for long after its value is known.
+        settled = residual <= tolerance * value**2 or value >= 1 - tolerance
+        Q = torch.linalg.qr(G)[0]
+    return NormEstimate(upper * min(value, 1.0), upper, settled, step)
 
 
 def operator_upper(layer: nn.Module, input_shape: Sequence[int], *, weight: Tensor | None = None) -> float:
@@ -131,31 +143,6 @@ def periodic_norm(kernel: Tensor, size: tuple[int, int], groups: int = 1) -> flo
             spectrum = torch.einsum("wtij,t->wij", lines, torch.exp(-2j * torch.pi * frequency / size[0] * taps))
             largest = max(largest, float(torch.linalg.eigvalsh(spectrum @ spectrum.mH).max()))
     return unit * math.sqrt(max(largest, 0.0))
-
-
-def _power_iteration(
-    conv: nn.Conv2d, weight: Tensor, shape: Sequence[int], tolerance: float, max_iterations: int, seed: int
-) -> tuple[float, bool, int]:
-    """Block power iteration on A^T A, for weights whose norm is at most 1: (value, settled, steps).
-
-    It has settled when the leading pair's residual is small, or the value is 1: with many singular values close
-    together the pair itself may turn for long after its value is known.
-    """
-    block = min(BLOCK, math.prod(shape))
-    start = torch.randn(block, *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    Q = torch.linalg.qr(start.flatten(1).t())[0].to(weight.device)  # (inputs, block)
-    value = 0.0
-    for step in range(1, max_iterations + 1):
-        # The transpose of a linear map is its own gradient.
-        forward, pull = torch.func.vjp(lambda x: convolve(conv, x, weight), Q.t().reshape(block, *shape))[:2]
-        Y, G = forward.flatten(1).t(), pull(forward)[0].flatten(1).t()  # A Q and A^T A Q
-        _, singular, Vh = torch.linalg.svd(Y, full_matrices=False)
-        value = float(singular[0])
-        residual = float(torch.linalg.vector_norm(G @ Vh[0] - value**2 * (Q @ Vh[0])))
-        if residual <= tolerance * value**2 or value >= 1 - tolerance:
-            return value, True, step
-        Q = torch.linalg.qr(G)[0]
-    return value, False, max_iterations
 
 
 def convolve(conv: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

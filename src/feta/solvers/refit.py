@@ -1,4 +1,4 @@
-"""Least-squares refits on a Gram matrix: a dense layer, or many columns, each on a support of its own.
+"""Cholesky factors and least-squares refits on a Gram matrix: of a dense layer, or of each column on its support.
 
     V_j = argmin  v' H v - 2 C_j' v + r ||v - T_j||^2    over v with supp(v) in S_j
         : (H + r I)_SS v_S = (C_j + r T_j)_S
@@ -8,7 +8,8 @@ trained weights, so that inputs the data says nothing about keep what training g
 the supports S_j. Rows of H beyond it, the bias, are in every support and outside the ridge.
 
 Columns of about the same support size are gathered, scaled to a unit diagonal (so that one tolerance for pivots
-fits every input), padded with the identity and factored together, in batches that a CPU's cache can hold.
+fits every input), padded with the identity and factored together, in batches that a CPU's cache can hold. H may be
+singular, with dead or collinear inputs: damping then grows tenfold until a factor exists, and is always reported.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,9 +21,39 @@ from torch import Tensor
 from feta.calibration.statistics import cross, gram
 from feta.errors import ConfigError, ModelError, check_range
 from feta.problem import LayerProblem, LayerSolution, Status
-from feta.solvers.cholesky import factor
 
 LADDER = (1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)  # of the unit diagonal
+
+
+@dataclass(frozen=True)
+class Factor:
+    """L with L L' = H + damping * I, and what it took to get it."""
+
+    L: Tensor
+    damping: float  # what was added to the diagonal
+    status: Status
+
+    def solve(self, C: Tensor) -> Tensor:
+        """(H + damping I)^-1 C."""
+        return torch.cholesky_solve(C.to(self.L.dtype), self.L)
+
+    def inverse(self) -> Tensor:
+        return torch.cholesky_inverse(self.L)
+
+
+def factor(H: Tensor, relative_damping: float = 0.0) -> Factor:
+    """The float64 factor of H + damping I; the damping, relative to H's mean diagonal, climbs until one exists."""
+    H = H.double()
+    scale, relative = float(H.diagonal().mean()) or 1.0, relative_damping
+    for step in range(12):
+        if step > 0:
+            relative = max(relative * 10, 1e-12)
+        shifted = H.clone()
+        shifted.diagonal().add_(relative * scale)
+        L, info = torch.linalg.cholesky_ex(shifted)
+        if int(info) == 0 and bool(torch.isfinite(L.sum())):
+            return Factor(L, relative * scale, Status.OK if step == 0 else Status.DAMPED)
+    raise ModelError(f"a {len(H)} x {len(H)} Gram matrix has no Cholesky factor even with damping {relative:g}")
 
 
 @dataclass(frozen=True)
@@ -81,10 +112,8 @@ def masked_refit(H: Tensor, C: Tensor, mask: Tensor, *, ridge: float = 0.0, towa
         left = torch.cat(failed)
         if len(left) == 0:
             return Refit(V[:-1], Status.DAMPED if worst else Status.OK, worst)
-    raise ModelError(
-        f"masked_refit must find a Cholesky factor for every column, got {len(left)} without one "
-        f"even with {LADDER[-1]:g} of the diagonal added"
-    )
+    got = f"{len(left)} without one even with {LADDER[-1]:g} of the diagonal added"
+    raise ModelError(f"masked_refit must find a Cholesky factor for every column, got {got}")
 
 
 def _batches(support: Tensor, columns: Tensor, H: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

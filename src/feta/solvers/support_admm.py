@@ -21,7 +21,7 @@ from torch import Tensor
 
 from feta.errors import ConfigError, check_range
 from feta.problem import Status
-from feta.solvers.cholesky import factor
+from feta.solvers.refit import factor
 from feta.sparsity import top_k_mask
 
 Watch = Callable[..., None]  # takes iteration=, rho= and changed=, the share of k
@@ -108,7 +108,14 @@ def support_admm(
     right = ((right + added * W0) / scale).where(alive, 0).to(dtype)
     start = (W0.double() * scale).where(alive, 0).to(dtype)
     weights = (C.new_ones(C.shape[1]) if column_weights is None else column_weights).to(dtype)
-    step = _gram_step(reduced, right.mul_(weights), explicit=admm.every * C.shape[1] >= d)
+    right.mul_(weights)
+
+    def step(rho: float) -> tuple[Dense, float]:
+        L, damping = shifted_factor(reduced, rho)
+        many = admm.every * C.shape[1] >= d  # columns, so that the inverse pays
+        solve = torch.cholesky_inverse(L).matmul if many else partial(torch.cholesky_solve, input2=L)
+        return (lambda near: solve(torch.add(right, near, alpha=rho))), damping
+
     found = search(step, start.mul_(weights), k, admm, watch)
     D = (found.D / weights).double() / scale
     others = found.mask.new_ones(d - p, C.shape[1])
@@ -157,14 +164,3 @@ def shifted_factor(H: Tensor, rho: float) -> tuple[Tensor, float]:
         return L, 0.0
     found = factor(shifted)
     return found.L.to(H.dtype), found.damping
-
-
-def _gram_step(H: Tensor, C: Tensor, explicit: bool) -> Step:
-    """The dense copy by a factor of H + rho I; explicit: by its inverse, which pays where columns are many."""
-
-    def at(rho: float) -> tuple[Dense, float]:
-        L, damping = shifted_factor(H, rho)
-        solve = torch.cholesky_inverse(L).matmul if explicit else partial(torch.cholesky_solve, input2=L)
-        return (lambda near: solve(torch.add(C, near, alpha=rho))), damping
-
-    return at

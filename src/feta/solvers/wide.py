@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from feta.solvers.refit import Refit, projected_cg
-from feta.solvers.support_admm import Admm, Dense, Step, SupportResult, search, shifted_factor
+from feta.solvers.support_admm import Admm, Dense, SupportResult, search, shifted_factor
 
 CG_STEPS = 30
 COLUMNS = 4096  # of A at a time where K is added up
@@ -30,7 +30,6 @@ class RowsSystem:
     scale: Tensor  # (d_in, 1): the length of each centred column; one where the data says nothing
     alive: Tensor  # (d_in, 1) bool: whether it says something
     K: Tensor  # (m_s, m_s)
-    with_bias: bool
 
     @classmethod
     def of(cls, A: Tensor, with_bias: bool) -> "RowsSystem":
@@ -44,7 +43,7 @@ class RowsSystem:
             K.addmm_(part, part.t())
             lengths.append(length.where(known, 0))
         length = torch.cat(lengths)[:, None]
-        return cls(A, mean, length.where(length > 0, 1), length > 0, K, with_bias)
+        return cls(A, mean, length.where(length > 0, 1), length > 0, K)
 
     def forward(self, X: Tensor) -> Tensor:
         """A X for scaled X (d_in, d_out)."""
@@ -59,7 +58,21 @@ class RowsSystem:
     def support(self, C: Tensor, V: Tensor, k: int, admm: Admm, weights: Tensor | None) -> SupportResult:
         by_output = 1.0 if weights is None else weights.to(self.A)
         start = (V[: self.A.shape[1]].to(self.A.dtype) * self.scale).where(self.alive, 0)
-        return search(self._step(self._scaled(C) * by_output), start * by_output, k, admm)
+        right = self._scaled(C) * by_output
+
+        def step(rho: float) -> tuple[Dense, float]:
+            L, damping = shifted_factor(self.K, rho)
+
+            def rest(X: Tensor) -> Tensor:
+                """rho (A'A + rho I)^-1 X, without the cancellation that a division by rho would show."""
+                return X - self.backward(torch.cholesky_solve(self.forward(X), L))
+
+            base = rest(right) / rho
+            # In float32 the large part of C leaves an error that one step of refinement removes.
+            base = base + rest(right - self.backward(self.forward(base)) - rho * base) / rho
+            return (lambda near: base + rest(near)), damping
+
+        return search(step, start * by_output, k, admm)
 
     def refit(self, C: Tensor, mask: Tensor, V: Tensor, ridge: float) -> Refit:
         """Conjugate gradients from V; the ridge is relative to the mean squared length of A's columns."""
@@ -74,7 +87,7 @@ class RowsSystem:
 
         found = projected_cg(product, 1 + added[:, 0], self._scaled(C) + added * towards, start, inside, CG_STEPS)
         X = found.where(inside, start).double() / self.scale
-        if not self.with_bias:
+        if len(C) == d_in:
             return Refit(X)
         # The bias that is best for X: the mean of the targets less the mean of the outputs.
         bias = C[d_in:] / len(self.A) - (self.mean.double() @ X)[None, :]
@@ -83,22 +96,5 @@ class RowsSystem:
     def _scaled(self, C: Tensor) -> Tensor:
         """The cross terms of the centred, scaled columns."""
         d_in = self.A.shape[1]
-        centred = C[:d_in] - torch.outer(self.mean.double(), C[d_in]) if self.with_bias else C
+        centred = C[:d_in] - torch.outer(self.mean.double(), C[d_in]) if len(C) > d_in else C
         return (centred / self.scale).where(self.alive, 0).to(self.A.dtype)
-
-    def _step(self, C: Tensor) -> Step:
-        """ADMM's dense step through K, for scaled C."""
-
-        def at(rho: float) -> tuple[Dense, float]:
-            L, damping = shifted_factor(self.K, rho)
-
-            def rest(X: Tensor) -> Tensor:
-                """rho (A'A + rho I)^-1 X, without the cancellation that a division by rho would show."""
-                return X - self.backward(torch.cholesky_solve(self.forward(X), L))
-
-            base = rest(C) / rho
-            # In float32 the large part of C leaves an error that one step of refinement removes.
-            base = base + rest(C - self.backward(self.forward(base)) - rho * base) / rho
-            return (lambda near: base + rest(near)), damping
-
-        return at

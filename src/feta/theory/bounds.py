@@ -1,9 +1,4 @@
-"""Two networks and samples in, every quantity and every bound out.
-
-report = generalisation_bounds(model, pruned, images)
-report.bound("5.2", "sound").exponent          # the bound is 10^exponent
-report.layers[0].change.upper                  # ‖U − W‖, proven
-"""
+"""Two networks and samples in, every quantity and every bound out."""
 
 import json
 import math
@@ -43,24 +38,18 @@ class LayerBounds:
     dimension: Dimension | None  # of the layer's inputs in the dense network
 
 
-@dataclass(frozen=True)
-class BoundsReport:
-    """Everything the theorems say of one pruned network, natural logarithms where a name says log."""
+@dataclass(frozen=True, kw_only=True)
+class BoundsReport(Setting):
+    """Everything the theorems say of one pruned network in a setting; natural logarithms where a name says log."""
 
     layers: tuple[LayerBounds, ...]
     bounds: tuple[Bound, ...]
-    samples: int
     agree: int
-    classes: int
-    delta: float
     largest_input: float  # D
     smallest_gap: float
     largest_shift: float  # ‖f_dense(x) − f_pruned(x)‖ over the samples, measured
     log_largest_shift: float  # and what the layers' errors prove of it
     lemma_applies: bool
-    manifold: Manifold
-    log_A: float
-    log_B: float
     dimension: Dimension | None
     regularity: Regularity | None
     procedure: Procedure | None
@@ -77,7 +66,7 @@ class BoundsReport:
         """Plain values for JSON; what is not finite is None."""
         plain = asdict(self)
         plain["bounds"] = [{**asdict(b), "vacuous": b.vacuous, "exponent": b.exponent} for b in self.bounds]
-        plain["vacuous"] = all(bound.vacuous for bound in self.bounds)
+        plain |= {"vacuous": all(b.vacuous for b in self.bounds), "log_A": self.log_A, "log_B": self.log_B}
         return json.loads(json.dumps(plain), parse_constant=lambda number: None)  # type: ignore[no-any-return]
 
 
@@ -112,7 +101,9 @@ def generalisation_bounds(
     Returns a BoundsReport. Raises ConfigError for data or options that do not fit, and ModelError for networks
     that are not chains or are not alike.
 
-    >>> generalisation_bounds(model, pruned, images).bound("5.2", "sound").exponent
+    >>> report = generalisation_bounds(model, pruned, images)
+    >>> report.bound("5.2", "sound").exponent  # the bound is 10^exponent
+    >>> report.layers[0].change.upper  # ‖U − W‖, proven
     """
     inputs = Inputs(data, batch_size=batch_size)
     example = next(iter(inputs))
@@ -148,8 +139,6 @@ def generalisation_bounds(
         largest_shift=float(seen.shifts.max()),
         log_largest_shift=float(seen.log_shifts.max()),
         lemma_applies=lemma_applies(seen.layers),
-        log_A=setting.log_A,
-        log_B=setting.log_B,
         dimension=dimension,
         regularity=found,
         procedure=procedure,
@@ -164,19 +153,11 @@ def _layers(seen: Perturbation, rows: Tensor | None, seed: int) -> tuple[LayerBo
         if place in (layer.place for layer in seen.layers):
             with suppress(ConfigError):
                 dimensions[place] = intrinsic_dimension(value, n_rows=len(value), seed=seed)
-    return tuple(
-        LayerBounds(
-            name=layer.dense.name,
-            norm=layer.dense.norm,
-            pruned_norm=layer.pruned.norm,
-            change=layer.difference.norm,
-            bias_change=layer.difference.bias_norm,
-            matrix_norm=layer.dense.matrix_norm,
-            matrix_change=layer.difference.matrix_norm,
-            largest_error=layer.largest_error,
-            log_gain=log_product(layer.behind, "sound"),
-            log_matrix_gain=log_product(layer.behind, "paper"),
-            dimension=dimensions.get(layer.place),
-        )
-        for layer in seen.layers
-    )
+    found = []
+    for layer in seen.layers:
+        dense, change = layer.dense, layer.difference
+        norms, sizes = (dense.norm, layer.pruned.norm, change.norm), (dense.matrix_norm, change.matrix_norm)
+        gains = log_product(layer.behind, "sound"), log_product(layer.behind, "paper")
+        k = dimensions.get(layer.place)
+        found.append(LayerBounds(dense.name, *norms, change.bias_norm, *sizes, layer.largest_error, *gains, k))
+    return tuple(found)

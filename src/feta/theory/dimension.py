@@ -16,8 +16,8 @@ the next centre: n balls of a radius r_n cover the rows, and the first n centres
     estimate   max over n of r_n · n^(1/k)              (covers of the rows that were seen)
     lower      max over n of r_(n-1) / 2 · n^(1/k)      (proven: no ball of a smaller radius holds two centres)
 
-Any set that holds these rows and is C_M-regular with this k has C_M >= lower. No sample proves anything from above,
-for rows that were not drawn may need further balls: a bound that uses the estimate is conditional on it.
+Any C_M-regular set of this k that holds these rows has C_M >= lower. Rows that were not drawn may need further balls,
+so no sample proves anything from above: a bound that uses the estimate is conditional on it.
 """
 
 import math
@@ -28,7 +28,7 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from feta.errors import ConfigError
+from feta.errors import ConfigError, check_range
 from feta.theory.robustness import Manifold
 
 DISCARDED = 0.1  # the largest ratios, where the density is least even
@@ -74,15 +74,9 @@ def intrinsic_dimension(
         got = f"got {len(points)}; use more samples or fewer neighbours"
         raise ConfigError(f"intrinsic_dimension must get at least {most + 2} different rows, {got}")
     distances = nearest(points, most)
-    k = two_nn(distances)
-    return Dimension(
-        two_nn=k,
-        two_nn_error=k / math.sqrt(len(points)),
-        maximum_likelihood=maximum_likelihood(distances, least, most),
-        pca=pca(points, energies),
-        rows=len(points),
-        ambient=points.shape[1],
-    )
+    k, shares = two_nn(distances), pca(points, energies)
+    likely = maximum_likelihood(distances, least, most)
+    return Dimension(k, k / math.sqrt(len(points)), likely, shares, len(points), points.shape[1])
 
 
 def two_nn(distances: Tensor) -> float:
@@ -130,8 +124,7 @@ def sample_rows(rows: Tensor, n_rows: int, seed: int) -> Tensor:
     """Different rows out of a batch, flattened, centred, in float64; a seeded choice where there are more."""
     if rows.ndim < 2 or not rows.is_floating_point():
         raise ConfigError(f"rows must be floats with samples as rows, got shape {tuple(rows.shape)}")
-    if n_rows < 3:
-        raise ConfigError(f"n_rows must be >= 3, got {n_rows}")
+    check_range("sample_rows", ">= 3", n_rows=n_rows)
     rows = rows.detach().flatten(1)
     if len(rows) > n_rows:
         order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
@@ -159,10 +152,7 @@ class Regularity:
 
 
 def covering_radii(points: Tensor, balls: int) -> Tensor:
-    """(balls,) radius r_n at which the first n farthest-point centres cover all points.
-
-    The first centre is the point nearest to the mean.
-    """
+    """(balls,) radius r_n at which the first n centres cover all points; the first is the one nearest to the mean."""
     centre = points[points.sub(points.mean(0)).norm(dim=1).argmin()]
     distance = torch.full_like(points[:, 0], math.inf)
     radii = []
@@ -175,23 +165,15 @@ def covering_radii(points: Tensor, balls: int) -> Tensor:
 
 def regularity(rows: Tensor, dimension: float, *, balls: int = 200, n_rows: int = 2000, seed: int = 0) -> Regularity:
     """C_M for a dimension, from covers of up to `n_rows` rows by up to `balls` balls."""
-    if not dimension > 0:
-        raise ConfigError(f"dimension must be > 0, got {dimension}")
+    check_range("regularity", "> 0", dimension=dimension)
     points = sample_rows(rows, n_rows, seed)
     # A cover with nearly as many balls as rows counts rows, not volume.
     balls = min(balls, len(points) // 4)
     if balls < 4:
         raise ConfigError(f"regularity must get at least 16 different rows, got {len(points)}")
     radii = covering_radii(points, balls)
-    counts = torch.arange(1, balls + 1, dtype=torch.float64)
-    scale = counts ** (1 / dimension)
-    quarter = balls // 4
-    steps = torch.log(radii[quarter - 1] / radii[-1])
-    return Regularity(
-        dimension=dimension,
-        estimate=float((radii * scale).max()),
-        lower=float((radii[:-1] / 2 * scale[1:]).max()),
-        rows=len(points),
-        balls=balls,
-        slope=float(torch.log(counts[-1] / quarter) / steps) if steps > 0 else float("inf"),
-    )
+    counts, quarter = torch.arange(1, balls + 1, dtype=torch.float64), balls // 4
+    scale, steps = counts ** (1 / dimension), torch.log(radii[quarter - 1] / radii[-1])
+    estimate, lower = float((radii * scale).max()), float((radii[:-1] / 2 * scale[1:]).max())
+    slope = float(torch.log(counts[-1] / quarter) / steps) if steps > 0 else math.inf
+    return Regularity(dimension, estimate, lower, len(points), balls, slope)

@@ -129,10 +129,8 @@ def check_alike(dense: Chain, pruned: Chain) -> None:
 
 
 def log_product(stages: Iterable[Stage], form: Form) -> float:
-    """ln of how much stages in a row may enlarge a change; minus infinity where a layer is all zeros.
-
-    `sound` takes the proven Lipschitz constant of every stage, `paper` the matrix norms of the layers alone.
-    """
+    """ln of how much stages in a row may enlarge a change; minus infinity where a layer is all zeros."""
     if form == "sound":
         return sum((log(stage.lipschitz) for stage in stages), 0.0)
+    # The paper knows nothing of pooling, and takes the norms of reshaped kernels.
     return sum((log(stage.matrix_norm) for stage in stages if isinstance(stage, Affine)), 0.0)

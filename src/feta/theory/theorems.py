@@ -12,19 +12,17 @@ The gap of a sample is its largest output minus the second largest. The printed 
 v = sqrt(2) (δ_g − δ_j), a vector of norm 2, so that "score <= Lipschitz constant · distance to the boundary" fails
 by a factor of two; with v of norm 1 it is gap / sqrt(2).
 
-Proof of the sound margin. Let x be a point to which the pruned network g2 does not give sample j's class c: some
-unit v = (δ_c − δ_k)/sqrt(2) has v·f2(x) <= 0. Then o_j <= v·f1(x_j) − v·f2(x)
-<= ‖f1(x_j) − f2(x_j)‖ + ‖f2(x_j) − f2(x)‖ <= lost_j + L₂ ‖x_j − x‖. Errors are met at sample j alone, so C1 is
-never needed at an unknown point; with x = x_j it follows that a positive margin means an unchanged class.
-lost_j: change the layers one by one from the last to the first; each change meets the input the layer has in the
-dense network and passes through pruned layers behind it (for 5.1: through unchanged ones). No condition on ‖H_i‖,
-biases included, no D.
+Proof of the sound margin. Let x be a point to which the pruned network g2 does not give sample j's class c: some unit
+v = (δ_c − δ_k)/sqrt(2) has v·f2(x) <= 0. Then o_j <= v·f1(x_j) − v·f2(x) <= ‖f1(x_j) − f2(x_j)‖ + ‖f2(x_j) − f2(x)‖
+<= lost_j + L₂ ‖x_j − x‖. Errors are met at sample j alone, so C1 is never needed at an unknown point; with x = x_j it
+follows that a positive margin means an unchanged class. lost_j: change the layers one by one from the last to the
+first; each change meets the input the layer has in the dense network and passes through pruned layers behind it (for
+5.1: through unchanged ones). No condition on ‖H_i‖, biases included, no D.
 
 `three_steps` is the paper's procedure for a margin that pruning takes to zero: go from dense to pruned until γ − lost
-is zero, compute everything anew there, start again. On the straight line the printed loss grows in proportion to the
-way gone, so this happens at a share γ / lost of the way that is left. Margins of real networks are many orders of
-magnitude under that loss, and the number of restarts is as large: `log_needed`. Only the last start counts for the
-bound of the last network, and it may be that network itself: `by_itself` is where this ends.
+is zero, compute everything anew there, start again. The printed loss grows in proportion to the way gone, so this
+happens at a share γ / lost of the way left. Margins of real networks are many orders of magnitude under that loss:
+as many restarts are needed (`log_needed`). Only the last one counts, and it may be the pruned network `by_itself`.
 """
 
 import math
@@ -36,7 +34,7 @@ import torch
 from torch import Tensor
 
 from feta.certificates.chain import Chain
-from feta.errors import ConfigError
+from feta.errors import check_range
 from feta.theory.perturbation import LayerChange, Perturbation, blend, log_product, measure
 from feta.theory.robustness import Form, Setting, log, log_sum
 
@@ -82,20 +80,20 @@ def one_layer(seen: Perturbation, layer: LayerChange, setting: Setting, form: Fo
 def all_layers(seen: Perturbation, setting: Setting, form: Form) -> Bound:
     """Theorem 5.2: all layers are pruned."""
     if form == "sound":
-        return _bound(setting, "5.2", form, seen.gaps, seen.log_shifts, log_product(seen.pruned.stages, form))
+        return _bound(setting, "5.2", form, seen.gaps, seen.log_shifts, log_product(seen.pruned.stages, form), None)
     # The printed loss times the product of norms, to be in units of the output.
     product = log_product(seen.dense.stages, form)
     changes = ((layer.difference.matrix_norm, layer.dense.matrix_norm) for layer in seen.layers)
     terms = [log(change) - log(norm) for change, norm in changes if change]
     lost = 1 + 2 * log(seen.largest_input) + log_sum(*terms) + product
     # A layer of zeros both divides and multiplies: all is lost.
-    return _bound(setting, "5.2", form, seen.gaps, math.inf if math.isnan(lost) else lost, product)
+    return _bound(setting, "5.2", form, seen.gaps, math.inf if math.isnan(lost) else lost, product, None)
 
 
 def by_itself(seen: Perturbation, setting: Setting, form: Form, which: Theorem = "pruned") -> Bound:
     """The bound of one network by its own scores and norms: nothing is lost."""
     gaps, chain = (seen.pruned_gaps, seen.pruned) if which == "pruned" else (seen.gaps, seen.dense)
-    return _bound(setting, which, form, gaps, -math.inf, log_product(chain.stages, form))
+    return _bound(setting, which, form, gaps, -math.inf, log_product(chain.stages, form), None)
 
 
 def every_bound(seen: Perturbation, setting: Setting, form: Form) -> list[Bound]:
@@ -115,32 +113,21 @@ def _bound(
     theorem: Theorem,
     form: Form,
     gaps: Tensor,
-    log_lost: Tensor | float,
-    log_norms: float,
-    layer: str | None = None,
+    lost: Tensor | float,
+    norms: float,
+    layer: str | None,
 ) -> Bound:
     """What is left of the scores after a loss, one for all samples or one for each, over a product of norms."""
     scores = gaps.double().log() + math.log(SCORE_FACTOR[form])  # minus infinity at a tie
-    lost = torch.where(scores == -math.inf, math.inf, log_lost - scores)  # ln of the share that is lost
-    left = torch.where(lost < 0, scores + torch.log1p(-lost.clamp(max=0).exp()), -math.inf)
-    least = float(left.min())
-    margin = None if least == -math.inf else _quotient(least, log_norms)
-    return Bound(
-        theorem,
-        form,
-        setting.manifold.source,
-        layer,
-        log_gamma=_quotient(float(scores.min()), log_norms),
-        log_lost=float(lost.max()),
-        log_margin=margin,
-        log_bound=None if margin is None else getattr(setting, form)(margin),
-        kept=float((left > -math.inf).double().mean()),
-    )
-
-
-def _quotient(log_score: float, log_norms: float) -> float:
-    """ln(score / norms): minus infinity of no score; a constant network, with norms 0, keeps every margin it has."""
-    return -math.inf if log_score == -math.inf else log_score - log_norms
+    share = torch.where(scores == -math.inf, math.inf, lost - scores)  # ln of the share that is lost
+    left = torch.where(share < 0, scores + torch.log1p(-share.clamp(max=0).exp()), -math.inf)
+    smallest, least = float(scores.min()), float(left.min())
+    # No score, no margin, whatever the norms; a constant network, with norms 0, keeps every margin it has.
+    gamma = -math.inf if smallest == -math.inf else smallest - norms
+    margin = None if least == -math.inf else least - norms
+    bound = None if margin is None else getattr(setting, form)(margin)
+    kept = float((left > -math.inf).double().mean())
+    return Bound(theorem, form, setting.manifold.source, layer, gamma, float(share.max()), margin, bound, kept)
 
 
 @dataclass(frozen=True)
@@ -176,8 +163,7 @@ def three_steps(
     max_starts: int = 5,
 ) -> Procedure:
     """Walk from dense to pruned by Theorem 5.2 as printed; every start makes a pass over `batches`."""
-    if max_starts < 1:
-        raise ConfigError(f"max_starts must be >= 1, got {max_starts}")
+    check_range("three_steps", ">= 1", max_starts=max_starts)
     starts: list[Start] = []
     at, log_needed = 0.0, math.inf
     while len(starts) < max_starts:

@@ -3,8 +3,7 @@
     retraining   (inputs, labels): a pair of tensors, or a loader of (x, y) pairs or of dicts with labels in them
     refinement   (inputs, the original's outputs), of data as for `feta.prune`; every stride-th row is held out
 
-Tensors are put on the device once and drawn from in random order. Other data is passed over as it comes; in
-refinement each of its batches is shuffled by itself.
+Tensors are put on the device once and drawn from in random order. Other data is passed over as it comes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
@@ -17,8 +16,7 @@ from torch import Tensor, nn
 from feta.calibration.inputs import LABEL_KEYS, Inputs, rows_of, size_of
 from feta.calibration.model import call, evaluating, float_dtype, outputs_of, place, run_on
 from feta.errors import ConfigError, DataError
-from feta.tuning.ranks import Ranks
-from feta.tuning.stepping import generator_of
+from feta.tuning.stepping import Ranks, generator_of
 
 HELD_OUT_ROWS = 2000  # at the most
 HELD_OUT_VALUES = 2**26  # entries of inputs in all of them

@@ -23,8 +23,7 @@ from feta.calibration.model import clock, run_on
 from feta.errors import DataError, ModelError
 from feta.masks import plain
 from feta.tuning.batches import Batches, TensorBatches
-from feta.tuning.ranks import Ranks
-from feta.tuning.stepping import Loss, Recorder, recordable
+from feta.tuning.stepping import Loss, Ranks, Recorder, recordable
 
 TALK_EVERY = 16  # steps between two questions to the other processes whether the time is up
 
@@ -70,17 +69,11 @@ class Loop(ABC):
         """How good the weights are, the larger the better; None to keep the last weights, not the best."""
 
     @abstractmethod
-    def after(self, seconds: float, passes: float, loss: float, score: float | None) -> str | None:
-        """`tell` of a look; return the reason to stop, or None.
+    def after(self, seconds: float, passes: float, loss: float, score: float | None) -> tuple[Any, str | None]:
+        """What the history says of a look, and the reason to stop, or None.
 
         seconds, passes: since the start. loss: the mean in training since the look before. score: see `judge`.
         """
-
-    def tell(self, point: Any) -> None:
-        """Add to the history, and call back."""
-        self.history.append(point)
-        if self.callback is not None:
-            self.callback(point)
 
     def run(self) -> str:
         """Train until there is a reason to stop, and return it: that of `after`, "seconds" or "passes"."""
@@ -109,7 +102,11 @@ class Loop(ABC):
         if score is not None and score > self.best:
             self.best, self.best_at, self.stale = score, passes, 0
             self.best_weights = copy.deepcopy(plain(self.model).state_dict())
-        return self.after(now - self.started, passes, loss, score)
+        point, reason = self.after(now - self.started, passes, loss, score)
+        self.history.append(point)
+        if self.callback is not None:
+            self.callback(point)
+        return reason
 
     def restore_best(self) -> None:
         """Give the model the best weights seen."""
@@ -140,8 +137,7 @@ class Loop(ABC):
             self.steps += 1
             before = self.done
             self.done += batch.size if self.batches.by_rows else 1
-            reason = self.look() if self._due(before) else None
-            if reason is not None:
+            if self._due(before) and (reason := self.look()):
                 return reason
         if self.done == 0:
             raise DataError(f"data must give batches in every epoch, got none in epoch {self.number + 1}")

@@ -25,8 +25,7 @@ from feta.masks import hold_zeros
 from feta.report import RefinePoint, RefineReport
 from feta.tuning.batches import Batch, Original, matched
 from feta.tuning.loop import Loop
-from feta.tuning.ranks import Ranks
-from feta.tuning.stepping import NARROW, check, learning, overridden, rate_on, threads_for, wake_up
+from feta.tuning.stepping import NARROW, Ranks, check, learning, overridden, rate_on, threads_for, wake_up
 
 BACK_AT = 1.2  # times the lowest loss
 
@@ -86,10 +85,9 @@ def refine(
 ) -> RefineResult:
     """Fit a copy of a pruned model to the outputs of the original on unlabelled data, with its zeros held.
 
-    If a model has several outputs, the one called `logits` is matched, or else the first float tensor.
-
     model: the pruned model; it is not changed.
-    reference: the model whose outputs are matched, as it was before pruning.
+    reference: the model whose outputs are matched, as it was before pruning. Of several outputs the one called
+        `logits` is matched, or else the first float tensor.
     data: unlabelled inputs, as for `feta.prune`.
     settings: how to refine; None for the defaults of `feta.Refinement`.
     passes, learning_rate, seconds: if given, they replace those of the settings.
@@ -100,7 +98,6 @@ def refine(
     callback: called with a (seconds, passes, loss) after each look at the held-out rows.
 
     Returns a RefineResult: `model`, on the device of the given one, and `report`.
-
     Raises ConfigError if a setting, the data or a mask is not what it may be, and ModelError if a loss is not
     finite, or if the two models give no outputs of one shape.
 
@@ -183,17 +180,14 @@ class _RefineLoop(Loop):
             raise ModelError(f"refinement must keep a finite loss, got {loss}; {cure}")
         return -loss
 
-    def after(self, seconds: float, passes: float, loss: float, score: float | None) -> str | None:
+    def after(
+        self, seconds: float, passes: float, loss: float, score: float | None
+    ) -> tuple[RefinePoint, str | None]:
         held_out = -(score or 0.0)
-        if held_out > BACK_AT * -self.best:
-            self._back()
-        self.tell(RefinePoint(seconds, passes, held_out))
-        return "held-out" if self.stale >= self.settings.patience else None
-
-    def _back(self) -> None:
-        """Go back to the best weights and on with a fifth of the rate, which was too high for this network."""
-        self.scale /= 5
-        self.restore_best()
-        for state in self.optimiser.state.values():  # in place, for steps that are recorded
-            for value in state.values():
-                value.zero_()
+        if held_out > BACK_AT * -self.best:  # the rate is too high for this network
+            self.scale /= 5
+            self.restore_best()
+            for state in self.optimiser.state.values():  # in place, for steps that are recorded
+                for value in state.values():
+                    value.zero_()
+        return RefinePoint(seconds, passes, held_out), "held-out" if self.stale >= self.settings.patience else None

@@ -11,7 +11,7 @@ import copy
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -25,10 +25,7 @@ from feta.masks import hold_zeros, plain
 from feta.report import RetrainPoint, RetrainReport
 from feta.tuning.batches import Batches, Judge, labelled, score_of
 from feta.tuning.loop import Loop
-from feta.tuning.ranks import Ranks, copy_of
-from feta.tuning.stepping import NARROW, Loss, check, learning, overridden, sgd, threads_for, wake_up
-
-Optimiser = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
+from feta.tuning.stepping import NARROW, Loss, Ranks, check, copy_of, learning, overridden, sgd, threads_for, wake_up
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,7 @@ def retrain(
     masks: Mapping[str, Tensor] | None = None,
     validation: Any = None,
     loss: Loss | None = None,
-    optimiser: Optimiser | None = None,
+    optimiser: Callable[[Iterable[Tensor]], torch.optim.Optimizer] | None = None,
     seed: int = 0,
     device: str | torch.device | None = None,
     callback: Callable[[RetrainPoint], None] | None = None,
@@ -99,7 +96,6 @@ def retrain(
     callback: called with a (seconds, epoch, accuracy) after each look at the validation data.
 
     Returns a RetrainResult: `model`, on the device of the given one, and `report`.
-
     Raises ConfigError if a setting, the data or a mask is not what it may be, DataError if there are no batches,
     and ModelError if the loss is not finite or the model has nothing to train.
 
@@ -200,12 +196,15 @@ class _RetrainLoop(Loop):
             raise ConfigError(f"validation must give a finite number, got {score}")
         return score
 
-    def after(self, seconds: float, passes: float, loss: float, score: float | None) -> str | None:
-        self.tell(RetrainPoint(seconds, passes, score))
-        goal, patience = self.settings.goal, self.settings.patience
+    def after(
+        self, seconds: float, passes: float, loss: float, score: float | None
+    ) -> tuple[RetrainPoint, str | None]:
+        goal, patience, reason = self.settings.goal, self.settings.patience, None
         if goal is not None and score is not None and score >= goal - self.settings.tolerance:
-            return "recovered"
-        return "saturated" if patience is not None and passes - self.best_at >= patience else None
+            reason = "recovered"
+        elif patience is not None and passes - self.best_at >= patience:
+            reason = "saturated"
+        return RetrainPoint(seconds, passes, score), reason
 
 
 @contextmanager
@@ -231,13 +230,11 @@ def _frozen(model: nn.Module) -> list[nn.Module]:
 def _widened(model: nn.Module, batches: Batches) -> nn.Module:
     """A copy in float32, or the model itself if it does not run in it because it casts its inputs."""
     wide = copy.deepcopy(model).float()
-    try:
-        with evaluating(wide):
-            for batch in itertools.islice(batches.over(0), 1):
-                run_on(wide, batch.x)
-    except RuntimeError:
-        return model
-    return wide
+    with suppress(RuntimeError), evaluating(wide):
+        for batch in itertools.islice(batches.over(0), 1):
+            run_on(wide, batch.x)
+        return wide
+    return model
 
 
 def _copy_state(source: nn.Module, target: nn.Module) -> None:

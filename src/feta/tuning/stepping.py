@@ -1,16 +1,19 @@
-"""What every training run needs: checked settings, optimisers, seeds, threads, and steps as CUDA graphs."""
+"""What every training run needs: settings, optimisers, seeds, threads, processes, and steps as CUDA graphs."""
 
-import functools
+import copy
 import gc
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
+from feta.calibration.model import device_of
 from feta.errors import ConfigError, ModelError
 
 Loss = Callable[[Any, Any], Tensor]
@@ -67,7 +70,6 @@ def sgd(model: nn.Module, device: torch.device, rate: float, momentum: float, de
     return torch.optim.SGD(learning(model), rate_on(device, rate), momentum, weight_decay=decay, fused=fused)
 
 
-@functools.cache
 def wake_up() -> None:
     """Make torch load its compiler, a second's work at a process's first optimiser, before time is taken."""
     torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.1)
@@ -83,6 +85,59 @@ def threads_for(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The processes of a DistributedDataParallel model, or this one alone."""
+
+    device: torch.device
+    group: Any = None
+    count: int = 1
+    rank: int = 0
+
+    @classmethod
+    def of(cls, model: nn.Module, device: torch.device) -> "Ranks":
+        if not isinstance(model, DistributedDataParallel):
+            return cls(device)
+        group = model.process_group
+        return cls(device, group, dist.get_world_size(group), dist.get_rank(group))
+
+    @property
+    def many(self) -> bool:
+        return self.group is not None
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """Each value summed over the processes."""
+        if not self.many:
+            return list(values)
+        total = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(total, group=self.group)
+        return list(total.tolist())
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set in one of the processes."""
+        return self.sum([float(flag)])[0] > 0
+
+
+def copy_of(model: nn.Module, device: torch.device) -> nn.Module:
+    """A copy of the model on the device, in a distributed wrapper of the same settings if it has one."""
+    if not isinstance(model, DistributedDataParallel):
+        return copy.deepcopy(model).to(device)
+    if device != device_of(model):
+        raise ConfigError(f"device must be the wrapped model's, got {device} for {device_of(model)}")
+    # Torch warns about this argument whenever it is given, whatever its value.
+    buffers: dict[str, Any] = {} if model.broadcast_buffers else {"broadcast_buffers": False}
+    wrapper = DistributedDataParallel(
+        copy.deepcopy(model.module),
+        device_ids=model.device_ids,
+        process_group=model.process_group,
+        **buffers,
+        find_unused_parameters=model.find_unused_parameters,
+        gradient_as_bucket_view=model.gradient_as_bucket_view,
+    )
+    wrapper.training = model.training
+    return wrapper
 
 
 def recordable(model: nn.Module) -> bool:
@@ -102,13 +157,11 @@ def recordable(model: nn.Module) -> bool:
 class Recorder:
     """Calls a function of tensors, by a recorded CUDA graph if their shapes are those of the first call.
 
-    Small networks wait for launches, not kernels. A graph repeats what it recorded: a value that changes between
-    two calls, such as the learning rate, must be a tensor on the device. If the recording fails, every call goes
-    to the function, and `failure` says why.
+    A graph repeats what it recorded: a value that changes between two calls, such as the learning rate, must be a
+    tensor on the device. If the recording fails, every call goes to the function, and `failure` says why.
 
     function: changes tensors in place; the tensor it returns, if any, is overwritten by the next call.
-    warm_up: calls of the function before the recording. They make buffers and load libraries, which is not
-        allowed during a recording. With math.inf nothing is recorded.
+    warm_up: calls before the recording, which make buffers and load libraries; with math.inf nothing is recorded.
     """
 
     def __init__(self, function: Callable[..., Any], warm_up: float = 1) -> None:

@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from feta.cli.console import download_bar, out, print_json, progress_bar, records_path, resolve_device, size
-from feta.cli.options import DataDir, Device, Json, Records, Whole
+from feta.cli.console import download_bar, out, print_json, progress_bar, resolve_device, size
+from feta.cli.options import DataDir, Device, Json, Records, Whole, check_places
 
 
 def train(
@@ -36,7 +36,6 @@ def train(
     learning_rate
         Decays by 5 % per epoch.
     """
-    from feta.files.atomic import check_writable
     from feta_lab import data as datasets
     from feta_lab import networks, store
     from feta_lab.records import append, record
@@ -48,18 +47,15 @@ def train(
     known = None if is_notation else networks.preset(preset)
     specification = known.specification if known else preset
     settings = Training(learning_rate=learning_rate, max_epochs=max_epochs, seed=seed)
-    record_file = records_path(records, output)
-    for path in (output, record_file):
-        check_writable(path)
+    record_file = check_places(None, output, records)
     with download_bar() as advance:
         loaded = datasets.load(data or (known.data if known else ""), data_dir, progress=advance)
     partial = output.with_name(output.name + ".partial")
-    with progress_bar() as bar:
-        task = bar.add_task(f"training {preset}", total=max_epochs, note="")
+    with progress_bar(f"training {preset}", max_epochs) as update:
 
         def show(event: Any) -> None:
             note = f"epoch {event.epoch}: loss {event.loss:.4f}, validation {event.validation:.2f} %"
-            bar.update(task, completed=event.epoch, note=note)
+            update(completed=event.epoch, note=note)
 
         how: dict[str, Any] = {"preset": known.name if known else None, "device": resolve_device(device)}
         network = run_training(specification, loaded, settings, **how, checkpoint=partial, callback=show)

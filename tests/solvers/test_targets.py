@@ -6,8 +6,7 @@ import torch
 from correlated import extended, layer, problem
 from feta.calibration.statistics import gram
 from feta.problem import Activation
-from feta.solvers.gram import GramSettings, GramSolve, GramSystem
-from feta.solvers.majorise import SampledTargets, StreamedTargets
+from feta.solvers.gram import GramSettings, GramSolve, GramSystem, SampledTargets, StreamedTargets
 from feta.sparsity import top_k_mask
 
 
