@@ -3,6 +3,7 @@
 The page and its figure are functions of the records alone.
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,23 +34,21 @@ def run_demo(folder: Path, *, seed: int = 0, tell: Callable[[str], None] = lambd
 
     Returns the records, one per method and sparsity. Raises FileError where the folder cannot be written to.
     """
-    preset = networks.preset("dense-mnist")
-    data = datasets.load("mnist-mini")
+    preset, data = networks.preset("dense-mnist"), datasets.load("mnist-mini")
     tell(f"training {preset.specification} on {data.label}")
     network = train(preset.specification, data, Training(seed=seed), preset=preset.name)
     dense_bytes = store.save(network, folder / "dense.safetensors")
     subject, runs = subject_of(network, data), []
-    for method in METHODS:
-        for sparsity in SPARSITIES:
-            tell(f"{method}: pruning to {100 * sparsity:g} %")
-            model, summary, kept = prune_subject(subject, sparsity, method, seed=seed)
-            content = subject.encode(model, kept, summary["accuracy"]["pruned"])
-            summary["file_bytes"] = {"dense": dense_bytes, "pruned": len(content)}
-            if (method, sparsity) == (OURS, SHOWN):
-                write_atomic(folder / "pruned.safetensors", content)
-            config = {"network": preset.specification, "data": data.label}
-            runs.append(record("demo", {**config, "method": method, "sparsity": sparsity}, seed, summary))
-            append(folder / "records.jsonl", runs[-1])
+    for method, sparsity in itertools.product(METHODS, SPARSITIES):
+        tell(f"{method}: pruning to {100 * sparsity:g} %")
+        model, summary, kept = prune_subject(subject, sparsity, method, seed=seed)
+        content = subject.encode(model, kept, summary["accuracy"]["pruned"])
+        summary["file_bytes"] = {"dense": dense_bytes, "pruned": len(content)}
+        if (method, sparsity) == (OURS, SHOWN):
+            write_atomic(folder / "pruned.safetensors", content)
+        config = {"network": preset.specification, "data": data.label, "method": method, "sparsity": sparsity}
+        runs.append(record("demo", config, seed, summary))
+        append(folder / "records.jsonl", runs[-1])
     write_demo(folder / "report.html", runs)
     return runs
 
@@ -62,8 +61,8 @@ def accuracy_figure(runs: Sequence[Run]) -> Figure:
         lines.setdefault(run["config"]["method"], []).append(here)
     dense, config = runs[0]["metrics"]["accuracy"]["dense"]["test"], runs[0]["config"]
     lines["dense network"] = [Point(point.x, dense) for point in lines[config["method"]]]
-    x_label = "zero weights in the hidden layers (%)"
-    chart = LineChart("Test accuracy without retraining", x_label, "test accuracy (%)", lines)
+    axes = ("zero weights in the hidden layers (%)", "test accuracy (%)")
+    chart = LineChart("Test accuracy without retraining", *axes, lines)
     return Figure("accuracy", (chart,), f"{config['network']} on {config['data']}; 5,000 test digits.")
 
 

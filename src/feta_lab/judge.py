@@ -10,11 +10,9 @@ from feta_lab.data import DataSet
 @torch.no_grad()
 def accuracy(model: nn.Module, images: Tensor, labels: Tensor, batch_size: int = 1000) -> float:
     """Percent of images whose largest score is that of their label."""
-    right = torch.zeros((), dtype=torch.int64, device=images.device)
-    labels = labels.to(images.device)
+    batches = zip(images.split(batch_size), labels.to(images.device).split(batch_size), strict=True)
     with evaluating(model):
-        for x, y in zip(images.split(batch_size), labels.split(batch_size), strict=True):
-            right += (model(x).argmax(1) == y).sum()
+        right = sum((model(x).argmax(1) == y).sum() for x, y in batches)
     return 100 * int(right) / len(labels)
 
 

@@ -86,8 +86,7 @@ def _layers(specification: str, channels: int, height: int, width: int) -> Order
         if match["pool"]:
             size = int(match["pool"])
             if min(height, width) < size:
-                fact = f"pools a {height} x {width} map to nothing; use fewer or smaller poolings"
-                raise ConfigError(f"{where} {fact}")
+                raise ConfigError(f"{where} pools a {height} x {width} map to nothing; use fewer or smaller poolings")
             add("pool", nn.MaxPool2d(size), relu=False)
             height, width = height // size, width // size
         elif match["outputs"]:

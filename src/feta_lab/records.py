@@ -1,12 +1,10 @@
 """Records: one JSON line per run, with what is needed to trace and repeat its numbers.
 
-Every record says what it is:
-
     kind          what made it: table1, fig2, bench, train, prune ...
     key           an object that names the cell, with every setting that could change its numbers
     environment   versions, the machine, and the commit of the code
 
-Kind and key together are the one identity of a cell: they serve writing, resuming and the page.
+Kind and key together are the identity of a cell: they serve writing, resuming and the page.
 """
 
 import contextlib
@@ -17,6 +15,7 @@ import json
 import os
 import platform
 import re
+import statistics
 import subprocess
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -61,6 +60,15 @@ def groups(records: Iterable[Record], *names: str) -> dict[tuple[Any, ...], list
     return found
 
 
+def summary(records: Iterable[Record], name: str) -> float | None:
+    """A field over the records that have it: the median of seconds, the mean of anything else; None for none."""
+    found = [record[name] for record in records if record.get(name) is not None]
+    values: list[float] = [statistics.mean(one) if isinstance(one, list) else one for one in found]
+    if not values:
+        return None
+    return statistics.median(values) if name.endswith("seconds") else statistics.mean(values)
+
+
 def append(path: Path, line: Mapping[str, Any]) -> None:
     """Add a record to a file, by one write under a lock, so that runs side by side lose none of their records.
 
@@ -69,14 +77,11 @@ def append(path: Path, line: Mapping[str, Any]) -> None:
     content = (json.dumps(line, allow_nan=False) + "\n").encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
+        with path.open("ab", buffering=0) as file:
             if fcntl is not None:
-                fcntl.flock(handle, fcntl.LOCK_EX)  # until it is closed: mending would cut what others write
-            _mend(path, handle)
-            written = os.write(handle, content)
-        finally:
-            os.close(handle)
+                fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed: mending would cut what others write
+            _mend(path, file.fileno())
+            written = os.write(file.fileno(), content)
         if written < len(content):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     except OSError as error:

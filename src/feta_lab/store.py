@@ -1,12 +1,10 @@
 """The paper's networks as files: what is needed to rebuild, judge and repeat each."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from torch import nn
 
@@ -43,9 +41,9 @@ class Network(files.Network):
 
     info: NetworkInfo
 
-    def with_model(self, model: nn.Module, **changes: Any) -> Network:
+    def with_model(self, model: nn.Module, **changes: Any) -> Self:
         """The same network with another model; `changes` are fields of its description."""
-        return Network(model, replace(self.info, **changes))
+        return replace(self, model=model, info=replace(self.info, **changes))
 
 
 def load(path: str | os.PathLike[str]) -> Network:

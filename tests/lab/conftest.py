@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -30,6 +31,20 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     chrome = webdriver.Chrome(options=options, service=Service(executable_path=driver))
     yield chrome
     chrome.quit()
+
+
+@pytest.fixture
+def visit(browser: object) -> Iterator[object]:
+    """Opens a page from its file; afterwards the console must be empty and nothing fetched."""
+
+    def opened(path: Path) -> object:
+        browser.get(path.as_uri())
+        return browser
+
+    browser.get_log("browser")
+    yield opened
+    assert browser.get_log("browser") == []
+    assert browser.execute_script("return performance.getEntriesByType('resource').map(one => one.name)") == []
 
 
 @pytest.fixture(scope="session")

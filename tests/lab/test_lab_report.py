@@ -269,13 +269,8 @@ def test_the_machines_behind_the_times() -> None:
 
 
 @pytest.fixture
-def opened(browser, made: report.Report):  # type: ignore[no-untyped-def]
-    """The report as a file:// page; afterwards the console must be empty and nothing fetched."""
-    browser.get_log("browser")
-    browser.get(made.page.as_uri())
-    yield browser
-    assert browser.get_log("browser") == []
-    assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
+def opened(visit, made: report.Report):  # type: ignore[no-untyped-def]
+    return visit(made.page)
 
 
 @pytest.mark.browser

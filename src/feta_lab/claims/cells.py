@@ -152,10 +152,9 @@ def shared_sparsities(layers: Sequence[Layer]) -> list[float]:
 
 def agreement(trends: Sequence[Trend]) -> Answer:
     """Yes: it rises at two thirds of the sparsities and falls at none. No: it falls on the whole, beyond chance."""
-    falls = any(trend.correlation.negative for trend in trends)
-    if falls and statistics.fmean(trend.correlation.value for trend in trends) <= 0:
-        return "no"
-    return "yes" if sum(trend.rises for trend in trends) >= MOST * len(trends) and not falls else "mixed"
+    if any(trend.correlation.negative for trend in trends):
+        return "no" if statistics.fmean(trend.correlation.value for trend in trends) <= 0 else "mixed"
+    return "yes" if sum(trend.rises for trend in trends) >= MOST * len(trends) else "mixed"
 
 
 def summary(trends: Sequence[Trend]) -> str:

@@ -39,11 +39,10 @@ def judge(records: Sequence[Record]) -> Finding:
     trends = depth_trends(records)
     if not trends:
         return needs(KEY, CLAIM, f"cells of Figure 3 with three layers and a loss of {VISIBLE:g} point")
-    parts, why = [], []
-    groups = by_setting(records)
+    parts, why, groups = [], [], by_setting(records)
     for net, mine in trends.items():
-        parts.append(f"{net}: mean rank correlation {summary(mine)}")
-        parts[-1] += f", at {sum(trend.rises for trend in mine)} also without the first layer"
+        rises = sum(trend.rises for trend in mine)
+        parts.append(f"{net}: mean rank correlation {summary(mine)}, at {rises} also without the first layer")
         layers = layers_of(groups[net])
         at = max(shared_sparsities(layers))
         number, worst = max(enumerate(layers, start=1), key=lambda item: item[1].losses[at])

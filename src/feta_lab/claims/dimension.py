@@ -54,5 +54,5 @@ def judge(records: Sequence[Record]) -> Finding:
         for k in (min(lost), max(lost))
     ]
     why = f"At {100 * last.sparsity:g} % the first layer's pruning costs {' and '.join(ends)}."
-    verdict = overall([agreement(trends), agreement(shares)])
-    return Finding(KEY, CLAIM, verdict, text, why, COLUMNS, tuple(trend.row() for trend in trends))
+    rows, verdict = tuple(trend.row() for trend in trends), overall([agreement(trends), agreement(shares)])
+    return Finding(KEY, CLAIM, verdict, text, why, COLUMNS, rows)

@@ -62,8 +62,7 @@ def judge(records: Sequence[Record]) -> Finding:
             rows.append((net, one.name, one.remaining, *sizes, round(100 * safe_sparsity(one.losses), 1)))
         known.sort(key=lambda one: safe_sparsity(one.losses))
         if known:
-            ends = _words(known[0]), _words(known[-1])
-            why.append(f"in {net} the most fragile layer is {ends[0]}, the most robust {ends[1]}")
+            why.append(f"in {net} the most fragile layer is {_words(known[0])}, the most robust {_words(known[-1])}")
     return Finding(KEY, CLAIM, overall(answers), text, sentence(why), COLUMNS, tuple(rows))
 
 

@@ -87,10 +87,10 @@ def _fits(layers: Sequence[Layer], most: float) -> dict[float, tuple[Fit, Fit]]:
 
 def _fit(depth: np.ndarray, losses: np.ndarray) -> Fit:
     correlation = rank_correlation(list(depth), list(losses))
-    rises = correlation is not None and correlation.positive
     line = float(np.corrcoef(depth, losses)[0, 1] ** 2)
     factor, curve = fit_exponential(depth, losses)
     fits = factor > 1 and curve >= EXPLAINED and curve > line
+    rises = correlation is not None and correlation.positive
     clear = rises and is_convex(depth, losses) and factor < 0.999 * CAP
     return Fit(factor, curve, line, fits, fits and clear)
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from scipy.stats import mannwhitneyu
 
-from feta_lab.claims.cells import EQUAL, gains, runs_of
+from feta_lab.claims.cells import EQUAL, gains, loss, runs_of
 from feta_lab.claims.finding import Answer, Cell, Finding, needs, overall, signed
 from feta_lab.results import Record
 
@@ -35,10 +35,7 @@ def judge(records: Sequence[Record]) -> Finding:
         return needs(KEY, CLAIM, "feta and thresholding in the dense and the conv network of a data set")
     gaps = [gain[dense] - gain[conv] for _, dense, conv in pairs]
     answers: list[Answer] = ["yes" if gap > EQUAL else "no" if gap < -EQUAL else "mixed" for gap in gaps]
-    lost = {
-        net: statistics.fmean(r["dense_accuracy"] - r["accuracy"] for r in tables[net]["threshold"].values())
-        for net in gain
-    }
+    lost = {net: statistics.fmean(map(loss, tables[net]["threshold"].values())) for net in gain}
     sides = [sorted({pair[i] for pair in pairs}) for i in (1, 2)]
     worst, best = ([end(seeds[net]) for net in nets] for nets, end in zip(sides, (min, max), strict=True))
     luck = float(mannwhitneyu(worst, best, alternative="greater", method="exact").pvalue)

@@ -10,15 +10,15 @@ from feta.cli.console import err, out, print_json
 from feta.cli.options import Json
 from feta_lab.cli.reproduce import Settings
 
+OUT = Path("results/bench")
+
 
 def bench(
     *,
     settings: Settings | None = None,
     compensate: Literal["on", "off", "both"] = "both",
     allocation: str = "uniform",
-    output: Annotated[Path, Parameter(name=("--output", "-o"), help="Folder for records, figures and page.")] = Path(
-        "results/bench"
-    ),
+    output: Annotated[Path, Parameter(name=("--output", "-o"), help="Folder for records, figures and page.")] = OUT,
     json: Json = False,
 ) -> None:
     """Compare the methods: same networks, calibration rows, splits and threads; cells already recorded are kept.

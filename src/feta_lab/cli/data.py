@@ -39,8 +39,7 @@ def check(name: str, /, *, data_dir: DataDir = None, json: Json = False) -> None
     if json:
         print_json(report)
     else:
-        files = report["files"]
-        rows = [(Path(file["path"]).name, file["size"], file["problem"] or file["checksum"]) for file in files]
+        rows = [(Path(f["path"]).name, f["size"], f["problem"] or f["checksum"]) for f in report["files"]]
         print_table(f"{report['label']} in {report['folder']}", ("file", "bytes", "verdict"), rows)
     if not report["ok"]:
         raise DataError(f"data set '{name}' in {report['folder']} is not whole; see the table above")

@@ -9,6 +9,8 @@ from cyclopts import Parameter
 from feta.cli.console import err, out, print_json, print_table
 from feta.cli.options import Json
 
+KEPT = ("key", "claim", "verdict", "why")
+
 
 def report(
     results: Path,
@@ -33,8 +35,7 @@ def report(
     for one in made.passed_over:
         err().print(str(one))
     if json:
-        names = ("key", "claim", "verdict", "why")
-        claims = [{**{n: getattr(f, n) for n in names}, "numbers": f.answer} for f in made.findings]
+        claims = [{"numbers": f.answer, **{n: getattr(f, n) for n in KEPT}} for f in made.findings]
         files = {"page": str(made.page), "figures": [*map(str, made.figures)], "tables": [*map(str, made.tables)]}
         passed_over = [asdict(one) for one in made.passed_over]
         print_json({**files, "records": made.sources, "passed_over": passed_over, "claims": claims})

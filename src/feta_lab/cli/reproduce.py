@@ -20,12 +20,9 @@ class Settings:
     """Presets, separated by commas; by default those of the experiment."""
     methods: str | None = None
     """Names, separated by commas; by default all. With options: feta:quality=best, feta:solver=svrg+debias=false."""
-    seeds: MaybeWhole = None
-    """Networks per preset; by default 3."""
-    sparsity: str | None = None
-    """Shares of zeros, separated by commas."""
-    samples: MaybeWhole = None
-    """Calibration samples; by default the whole training set."""
+    seeds: Annotated[MaybeWhole, Parameter(help="Networks per preset; by default 3.")] = None
+    sparsity: Annotated[str | None, Parameter(help="Shares of zeros, separated by commas.")] = None
+    samples: Annotated[MaybeWhole, Parameter(help="Calibration samples; by default the whole training set.")] = None
     device: Device = None
     data: str | None = None
     """A data set instead of the presets' own (mnist-mini needs no download)."""
@@ -47,10 +44,8 @@ class PaperSettings(Settings):
 
     epochs: MaybeWhole = None
     """Of retraining, at the most; in Figure 3 of training networks."""
-    batch_size: MaybeWhole = None
-    """Of that training."""
-    learning_rate: float | None = None
-    """Of that training; in Figure 3c at its peak."""
+    batch_size: Annotated[MaybeWhole, Parameter(help="Of that training.")] = None
+    learning_rate: Annotated[float | None, Parameter(help="Of that training; in Figure 3c at its peak.")] = None
     components: str | None = None
     """How many principal components images are projected on (fig3c), separated by commas."""
     keep: Path | None = None

@@ -3,14 +3,12 @@
 normalised pixel = (pixel / 255 - mean) / std,   mean and std per channel of the training images
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -34,9 +32,9 @@ class Split:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def take(self, rows: Tensor) -> Split:
+    def take(self, rows: Tensor) -> Self:
         """Return a copy of the given rows, in the given order."""
-        return Split(self.images[rows], self.labels[rows])
+        return replace(self, images=self.images[rows], labels=self.labels[rows])
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class Normalisation:
     std: tuple[float, ...]
 
     @classmethod
-    def of(cls, images: Tensor) -> Normalisation:
+    def of(cls, images: Tensor) -> Self:
         """Compute the normalisation of uint8 images (n, c, h, w), with exact sums.
 
         Raises DataError when all pixels of a channel are equal.
@@ -62,8 +60,7 @@ class Normalisation:
             if spread == 0:
                 raise DataError("Normalisation.of must get pixels that vary in every channel, got a constant channel")
             moments.append((total / n / 255, math.sqrt(spread) / n / 255))
-        mean, std = zip(*moments, strict=True)
-        return cls(mean, std)
+        return cls(*zip(*moments, strict=True))
 
     def apply(self, images: Tensor, device: torch.device | str) -> Tensor:
         """Return the normalised images in float32 on `device`, and leave `images` as they are."""

@@ -37,9 +37,7 @@ class Location:
 
     def __str__(self) -> str:
         state = f"lacks {', '.join(self.missing)}" if self.missing else "found"
-        if not os.path.isdir(self.folder):
-            state = "no such folder"
-        return f"{self.origin}: {self.folder} ({state})"
+        return f"{self.origin}: {self.folder} ({state if os.path.isdir(self.folder) else 'no such folder'})"
 
 
 def find(name: str, data_dir: Path | None = None) -> Location | None:
@@ -97,8 +95,8 @@ def cache_dir() -> Path:
 
 def path_of(file: DataFile, folder: Path) -> Path:
     """Return the path of a file, plain or .gz, also with the dot some unpackers put before idx."""
-    dotted = file.name.replace("-idx", ".idx")
-    paths = [folder / name for name in (file.name, f"{file.name}.gz", dotted, f"{dotted}.gz")]
+    names = (file.name, file.name.replace("-idx", ".idx"))
+    paths = [folder / f"{name}{ending}" for name in names for ending in ("", ".gz")]
     # Path.is_file raises an error for a folder that may not be entered; os.path.isfile does not.
     return next(filter(os.path.isfile, paths), paths[0])
 

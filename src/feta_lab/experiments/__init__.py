@@ -6,7 +6,7 @@
 An experiment is a module with a plan (see `plan.Plan`), and a line in EXPERIMENTS.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from feta_lab.experiments.fig3c import Fig3c
 from feta_lab.experiments.harness import run_cells
 from feta_lab.experiments.plan import Plan, load_plan
 from feta_lab.experiments.table1 import Table1
-from feta_lab.experiments.tables import table
+from feta_lab.records import Record, groups, summary
 
 EXPERIMENTS: dict[str, type[Plan]] = {
     plan.name: plan for plan in (Table1, Fig2, Fig3a, Fig3b, Fig3c, Bench, Allocation, Timing)
@@ -71,3 +71,20 @@ def run(
     jobs = 1 if plan.timed else plan.jobs
     records = run_cells(name, plan.cells(), plan.run, plan.records, jobs=jobs, tell=tell, **how)
     return Done(records, plan.records, table(records, plan.lines, plan.columns, plan.across))
+
+
+def table(records: Sequence[Record], rows: Sequence[str], columns: Sequence[str], across: str = "") -> str:
+    """A text table: a line per value of `rows`, a column per name of `columns`.
+
+    With `across`, accuracies follow in a column per value of that field. A line whose cells all failed says how.
+    """
+    values = list(dict.fromkeys(record[across] for record in records)) if across else []
+    lines = [[*rows, *columns, *map(str, values)]]
+    for key, members in groups(records, *rows).items():
+        ran = [record for record in members if record["accuracy"] is not None]
+        found = [summary(ran or members, name) for name in columns]
+        found += [summary([record for record in ran if record[across] == value], "accuracy") for value in values]
+        cells = ["–" if one is None else f"{one:.4f}" if abs(one) < 1 else f"{one:.2f}" for one in found]
+        lines.append([*map(str, key), *cells] if ran else [*map(str, key), *cells[:-1], members[0]["failure"]])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)

@@ -24,12 +24,11 @@ from feta.engine.run import Run
 from feta.engine.select import select
 from feta.layers import LayerView
 from feta.pruners import METHODS
+from feta_lab.experiments.harness import Cell
 from feta_lab.experiments.pruning import PruningPlan
 from feta_lab.experiments.subject import Subject
-from feta_lab.experiments.tables import summary
-from feta_lab.experiments.workers import Cell
 from feta_lab.networks import PRESETS
-from feta_lab.records import Record, groups
+from feta_lab.records import Record, groups, summary
 
 
 @dataclass(frozen=True)
@@ -46,9 +45,7 @@ class Bench(PruningPlan):
     name: ClassVar[str] = "bench"
     timed: ClassVar[bool] = False
     lines: ClassVar[tuple[str, ...]] = (*PruningPlan.lines, "compensate")
-    columns: ClassVar[tuple[str, ...]] = (
-        "dense_accuracy", "accuracy", "relative_error", "seconds", "floor_seconds",
-    )  # fmt: skip
+    columns: ClassVar[tuple[str, ...]] = ("dense_accuracy", "accuracy", "relative_error", "seconds", "floor_seconds")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,17 +64,11 @@ class Bench(PruningPlan):
 
     def run(self, cell: Cell) -> Mapping[str, Any]:
         """Prune and judge."""
-        how = {name: cell[name] for name in ("layers", "compensate", "allocation")}
-        result, fields = self.prune(cell, **how)
-        report, allocated = result.report, result.report.allocation
-        return {
-            **self.subject(cell).scores(result.model),
-            **fields,
-            "seconds": report.seconds,
-            "layer_seconds": [layer.seconds for layer in report.layers],
-            "allocation_seconds": allocated.seconds if allocated else 0.0,
-            "kept": allocated.kept if allocated else {},
-        }
+        result, fields = self.prune(cell, **{name: cell[name] for name in ("layers", "compensate", "allocation")})
+        report, shared = result.report, result.report.allocation
+        fields |= {"seconds": report.seconds, "layer_seconds": [layer.seconds for layer in report.layers]}
+        fields |= {"allocation_seconds": shared.seconds if shared else 0.0, "kept": shared.kept if shared else {}}
+        return {**self.subject(cell).scores(result.model), **fields}
 
 
 @dataclass(frozen=True)

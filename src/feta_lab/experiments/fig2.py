@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from feta.tuning.refine import Refinement, refine
+from feta_lab.experiments.harness import Cell
 from feta_lab.experiments.pruning import NAMED, PaperPlan, Pruned
-from feta_lab.experiments.workers import Cell
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,9 @@ class Fig2(PaperPlan):
             return {**pruned.fields, **subject.scores(pruned.model), "refine_seconds": 0.0}
         how = {"passes": self.passes, "n_samples": cell["samples"], "seed": cell["seed"], "device": self.where}
         refined = refine(pruned.model, subject.model, subject.images, masks=pruned.masks, **how)
-        report = refined.report
-        return {
-            **pruned.fields,
-            **subject.scores(refined.model),
-            "relative_error": None,  # known of the pruned layers, not of the refined ones
-            "refine_seconds": report.seconds,
-            **{name: getattr(report, name) for name in ("loss_before", "loss_after", "stopped")},
-        }
+        found = {name: getattr(refined.report, name) for name in ("loss_before", "loss_after", "stopped")}
+        found |= {"refine_seconds": refined.report.seconds, **subject.scores(refined.model)}
+        return pruned.fields | found | {"relative_error": None}  # known of the pruned layers, not of the refined ones
 
 
 @functools.lru_cache(maxsize=1)

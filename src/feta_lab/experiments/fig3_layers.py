@@ -23,9 +23,9 @@ from feta.engine.prune import prune
 from feta.layers import LayerView, prunable_names
 from feta.theory.dimension import nearest, sample_rows, two_nn
 from feta_lab import networks
+from feta_lab.experiments.harness import Cell
 from feta_lab.experiments.plan import Plan
 from feta_lab.experiments.subject import Source, Subject
-from feta_lab.experiments.workers import Cell
 
 PART = 50  # images unfolded at a time
 FEWEST = 10  # points that have a dimension
@@ -63,15 +63,10 @@ class Fig3a(Plan):
         """Load the network and measure the inputs of the layer."""
         subject, hidden = self.subject(cell), hidden_layers(cell["net"])
         rows, maps = _dimensions(subject, cell["layer"], self.samples)
-        return {
-            "depth": hidden.index(cell["layer"]) + 1,
-            "layers": len(hidden),
-            "data": subject.data.label,
-            "dense_accuracy": subject.dense["test"],
-            "weights": LayerView(subject.model.get_submodule(cell["layer"]), cell["layer"]).weight.numel(),
-            "intrinsic_dimension": rows,
-            "intrinsic_dimension_maps": maps,
-        }
+        view = LayerView(subject.model.get_submodule(cell["layer"]), cell["layer"])
+        place = {"depth": hidden.index(cell["layer"]) + 1, "layers": len(hidden), "weights": view.weight.numel()}
+        known = {"data": subject.data.label, "dense_accuracy": subject.dense["test"]}
+        return {**place, **known, "intrinsic_dimension": rows, "intrinsic_dimension_maps": maps}
 
     def run(self, cell: Cell) -> Mapping[str, Any]:
         """Threshold the layer, judge the network."""
@@ -131,7 +126,5 @@ def layer_inputs(model: nn.Module, layer: str, images: Tensor) -> tuple[Tensor, 
 def dimension_of(points: Tensor) -> float | None:
     """TwoNN over all different points (n, d); None where they are too few or too much alike to tell."""
     distinct = sample_rows(points, len(points), seed=0)
-    if len(distinct) < FEWEST:
-        return None
-    value = two_nn(nearest(distinct, 2))
+    value = two_nn(nearest(distinct, 2)) if len(distinct) >= FEWEST else math.nan
     return value if math.isfinite(value) else None

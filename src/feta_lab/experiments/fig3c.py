@@ -30,9 +30,9 @@ from feta_lab import networks
 from feta_lab.data import DataSet, Normalisation
 from feta_lab.ensemble import Sprint, SprintEvent, train_together
 from feta_lab.experiments.fig3_layers import SPARSITIES, dimension_of, hidden_layers
+from feta_lab.experiments.harness import Cell
 from feta_lab.experiments.plan import Plan
 from feta_lab.experiments.subject import load_data
-from feta_lab.experiments.workers import Cell
 from feta_lab.judge import accuracy
 
 CHUNK = 5000  # images at a time
@@ -69,7 +69,7 @@ class Fig3c(Plan):
         self.recipe()
 
     def recipe(self) -> Sprint:
-        return Sprint(epochs=self.epochs, batch_size=self.batch_size, learning_rate=self.learning_rate)
+        return Sprint(self.epochs, self.batch_size, self.learning_rate)
 
     def cells(self) -> list[Cell]:
         """k changes slowest: the networks of one are trained for its first cell, and let go after its last."""

@@ -26,8 +26,8 @@ from feta.files.atomic import check_writable
 from feta.pruners import make
 from feta.sparsity import check_share
 from feta_lab import networks, paper
+from feta_lab.experiments.harness import Cell
 from feta_lab.experiments.subject import Source, Subject, subject_of, train_missing
-from feta_lab.experiments.workers import Cell
 
 QUICK = Path(__file__).with_name("quick.toml")
 
@@ -57,7 +57,7 @@ class Plan(ABC):
     timed: ClassVar[bool] = True  # cells run one at a time, whatever `jobs` says
     lines: ClassVar[tuple[str, ...]]  # fields that name a line of the table
     columns: ClassVar[tuple[str, ...]]  # fields that the table shows
-    across: ClassVar[str] = ""  # see tables.table
+    across: ClassVar[str] = ""  # a field whose values have a column each
 
     def __post_init__(self) -> None:
         for net in self.nets:

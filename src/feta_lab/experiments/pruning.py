@@ -31,9 +31,9 @@ from feta.pruners import make
 from feta.tuning.refine import refine
 from feta.tuning.retrain import retrain
 from feta_lab import paper
+from feta_lab.experiments.harness import Cell
 from feta_lab.experiments.plan import Plan, parse_method
 from feta_lab.experiments.subject import Subject
-from feta_lab.experiments.workers import Cell
 
 METHODS = (*paper.METHODS, "feta", "alps", "exact-obs", "sparsegpt", "wanda")
 WARM_ROWS = 256
@@ -118,9 +118,7 @@ class PaperPlan(PruningPlan):
 def find(folder: Path, cell: Cell, subject: Subject) -> Pruned | None:
     """The kept network of a cell, as a copy of the subject's model with other weights; None if there is none."""
     path = _path(folder, cell)
-    if not path.exists():
-        return None
-    tensors, known = sparse_file.read(path)
+    tensors, known = sparse_file.read(path) if path.exists() else ({}, {})
     if {name: known.get(name) for name in ("cell", "dense")} != _known(cell, subject):
         return None
     model = copy.deepcopy(subject.model)

@@ -14,7 +14,7 @@ from feta.errors import FetaError
 from feta_lab import data as datasets
 from feta_lab import networks, store
 from feta_lab.data import DataSet
-from feta_lab.experiments.workers import Cell, nothing, run_in_workers
+from feta_lab.experiments.harness import Cell, nothing, run_in_workers
 from feta_lab.judge import judge
 from feta_lab.training import Training, train
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from feta.tuning.retrain import Retraining, retrain
+from feta_lab.experiments.harness import Cell
 from feta_lab.experiments.pruning import PaperPlan
-from feta_lab.experiments.workers import Cell
 from feta_lab.judge import judge
 
 SETTINGS = ("patience", "tolerance", "learning_rate", "decay", "batch_size")  # of feta.retrain
@@ -59,12 +59,7 @@ class Table1(PaperPlan):
         how |= {"masks": pruned.masks, "seed": cell["seed"], "device": self.where}
         retrained = retrain(pruned.model, rows, settings, **how)
         after, report = judge(retrained.model, subject.data, self.where), retrained.report
-        return {
-            **pruned.fields,
-            **before,
-            "retrain_seconds": report.seconds,
-            "total_seconds": pruned.fields["prune_seconds"] + report.seconds,
-            "retrained_accuracy": after["test"],
-            "retrained_validation": after["validation"],
-            **{name: getattr(report, name) for name in ("recovered", "epochs", "stopped")},
-        }
+        total = pruned.fields["prune_seconds"] + report.seconds
+        found = {name: getattr(report, name) for name in ("recovered", "epochs", "stopped")}
+        found |= {"retrained_accuracy": after["test"], "retrained_validation": after["validation"]}
+        return {**pruned.fields, **before, **found, "retrain_seconds": report.seconds, "total_seconds": total}

@@ -1,7 +1,5 @@
 """What a page is made of besides figures: text, headline numbers, tables, sections, verdicts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -129,7 +127,7 @@ class Section:
     """A heading and the blocks below it."""
 
     heading: str
-    blocks: tuple[Block, ...]
+    blocks: "tuple[Block, ...]"
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,7 @@ class Fold:
     """Blocks behind one line that opens them."""
 
     summary: str
-    blocks: tuple[Block, ...]
+    blocks: "tuple[Block, ...]"
 
 
 @dataclass(frozen=True)

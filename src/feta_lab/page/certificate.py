@@ -35,9 +35,8 @@ def _headlines(found: Found) -> list[tuple[str, str]]:
     sure = f"with {100 * found['confidence']:g} % confidence"
     agreed = f"{at_least(100 * found['agreement_lower_bound'])} %"
     items = [(f"of all inputs, at least, get the same class from both, {sure}", agreed)]
-    if found["accuracy_lost_upper_bound"] is not None:
-        lost = at_most(100 * found["accuracy_lost_upper_bound"])
-        items.append((f"points of accuracy lost at most, {sure}", lost))
+    if (lost := found["accuracy_lost_upper_bound"]) is not None:
+        items.append((f"points of accuracy lost at most, {sure}", at_most(100 * lost)))
     best = found["forms"].get("local") or next(iter(found["forms"].values()))
     items.append(("median certified radius, in grey levels of 255", f"{best['median_grey_levels']:.3g}"))
     attacked = [form["certified_but_changed"] for form in found["forms"].values()]
@@ -112,11 +111,10 @@ def _radius_table(found: Found) -> Table:
         (f"{cells[0]['radius']:g}", f"{cells[0]['grey_levels']:.3g}", *map(share, cells))
         for cells in zip(*(form["certified"] for form in forms.values()), strict=True)
     ]
-    changed = [form["certified_but_changed"] for form in forms.values()]
+    changed = (form["certified_but_changed"] for form in forms.values())
     tried = ("not attacked" if count is None else str(count) for count in changed)
     title = "Share of samples certified, and certified samples whose class the attack changed"
-    columns = ("radius", "in grey levels", *forms)
-    return Table(title, columns, (*rows, ("changed by the attack", "", *tried)))
+    return Table(title, ("radius", "in grey levels", *forms), (*rows, ("changed by the attack", "", *tried)))
 
 
 def _coverage(found: Found) -> list[str]:

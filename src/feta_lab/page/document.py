@@ -57,7 +57,10 @@ def write(path: str | os.PathLike[str], html: str) -> None:
 
 
 def publish(path: Path, title: str, subtitle: str, blocks: Sequence[Block], environment: Mapping[str, str]) -> Path:
-    """Write a page, and its figures beside it; returns the page's path. The arguments are those of `render`."""
+    """Write a page, and its figures beside it; returns the page's path. The arguments are those of `render`.
+
+    Example: publish(Path("site/report.html"), "Pruning", "", [Facts((("accuracy", "97.2 %"),))], {}).
+    """
     write(path, render(title, subtitle, blocks, environment))
     save_figures(blocks, path.parent)
     return path

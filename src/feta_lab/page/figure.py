@@ -186,8 +186,8 @@ def _draw(figure: Figure) -> Canvas:
         if not chart.drawn:
             axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", color=SOFT)
     if handles:
-        even = math.ceil(len(handles) / legend_rows)
-        canvas.legend(handles=handles, loc="outside lower center", ncols=even, handlelength=2.6)
+        columns = math.ceil(len(handles) / legend_rows)
+        canvas.legend(handles=handles, loc="outside lower center", ncols=columns, handlelength=2.6)
     return canvas
 
 

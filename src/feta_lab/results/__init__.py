@@ -64,8 +64,7 @@ def gather(folder: Path) -> Results:
     """
     if not folder.is_dir():
         raise FileError(f"results must be a folder, got {folder}; make one with 'feta reproduce' or 'feta bench'")
-    found: list[Source] = []
-    unread: list[PassedOver] = []
+    found, unread = list[Source](), list[PassedOver]()
     for place in [folder, *sorted(place for place in folder.iterdir() if place.is_dir())]:
         path, name = place / "records.jsonl", place.resolve().name
         if not path.is_file():
@@ -78,14 +77,11 @@ def gather(folder: Path) -> Results:
             unread.append(PassedOver(name, 0, str(error)))
             continue
         found += _sources(path, name, records)
-        nameless = sum("kind" not in record or "key" not in record for record in records)
-        if nameless:
+        if nameless := sum("kind" not in record or "key" not in record for record in records):
             unread.append(PassedOver(name, nameless, "they have no kind and key: an older feta made them"))
     if not found:
-        raise FileError(
-            f"{folder} must hold records (table1/records.jsonl, fig2/records.jsonl ...), got none; "
-            "make some with 'feta reproduce' or 'feta bench'"
-        )
+        wanted = "must hold records (table1/records.jsonl, fig2/records.jsonl ...)"
+        raise FileError(f"{folder} {wanted}, got none; make some with 'feta reproduce' or 'feta bench'")
     return _once(found, unread)
 
 

@@ -14,16 +14,14 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _is_gap_or_number(value: object) -> bool:
-    return value is None or is_number(value)
-
-
 CHECKS: dict[str, Callable[[Any], bool]] = {
     "a text": lambda value: isinstance(value, str),
     "a finite number": is_number,
     "a whole number": lambda value: type(value) is int,
     "true or false": lambda value: isinstance(value, bool),
-    "finite numbers": lambda value: all(map(_is_gap_or_number, value if isinstance(value, list) else [value])),
+    "finite numbers": lambda value: all(
+        v is None or is_number(v) for v in (value if isinstance(value, list) else [value])
+    ),
     "an object": lambda value: isinstance(value, dict),
 }
 # What a field must be, whatever the kind of its record; where it is not needed, null is as good as missing.

@@ -27,8 +27,7 @@ def sections(results: Results) -> list[Section]:
     if not rows:
         return []
     share = 100 * shown_sparsity(results.of("fig2"))
-    charts = accuracy_charts(rows)
-    fills = ("pruned", "pruned and refined")
+    charts, fills = accuracy_charts(rows), ("pruned", "pruned and refined")
     figures = [Figure("fig2", charts, order=colours(results), fills=fills)] if charts else []
     note = Text(f"Hidden layers at {share:g} %. {NOTE}")
     every = Fold("Every cell, with its spread and time", (full_table("fig2", COLUMNS, rows),))

@@ -17,11 +17,10 @@ def sections(results: Results) -> list[Section]:
         ("fig2", "fig2, pruned", [r for r in cells if not r["refine"]]),
         ("fig2-refined", "fig2, pruned and refined", [r for r in cells if r["refine"]]),
     ]
-    for source in results.sources:
-        if source.kind == "bench":
-            for on, words, suffix in ((False, "without", ""), (True, "with", "-compensated")):
-                mine = [r for r in source.records if r["compensate"] == on]
-                offers.append((f"{source.name}{suffix}", f"{source.name}, {words} compensation", mine))
+    for source in (source for source in results.sources if source.kind == "bench"):
+        for on, words, suffix in ((False, "without", ""), (True, "with", "-compensated")):
+            mine = [r for r in source.records if r["compensate"] == on]
+            offers.append((f"{source.name}{suffix}", f"{source.name}, {words} compensation", mine))
     offers = sorted((offer for offer in offers if offer[2]), key=lambda offer: _size(offer[2]), reverse=True)
     tables = [loss_table(f"loss-{name}", f"{words}: {CAPTION}", mine) for name, words, mine in offers]
     folds = [Fold(words, (table,)) for (_, words, _), table in zip(offers, tables, strict=True)]

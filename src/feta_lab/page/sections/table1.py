@@ -97,8 +97,7 @@ def machines(records: Sequence[Record]) -> str:
     nets: dict[str, dict[str, None]] = {}
     for record in records:
         machine = record.get("environment") or {}
-        threads = machine.get("threads")
-        name = machine.get("processor", "a CPU")
+        threads, name = machine.get("threads"), machine.get("processor", "a CPU")
         name += f" with {threads} thread{'' if threads == '1' else 's'}" if threads else ""
         if str(record.get("device", "")).startswith("cuda"):
             name = machine.get("gpu") or "a GPU"
