@@ -39,22 +39,6 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "Activation",
-    "ConfigError",
-    "DataError",
-    "FetaError",
-    "FileError",
-    "LayerProblem",
-    "LayerSolution",
-    "ModelError",
-    "Needs",
-    "PruneResult",
-    "Pruner",
-    "Refinement",
-    "Retraining",
-    "Settings",
-    "Sparsity",
-    "Status",
     "certify",
     "hold_zeros",
     "load",
@@ -66,6 +50,9 @@ __all__ = [
     "save",
     "smart_prune",
 ]
+__all__ += ["PruneResult", "Refinement", "Retraining", "Settings", "Sparsity"]
+__all__ += ["Activation", "LayerProblem", "LayerSolution", "Needs", "Pruner", "Status"]  # for methods of one's own
+__all__ += ["ConfigError", "DataError", "FetaError", "FileError", "ModelError"]
 
 
 def __getattr__(name: str) -> Any:

@@ -101,13 +101,7 @@ class Probe:
     held: list[Batch]
 
     @classmethod
-    def of(
-        cls,
-        original: nn.Module,
-        copy: nn.Module,
-        traces: Sequence[LayerTrace],
-        inputs: Inputs,
-    ) -> "Probe":
+    def of(cls, original: nn.Module, copy: nn.Module, traces: Sequence[LayerTrace], inputs: Inputs) -> "Probe":
         """A probe on about half of the samples to fit and some of the others to judge by."""
         samples = sum(size_of(batch) for batch in inputs)
         stride = -(-samples // (2 * FIT_SAMPLES))

@@ -32,10 +32,8 @@ class Walk:
         """A report per pruned layer, how each compensated layer ended, and the seconds of all of it."""
         reports: list[LayerReport] = []
         compensated: dict[str, str] = {}
-        importance: dict[str, Tensor] = {}
-        seconds = 0.0
-        if self.pruner.needs.importance:
-            importance, seconds = self.run.importance(list(self.goals), self.seed)
+        weighted = list(self.goals) if self.pruner.needs.importance else []
+        importance, seconds = self.run.importance(weighted, self.seed)
         follows_pruned = False
         for trace in traces:
             if trace.name in self.goals:
