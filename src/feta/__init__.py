@@ -58,8 +58,7 @@ __all__ += ["ConfigError", "DataError", "FetaError", "FileError", "ModelError"]
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module 'feta' has no attribute '{name}'")
-    value = getattr(importlib.import_module(_HOME_OF[name]), name)
-    globals()[name] = value
+    globals()[name] = value = getattr(importlib.import_module(_HOME_OF[name]), name)
     return value
 
 

@@ -113,10 +113,7 @@ class LayerJob:
 
 
 def checked(solution: LayerSolution, problem: LayerProblem, pruner: Pruner, count: int) -> LayerSolution:
-    """A method's answer, once it keeps the contract; methods of users come through here too.
-
-    Raises ModelError that names the method and what it broke.
-    """
+    """A method's answer, once it keeps the contract. Raises ModelError that names the method and what it broke."""
     if not isinstance(solution, LayerSolution):
         raise ModelError(f"method '{pruner.name}' must give a LayerSolution, got {type(solution).__name__}")
     for label, got, like in (("U", solution.U, problem.W), ("bias", solution.bias, problem.bias)):
