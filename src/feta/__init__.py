@@ -39,22 +39,6 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "Activation",
-    "ConfigError",
-    "DataError",
-    "FetaError",
-    "FileError",
-    "LayerProblem",
-    "LayerSolution",
-    "ModelError",
-    "Needs",
-    "PruneResult",
-    "Pruner",
-    "Refinement",
-    "Retraining",
-    "Settings",
-    "Sparsity",
-    "Status",
     "certify",
     "hold_zeros",
     "load",
@@ -66,13 +50,15 @@ __all__ = [
     "save",
     "smart_prune",
 ]
+__all__ += ["PruneResult", "Refinement", "Retraining", "Settings", "Sparsity"]
+__all__ += ["Activation", "LayerProblem", "LayerSolution", "Needs", "Pruner", "Status"]  # for methods of one's own
+__all__ += ["ConfigError", "DataError", "FetaError", "FileError", "ModelError"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module 'feta' has no attribute '{name}'")
-    value = getattr(importlib.import_module(_HOME_OF[name]), name)
-    globals()[name] = value
+    globals()[name] = value = getattr(importlib.import_module(_HOME_OF[name]), name)
     return value
 
 

@@ -33,10 +33,7 @@ def first_match(name: str, patterns: Iterable[str]) -> str | None:
 
 
 def matching(names: Sequence[str], patterns: Sequence[str] | str, where: str = "layers") -> list[str]:
-    """The names that match one of the patterns, in their own order.
-
-    Raises ConfigError when there is no pattern, or when a pattern matches no name.
-    """
+    """The names that match a pattern, in their order. Raises ConfigError without patterns, or if one matches none."""
     wanted = [patterns] if isinstance(patterns, str) else list(patterns)
     if not wanted:
         raise ConfigError(f"{where} must name at least one layer, got none")

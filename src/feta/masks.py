@@ -1,13 +1,11 @@
 """Masks: which weights of a model are held at zero.
 
-A mask is data, a bool tensor of the shape of a layer's weight, true where the weight may live. Nothing is
-hidden in the model: the zeros themselves say what is pruned, so that masks come through copy.deepcopy, a
-state_dict, a file and another process, and `masks_of` reads them back.
+A mask is a bool tensor of the shape of a layer's weight, true where the weight may live. The zeros themselves say
+what is pruned: they survive copy.deepcopy, a state_dict, a file and another process, and `masks_of` reads them.
 
-`hold_zeros` keeps the zeros exact while any torch optimiser works on the weights. Gradients of dead weights
-are zeroed as they arrive, so that norms, line searches and averages over processes see the sparse model
-alone; and after each step of an optimiser dead weights are set to zero, because momentum that was warm before
-the mask, or a moving average, moves weights that have no gradient.
+`hold_zeros` keeps the zeros exact while any torch optimiser works on the weights. Gradients of dead weights are
+zeroed as they arrive, so that norms, line searches and averages over processes see the sparse model alone. After
+each step dead weights are set to zero, because older momentum, or a moving average, moves weights without gradients.
 """
 
 import weakref

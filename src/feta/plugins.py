@@ -21,10 +21,7 @@ def added(group: str) -> dict[str, EntryPoint]:
 
 
 def required(group: str, name: str, what: str) -> Any:
-    """The object behind an entry point.
-
-    Raises ConfigError that says what is missing where no installed package adds it.
-    """
+    """The object behind an entry point. Raises ConfigError that says what is missing if no package adds it."""
     found = added(group).get(name)
     if found is None:
         raise ConfigError(f"{what} needs {LAB}")

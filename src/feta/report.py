@@ -126,8 +126,7 @@ class PruneReport:
         share = f"{100 * self.sparsity:.2f} % of the weights of {len(self.layers)} layers zero"
         title = f"{self.method}: {share}, {self.seconds:.2f} s"
         notes = [f"{layer.name}: {layer.message}" for layer in self.layers if layer.message]
-        refits = [(name, status) for name, status in self.compensated.items() if status != "ok"]
-        notes += [f"{name}: its refit ended as {status}" for name, status in refits]
+        notes += [f"{name}: its refit ended as {end}" for name, end in self.compensated.items() if end != "ok"]
         if self.refinement is not None:
             notes.append(repr(self.refinement))
         return "\n".join([title, *lines, *notes])

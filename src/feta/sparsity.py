@@ -55,10 +55,8 @@ def top_k_mask(scores: Tensor, k: int) -> Tensor:
     Selection by the k-th value, in linear time: a stable sort of a large layer costs ten times as much.
     """
     flat = scores.reshape(-1)
-    if k <= 0:
-        return torch.zeros_like(scores, dtype=torch.bool)
-    if k >= flat.numel():
-        return torch.ones_like(scores, dtype=torch.bool)
+    if not 0 < k < flat.numel():
+        return torch.full_like(scores, k > 0, dtype=torch.bool)
     threshold = torch.topk(flat, k, sorted=False).values.min()
     mask = flat >= threshold
     extra = int(torch.count_nonzero(mask)) - k

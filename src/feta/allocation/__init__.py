@@ -20,10 +20,7 @@ ALLOCATIONS: dict[str, type[Allocation]] = {
 
 
 def make_allocation(allocation: str | Allocation) -> Allocation:
-    """An allocation by its name, or the object itself when one is given.
-
-    Raises ConfigError for an unknown name or an object that is no Allocation.
-    """
+    """An allocation by its name, or the object that is given. Raises ConfigError for anything else."""
     if isinstance(allocation, Allocation) and not isinstance(allocation, type):
         return allocation
     if not isinstance(allocation, str):

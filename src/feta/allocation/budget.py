@@ -5,8 +5,7 @@
 E_l is known at a few counts. A layer with more weights can do no worse, so a rise is measuring noise and is
 levelled. Between two counts the error is taken to follow a power of k, and of the points so found only the
 lower convex hull counts: then the Lagrangian answer, weights handed out one after the other to where the next
-one helps most, is the exact minimum over whole numbers, and a larger budget takes weights from no layer. On
-a curve with a dent neither holds: a layer would jump over it, at the cost of another.
+one helps most, is the exact minimum over whole numbers, and a larger budget takes weights from no layer.
 """
 
 import math

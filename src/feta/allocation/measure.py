@@ -101,13 +101,7 @@ class Probe:
     held: list[Batch]
 
     @classmethod
-    def of(
-        cls,
-        original: nn.Module,
-        copy: nn.Module,
-        traces: Sequence[LayerTrace],
-        inputs: Inputs,
-    ) -> "Probe":
+    def of(cls, original: nn.Module, copy: nn.Module, traces: Sequence[LayerTrace], inputs: Inputs) -> "Probe":
         """A probe on about half of the samples to fit and some of the others to judge by."""
         samples = sum(size_of(batch) for batch in inputs)
         stride = -(-samples // (2 * FIT_SAMPLES))
@@ -119,10 +113,7 @@ class Probe:
 
     @torch.no_grad()
     def curve(self, name: str, judge: Judge) -> Curve:
-        """A layer's error, as the judge sees it, at each count of the grid.
-
-        Raises DataError where an error is not finite.
-        """
+        """A layer's error, as the judge sees it, at each count of the grid. Raises DataError if one is not finite."""
         trace = self.traces[name]
         view, kept = (LayerView(model.get_submodule(name), name) for model in (self.copy, self.original))
         hasty = HastyLayer.of(kept, self._streams(trace, kept))
@@ -134,10 +125,8 @@ class Probe:
                 hasty.write_(view, count)
                 errors.append(judge(trace))
                 if not math.isfinite(errors[-1]):
-                    raise DataError(
-                        f"layer '{name}': outputs must be finite while its error is measured, got "
-                        f"{errors[-1]}; look at the data and the weights"
-                    )
+                    got = f"{errors[-1]}; look at the data and the weights"
+                    raise DataError(f"layer '{name}': outputs must be finite while its error is measured, got {got}")
         finally:
             for group in range(kept.groups):
                 view.write(kept.matrix(group), kept.bias(group), group)

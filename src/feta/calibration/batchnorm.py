@@ -12,8 +12,7 @@ from feta.calibration.model import call, restoring
 def reestimate(model: nn.Module, inputs: Inputs) -> int:
     """Replace running means and variances by those over `inputs`; the number of layers changed.
 
-    Means and variances of the batches are averaged. A left-over batch of one sample has no variance, and
-    is passed over where there are larger ones.
+    Those of the batches are averaged. A batch of one sample has no variance: it is left out if there are larger ones.
     """
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
     with restoring(norms, "momentum", "training"):

@@ -39,19 +39,14 @@ def output_importance(
         totals = [torch.zeros_like(z) for z in outputs.values()]
         for _ in range(probes):
             signs = torch.randint(0, 2, logits.shape, generator=generator).to(logits) * 2 - 1
-            kept = list(outputs.values())
-            gradients = torch.autograd.grad(logits, kept, signs, retain_graph=True, allow_unused=True)
+            gradients = torch.autograd.grad(logits, [*outputs.values()], signs, retain_graph=True, allow_unused=True)
             for total, gradient in zip(totals, gradients, strict=True):
                 if gradient is not None:
                     total += gradient.square() / probes
-    pairs = zip(outputs.items(), totals, strict=True)
-    found = {name: _per_output(model.get_submodule(name), z, total) for (name, z), total in pairs}
+    found = {}
+    for (name, z), total in zip(outputs.items(), totals, strict=True):
+        dim = 1 if isinstance(model.get_submodule(name), nn.Conv2d) else z.ndim - 1  # that of the layer's outputs
+        over = [d for d in range(z.ndim) if d != dim]
+        active = (z.detach() > 0).sum(over).clamp_min(1)
+        found[name] = (total.double().sum(over) / active).sqrt()
     return {name: s for name, s in found.items() if bool((s > 0).any())}
-
-
-def _per_output(layer: nn.Module, z: Tensor, squares: Tensor) -> Tensor:
-    """Means over everything but the layer's output dimension: the last of a Linear, the second of a Conv2d."""
-    dim = 1 if isinstance(layer, nn.Conv2d) else -1
-    over = [d for d in range(z.ndim) if d != dim % z.ndim]
-    active = (z.detach() > 0).sum(over).clamp_min(1)
-    return (squares.double().sum(over) / active).sqrt()

@@ -1,8 +1,7 @@
 """The user's data as batches of model inputs, passed over as often as needed.
 
-Accepted: a tensor; any iterable of tensors, (x, y) pairs or dicts, a DataLoader included. Labels are
-dropped, never needed. What gives the same batches on every pass is used in place; a one-shot iterator
-or a DataLoader in any but its data set's order is read once and kept in a memory-mapped temporary file.
+Accepted: a tensor; any iterable of tensors, (x, y) pairs or dicts, a DataLoader included. Labels are dropped. A
+one-shot iterator, or a DataLoader that shuffles or samples, is read once and kept in a memory-mapped temporary file.
 """
 
 import copy
@@ -60,7 +59,6 @@ class _Thinned:
     def __iter__(self) -> Iterator[Batch]:
         seen = -self.start
         for batch in self.inputs:
-            # Every stride-th over all batches.
             part = rows_of(batch, slice(max(-seen, -seen % self.stride), None, self.stride))
             seen += size_of(batch)
             if size_of(part):

@@ -104,10 +104,8 @@ def evaluating(*models: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def differentiable(model: nn.Module) -> Iterator[None]:
-    """Inside, a model in eval mode can be run backwards, which cuDNN refuses for recurrent layers.
-
-    They are put into training mode without their dropout, which leaves the function the same.
-    """
+    """Inside, a model in eval mode can be run backwards, which cuDNN refuses for recurrent layers."""
+    # They are put into training mode without their dropout, which leaves the function the same.
     recurrent = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
     with restoring(recurrent, "training", "dropout"):
         for module in recurrent:

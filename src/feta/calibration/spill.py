@@ -57,14 +57,13 @@ class Spill:
             ) from error
 
     def _read(self, entry: _Entry) -> Tensor:
-        """A map of this tensor alone: pages of the whole file, once touched, would count as our memory.
-
-        Copy-on-write: a caller that changes its tensor changes neither the file nor later passes.
-        """
+        # A map of this tensor alone: pages of the whole file, once touched, would count as our memory.
         size = prod(entry.shape) * entry.dtype.itemsize
         if size == 0:
             return torch.empty(entry.shape, dtype=entry.dtype)
-        raw = np.memmap(self._file, np.uint8, "c", entry.offset, (size,))
+        raw = np.memmap(
+            self._file, np.uint8, "c", entry.offset, (size,)
+        )  # on a write it is copied, so the file stays
         return torch.from_numpy(raw).view(entry.dtype).reshape(entry.shape)
 
 

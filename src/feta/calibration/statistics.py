@@ -3,8 +3,8 @@
     H = sum a~ a~'      with a~ = (a, 1): the Gram matrix, its last row and column those of the bias
     C = sum a~ t(b)'    cross terms with the targets
 
-Products are formed in the stream's own dtype and added up in float64, so that a sum over millions of
-rows loses no more than one chunk's product does, and results do not depend on how rows are chunked.
+Products are formed in the stream's own dtype and added up in float64: a sum over millions of rows loses no more
+than one chunk's product does, and does not depend on the chunks.
 """
 
 from collections.abc import Callable
@@ -17,8 +17,6 @@ from feta.errors import DataError
 from feta.problem import ActivationStream
 
 BLOCK = 512  # rows of H at a time: half the work of the whole product, and no second matrix of d_in^2
-
-Targets = Callable[[Tensor, Tensor], Tensor]  # (A, B) -> T, the targets of a least-squares problem
 
 
 @dataclass(frozen=True)
@@ -74,8 +72,8 @@ def add_cross(C: Tensor, A: Tensor, T: Tensor) -> None:
         C[-1] += T.sum(0, dtype=torch.float64)
 
 
-def cross(stream: ActivationStream, targets: Targets, *, with_bias: bool = True) -> Tensor:
-    """C (d_in [+ 1], d_out) over one pass, for any targets of the rows."""
+def cross(stream: ActivationStream, targets: Callable[[Tensor, Tensor], Tensor], *, with_bias: bool = True) -> Tensor:
+    """C (d_in [+ 1], d_out) over one pass, for any targets T(A, B) of the rows."""
     C: Tensor | None = None
     for A, B in stream.chunks():
         T = targets(A, B)

@@ -1,8 +1,5 @@
 """Streams of rows (A, B) for one layer, and what solvers draw from them.
 
-    ReplaySource    runs the original and the pruned network again on every pass: no memory, no disk
-    KeptSource      one such pass, kept in a memory-mapped file or, when the user asks for it, in memory
-
 A source gives a layer's input and original output as the module sees them; LayerStream turns them into
 rows chunk by chunk, so that a convolution is never unfolded for the whole data set.
 """
@@ -22,7 +19,7 @@ from feta.problem import Activation, ActivationStream
 
 @dataclass(frozen=True)
 class ReplaySource:
-    """Both networks run in step; one network alone where their inputs to the layer are the same."""
+    """Both networks run again on every pass, one alone where the layer's inputs are the same; keeps nothing."""
 
     inputs: Inputs
     original: LayerTap
@@ -47,7 +44,7 @@ class ReplaySource:
 
 @dataclass(frozen=True)
 class KeptSource:
-    """The pairs of another source, as a Spill or a list; given out on the device."""
+    """The pairs of another source, on disk (a Spill) or in memory (a list); given out on the device."""
 
     kept: Iterable[tuple[Tensor, Tensor]]
     device: torch.device
@@ -153,10 +150,8 @@ def sample_rows(stream: ActivationStream, n: int, generator: torch.Generator) ->
     chosen = torch.randperm(stream.n_rows, generator=generator)[:n].sort().values
     start, picked = 0, []
     for A, B in stream.chunks():
-        inside = chosen[(chosen >= start) & (chosen < start + len(A))] - start
-        if len(inside):
-            rows = inside.to(A.device)
-            picked.append((A[rows], B[rows]))
+        rows = (chosen[(chosen >= start) & (chosen < start + len(A))] - start).to(A.device)
+        picked.append((A[rows], B[rows]))
         start += len(A)
     A, B = torch.cat([A for A, _ in picked]), torch.cat([B for _, B in picked])
     if not bool(torch.isfinite(A).all()):

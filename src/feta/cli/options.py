@@ -32,10 +32,7 @@ Records = Annotated[Path | None, Parameter(help=_RECORDS)]
 
 
 def check_places(network: Path | None, output: Path | None, records: Path | None) -> Path:
-    """The file for the run's record: the given one, else one beside the output or in the current folder.
-
-    Raises ConfigError or FileError, before the work, for a bad place to write.
-    """
+    """The file for the run's record. Raises ConfigError or FileError, before the work, for a bad place to write."""
     from feta.files.atomic import check_writable
 
     if output and network and output.resolve() == network.resolve():

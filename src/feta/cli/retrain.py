@@ -61,14 +61,10 @@ def retrain(
     if goal is None:
         goal = (pruning.get("dense_accuracy") or {}).get("validation")  # without a goal the whole budget is used
     rows, held_out = subject.rows("train", where), subject.rows("validation", where)
+    work: dict[str, Any] = {"validation": held_out, "goal": goal, "seed": seed, "device": where}
     with progress_bar("retraining", epochs) as update:
-
-        def show(point: Any) -> None:
-            update(completed=point.epoch, note=f"validation {point.accuracy:.2f} %")
-
-        result = feta.retrain(
-            model, rows, settings, validation=held_out, goal=goal, seed=seed, device=where, callback=show
-        )
+        work["callback"] = lambda point: update(completed=point.epoch, note=f"validation {point.accuracy:.2f} %")
+        result = feta.retrain(model, rows, settings, **work)
     scores = {"pruned": accuracy(model, subject, where), "retrained": accuracy(result.model, subject, where)}
     summary = {**result.report.to_dict(), "accuracy": scores}
     about = {key: summary[key] for key in ("epochs", "recovered", "goal", "tolerance", "stopped", "seed")}

@@ -113,14 +113,15 @@ class LayerJob:
 
 
 def checked(solution: LayerSolution, problem: LayerProblem, pruner: Pruner, count: int) -> LayerSolution:
-    """A method's answer, once it keeps the contract; methods of users come through here too.
-
-    Raises ModelError that names the method and what it broke.
-    """
+    """A method's answer, once it keeps the contract. Raises ModelError that names the method and what it broke."""
     if not isinstance(solution, LayerSolution):
         raise ModelError(f"method '{pruner.name}' must give a LayerSolution, got {type(solution).__name__}")
     for label, got, like in (("U", solution.U, problem.W), ("bias", solution.bias, problem.bias)):
-        _check_tensor(pruner.name, label, got, like)
+        if _form(got) != _form(like):
+            raise ModelError(f"method '{pruner.name}' must give {label} {_form(like)}, got {_form(got)}")
+        bad = 0 if got is None else int((~torch.isfinite(got)).sum())
+        if bad:
+            raise ModelError(f"method '{pruner.name}' must give finite {label}, got {bad} NaN or infinite entries")
     kept = int(torch.count_nonzero(solution.U))
     if kept > count and pruner.needs.count != "own":
         raise ModelError(f"method '{pruner.name}' must keep at most {count} weights, got {kept}")
@@ -133,17 +134,9 @@ def checked(solution: LayerSolution, problem: LayerProblem, pruner: Pruner, coun
     return solution
 
 
-def _check_tensor(method: str, label: str, got: Any, like: Tensor | None) -> None:
-    def form(value: Any) -> str:
-        if not isinstance(value, Tensor):
-            return type(value).__name__
-        return f"{tuple(value.shape)} {value.dtype} on {value.device}"
-
-    if form(got) != form(like):
-        raise ModelError(f"method '{method}' must give {label} {form(like)}, got {form(got)}")
-    bad = 0 if got is None else int((~torch.isfinite(got)).sum())
-    if bad:
-        raise ModelError(f"method '{method}' must give finite {label}, got {bad} NaN or infinite entries")
+def _form(value: Any) -> str:
+    is_tensor = isinstance(value, Tensor)
+    return f"{tuple(value.shape)} {value.dtype} on {value.device}" if is_tensor else type(value).__name__
 
 
 @contextmanager

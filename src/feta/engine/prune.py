@@ -1,8 +1,7 @@
 """prune: walk a model's layers in order of execution, stream rows, solve each layer, write it back.
 
-The model that is given is never changed; the result holds a pruned copy with exact zeros. Memory beyond
-the two models is that of one batch's activations, one chunk of rows and the method's own matrices
-(d_in^2 for those that use a Gram matrix); it does not grow with the number of samples.
+The model that is given is never changed. Beyond it and its copy, memory holds one batch's activations, one chunk of
+rows and the method's own matrices (d_in^2 for a Gram matrix): it does not grow with the number of samples.
 """
 
 from collections.abc import Mapping, Sequence
@@ -114,18 +113,10 @@ def prune(
     masks = {name: LayerView(run.pruned.get_submodule(name), name).weight.detach() != 0 for name in goals}
     pruned, refinement = run.pruned, None
     if refine:
-        wanted = refine if isinstance(refine, Refinement) else Refinement()
+        wanted = refine if isinstance(refine, Refinement) else None
         rows = data if isinstance(data, Tensor) else inputs  # an iterator has been read by now
-        refined = refine_model(
-            pruned,
-            run.original,
-            rows,
-            wanted,
-            masks=masks,
-            n_samples=how.n_samples,
-            seed=seed,
-            callback=walk.tell_loss,
-        )
+        given: dict[str, Any] = {"masks": masks, "n_samples": how.n_samples, "seed": seed}
+        refined = refine_model(pruned, run.original, rows, wanted, **given, callback=walk.tell_loss)
         pruned, refinement = refined.model, refined.report
     report = PruneReport(
         method=pruner.name,

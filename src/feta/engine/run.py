@@ -40,8 +40,8 @@ class Run:
         return trace_layers(self.original, names, next(iter(self.inputs)))
 
     def importance(self, names: Sequence[str], seed: int) -> tuple[dict[str, Tensor], float]:
-        """Weights for the outputs of the layers, and the seconds they took; {} without data."""
-        if self.inputs is None:
+        """Weights for the outputs of the layers, and the seconds they took; {} without layers or data."""
+        if not names or self.inputs is None:
             return {}, 0.0
         started = self.clock()
         found = output_importance(self.original, names, next(iter(self.inputs)), seed=seed)

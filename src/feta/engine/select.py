@@ -1,7 +1,6 @@
 """Which layers of a model are pruned, and to which sparsity.
 
-By default every Linear but the last one: in the networks of the paper these are the hidden fully
-connected layers. Names may be shell patterns: "fc*", "encoder.*.mlp.*".
+By default every Linear but the last one, which in the paper's networks are the hidden fully connected layers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,19 +52,15 @@ def select(model: nn.Module, names: Sequence[str], layers: Sequence[str] | str |
 
 
 def targets(
-    model: nn.Module,
-    chosen: Sequence[str],
-    sparsity: SparsityRequest,
-    allocation: Allocation,
-    probe: Probe | None = None,
+    model: nn.Module, chosen: Sequence[str], sparsity: SparsityRequest, spread: Allocation, probe: Probe | None = None
 ) -> dict[str, Sparsity]:
     """An exact target for each chosen layer; with a mapping, layers that match no pattern are left out.
 
     probe: what an allocation that needs data measures layers with.
     """
     if isinstance(sparsity, Mapping):
-        if allocation.name != "uniform":
-            raise ConfigError(f"allocation must be uniform where sparsity is per layer, got '{allocation.name}'")
+        if spread.name != "uniform":
+            raise ConfigError(f"allocation must be uniform where sparsity is per layer, got '{spread.name}'")
         for pattern, share in sparsity.items():
             check_share(share, f"sparsity['{pattern}']")
         names = matching(chosen, list(sparsity), "sparsity")
@@ -73,7 +68,7 @@ def targets(
         return {name: Sparsity(sparsity[pattern]) for name, pattern in matched if pattern is not None}
     share = check_share(sparsity)
     weights = {name: LayerView(model.get_submodule(name), name).weight for name in chosen}
-    kept = allocation.allocate(Budget(weights, share, probe))
+    kept = spread.allocate(Budget(weights, share, probe))
     if set(kept) != set(chosen):
-        raise ConfigError(f"allocation '{allocation.name}' must give a number for each of {list(chosen)}, got {kept}")
+        raise ConfigError(f"allocation '{spread.name}' must give a number for each of {list(chosen)}, got {kept}")
     return {name: Sparsity(nonzeros=kept[name]) for name in chosen}

@@ -32,10 +32,8 @@ class Walk:
         """A report per pruned layer, how each compensated layer ended, and the seconds of all of it."""
         reports: list[LayerReport] = []
         compensated: dict[str, str] = {}
-        importance: dict[str, Tensor] = {}
-        seconds = 0.0
-        if self.pruner.needs.importance:
-            importance, seconds = self.run.importance(list(self.goals), self.seed)
+        weighted = list(self.goals) if self.pruner.needs.importance else []
+        importance, seconds = self.run.importance(weighted, self.seed)
         follows_pruned = False
         for trace in traces:
             if trace.name in self.goals:
@@ -51,7 +49,11 @@ class Walk:
     def _prune(self, trace: LayerTrace, index: int, importance: Tensor | None) -> LayerReport:
         tell = partial(self._tell, trace.name, index)
         cascaded = self.settings.mode == "cascade" and index > 0
-        job = LayerJob(self.run, trace, self._activation(trace), cascaded, importance)
+        given = self.settings.activation
+        by_pattern = {"*": given} if isinstance(given, str) else given or {}
+        pattern = first_match(trace.name, by_pattern)  # what the user says goes before what tracing found
+        activation = trace.activation if pattern is None else parse_activation(by_pattern[pattern])
+        job = LayerJob(self.run, trace, activation, cascaded, importance)
         tell("start")
         report = job.prune(self.pruner, self.goals[trace.name], self.settings.cache, tell)
         tell("done")
@@ -65,12 +67,4 @@ class Walk:
 
     def tell_loss(self, point: RefinePoint) -> None:
         """An event of the refinement that follows the walk: its loss so far."""
-        values = {"passes": point.passes, "loss": point.loss}
-        self._tell("all layers", len(self.goals), "step", "refine", values)
-
-    def _activation(self, trace: LayerTrace) -> Activation:
-        """What the user says of the layer, or else what tracing found."""
-        given = self.settings.activation
-        by_pattern = {"*": given} if isinstance(given, str) else given or {}
-        pattern = first_match(trace.name, by_pattern)
-        return trace.activation if pattern is None else parse_activation(by_pattern[pattern])
+        self._tell("all layers", len(self.goals), "step", "refine", {"passes": point.passes, "loss": point.loss})

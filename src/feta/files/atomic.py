@@ -12,9 +12,7 @@ def write_atomic(path: Path, content: bytes) -> None:
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(
-            dir=path.parent, prefix=f".{path.name}.", ignore_cleanup_errors=True
-        ) as folder:
+        with tempfile.TemporaryDirectory("", f".{path.name}.", path.parent, ignore_cleanup_errors=True) as folder:
             part = Path(folder) / path.name
             with open(part, "wb") as file:
                 file.write(content)

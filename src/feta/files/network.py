@@ -98,8 +98,7 @@ def load_into(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
     model: a model of the same structure; it is changed in place.
     path: a file written by `save`, or any safetensors file of a state_dict.
 
-    Returns the model.
-    Raises FileError where the file does not hold the weights of this model.
+    Returns the model. Raises FileError where the file does not hold the weights of this model.
     """
     path = Path(path)
     tensors, _ = sparse_file.read(path)

@@ -43,8 +43,9 @@ def encode(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> bytes:
         memory.add(start)
         clash = sorted(set(named) & (set(stored) | (set(tensors) - {name})))
         if clash or name.endswith(".bitmask"):
-            got = clash or [name]
-            raise FileError(f"tensor names must not end in .bitmask or {PARTS} of another tensor, got {got}")
+            raise FileError(
+                f"tensor names must not end in .bitmask or {PARTS} of another tensor, got {clash or name}"
+            )
         stored.update(named)
     text = json.dumps(dict(metadata), sort_keys=True)
     return _sorted(to_bytes(stored, metadata={"format": "pt", METADATA_KEY: text}))
@@ -81,10 +82,9 @@ def stored_bytes(path: Path | str) -> dict[str, int]:
     """Bytes each tensor takes in a file, its parts added up."""
     stored, _ = _read_safetensors(Path(path))
     sizes: dict[str, int] = {}
-    sparse = {name.removesuffix(".bitmask") for name in stored if name.endswith(".bitmask")}
     for name, tensor in stored.items():
         stem, _, part = name.rpartition(".")
-        owner = stem if part in PARTS and stem in sparse else name
+        owner = stem if part in PARTS and f"{stem}.bitmask" in stored else name
         sizes[owner] = sizes.get(owner, 0) + tensor.numel() * tensor.element_size()
     return sizes
 

@@ -212,14 +212,13 @@ def matched(
     if total < len(data):
         data = torch.cat([batch for batch in inputs if isinstance(batch, Tensor)])
     x = place(data, original.device, original.dtype, copy=False)
-    rows, targets = torch.arange(total, device=x.device), _targets(x, original)
+    # The original's outputs are computed once if they take no more room than the inputs.
+    small = original.outputs(x[:1])[0].numel() <= x[0].numel()
+    outputs = torch.cat([original.outputs(part) for part in x.split(1000)]) if small else None
+
+    def targets(rows: Tensor) -> Tensor:
+        return original.outputs(x[rows]) if outputs is None else outputs[rows]
+
+    rows = torch.arange(total, device=x.device)
     batches = TensorBatches(x, targets, rows[rows % stride > 0], batch_size, seed, Ranks(x.device), by_rows=True)
     return batches, replace(batches, rows=rows[::stride], batch_size=1000).over
-
-
-def _targets(x: Tensor, original: Original) -> Callable[[Tensor], Tensor]:
-    """The original's outputs by number of the row, computed once if they take no more room than the inputs."""
-    if original.outputs(x[:1])[0].numel() > x[0].numel():
-        return lambda rows: original.outputs(x[rows])
-    outputs = torch.cat([original.outputs(part) for part in x.split(1000)])
-    return lambda rows: outputs[rows]

@@ -4,9 +4,8 @@
                                                  or  ||f(x) - f0(x)||^2                                  (loss "mse")
 
 f is the pruned network and f0 the original. Adam makes a few passes over unlabelled rows while its rate falls to
-zero along half a cosine; biases and layers that were not pruned are fitted too. Some rows are held out. They
-decide which weights are kept and when more passes are of no use. If the loss on them rises, the rate was too
-high: the run goes back to the best weights and on with a fifth of the rate.
+zero along half a cosine; biases and unpruned layers are fitted too. Rows that are held out decide which weights are
+kept and when to stop. If their loss rises, the run goes back to the best weights, and on with a fifth of the rate.
 """
 
 import copy
@@ -180,9 +179,7 @@ class _RefineLoop(Loop):
             raise ModelError(f"refinement must keep a finite loss, got {loss}; {cure}")
         return -loss
 
-    def after(
-        self, seconds: float, passes: float, loss: float, score: float | None
-    ) -> tuple[RefinePoint, str | None]:
+    def after(self, seconds: float, passes: float, loss: float, score: float | None) -> tuple[Any, str | None]:
         held_out = -(score or 0.0)
         if held_out > BACK_AT * -self.best:  # the rate is too high for this network
             self.scale /= 5

@@ -196,9 +196,7 @@ class _RetrainLoop(Loop):
             raise ConfigError(f"validation must give a finite number, got {score}")
         return score
 
-    def after(
-        self, seconds: float, passes: float, loss: float, score: float | None
-    ) -> tuple[RetrainPoint, str | None]:
+    def after(self, seconds: float, passes: float, loss: float, score: float | None) -> tuple[Any, str | None]:
         goal, patience, reason = self.settings.goal, self.settings.patience, None
         if goal is not None and score is not None and score >= goal - self.settings.tolerance:
             reason = "recovered"

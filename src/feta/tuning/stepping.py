@@ -141,10 +141,7 @@ def copy_of(model: nn.Module, device: torch.device) -> nn.Module:
 
 
 def recordable(model: nn.Module) -> bool:
-    """Whether a CUDA graph of the model surely does what the model does, as for torch's own modules.
-
-    Code of users may read values or draw numbers in Python, which a graph freezes.
-    """
+    """Whether all modules are torch's own: code of users may read or draw values in Python, which a graph freezes."""
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return all(
         type(module).__module__.startswith("torch.nn.modules.")
