@@ -68,7 +68,6 @@ class Agreement:
         return worse - lower_limit(self.only_pruned_right, self.samples, half)
 
 
-@torch.no_grad()
 def agreement(
     dense: nn.Module, pruned: nn.Module, batches: Iterable[LabelledBatch], confidence: float = 0.99
 ) -> Agreement:
@@ -96,6 +95,7 @@ def agreement(
     return Agreement(samples, agree, confidence, only_dense, only_pruned, both)
 
 
+@torch.no_grad()
 def answers_of(model: nn.Module, inputs: Tensor) -> Tensor:
     """The class of each input; raises where the scores are not finite, for those have no class."""
     scores = model(inputs.clone())  # a model may change its input in place

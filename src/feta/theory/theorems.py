@@ -20,9 +20,8 @@ first; each change meets the input the layer has in the dense network and passes
 5.1: through unchanged ones). No condition on ‖H_i‖, biases included, no D.
 
 `three_steps` is the paper's procedure for a margin that pruning takes to zero: go from dense to pruned until γ − lost
-is zero, compute everything anew there, start again. The printed loss grows in proportion to the way gone, so this
-happens at a share γ / lost of the way left. Margins of real networks are many orders of magnitude under that loss:
-as many restarts are needed (`log_needed`). Only the last one counts, and it may be the pruned network `by_itself`.
+is zero, at a share γ / lost of the way left, compute everything anew there, start again. Margins of real networks are
+many orders of magnitude under that loss: as many restarts are needed (`log_needed`), and only the last one counts.
 """
 
 import math
@@ -98,9 +97,8 @@ def by_itself(seen: Perturbation, setting: Setting, form: Form, which: Theorem =
 
 def every_bound(seen: Perturbation, setting: Setting, form: Form) -> list[Bound]:
     """5.1 for each layer, 5.2, and both networks by themselves."""
-    alone = [one_layer(seen, layer, setting, form) for layer in seen.layers]
-    own = (by_itself(seen, setting, form), by_itself(seen, setting, form, "dense"))
-    return [*alone, all_layers(seen, setting, form), *own]
+    own = all_layers(seen, setting, form), by_itself(seen, setting, form), by_itself(seen, setting, form, "dense")
+    return [*(one_layer(seen, layer, setting, form) for layer in seen.layers), *own]
 
 
 def lemma_applies(layers: Sequence[LayerChange]) -> bool:
@@ -164,8 +162,7 @@ def three_steps(
 ) -> Procedure:
     """Walk from dense to pruned by Theorem 5.2 as printed; every start makes a pass over `batches`."""
     check_range("three_steps", ">= 1", max_starts=max_starts)
-    starts: list[Start] = []
-    at, log_needed = 0.0, math.inf
+    starts, at, log_needed = list[Start](), 0.0, math.inf
     while len(starts) < max_starts:
         seen = measure(blend(dense, pruned, at), pruned, batches)
         bound = all_layers(seen, setting, "paper")
