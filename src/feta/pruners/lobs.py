@@ -1,6 +1,4 @@
-"""Layer-wise optimal brain surgeon (LOBS), as published.
-
-    minimise  1/2 tr (U - W)' H (U - W),      H = A~' A~ / m,   a~ = (a, 1)
+"""Layer-wise optimal brain surgeon: minimise 1/2 tr (U - W)' H (U - W) with H = A~' A~ / m and a~ = (a, 1).
 
 Weights leave one by one, each with its step on its output's column (bias included), and removed weights are set back
 to zero after each step; H^-1 is never updated. With Q the order in which a column's weights leave, the step sizes c

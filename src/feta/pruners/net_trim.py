@@ -1,8 +1,8 @@
 """Net-Trim: how epsilon is chosen for the program of solvers/net_trim_admm, which knows no sparsity.
 
-The k largest weights of a solution are kept, and epsilon goes by what these can do. In the cascade, where A comes from the network pruned so far, the trained
-weights are feasible from sqrt(1.1) ||(A W + bias - B)_Omega|| on, the authors' epsilon there: the search for the
-constraint and a given epsilon keep above it.
+The k largest weights of a solution are kept, and epsilon goes by what these can do. In the cascade, where A comes
+from the network pruned so far, the trained weights are feasible from sqrt(1.1) ||(A W + bias - B)_Omega|| on, the
+authors' epsilon there: the search for the constraint and a given epsilon keep above it.
 """
 
 import math

@@ -26,7 +26,7 @@ many orders of magnitude under that loss: as many restarts are needed (`log_need
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -68,31 +68,33 @@ class Bound:
 
 def one_layer(seen: Perturbation, layer: LayerChange, setting: Setting, form: Form) -> Bound:
     """Theorem 5.1: only `layer` is pruned."""
-    gain, name = log_product(layer.behind, form), layer.dense.name
+    gain = log_product(layer.behind, form)
     if form == "paper":
         product = log_product(seen.dense.stages, form)
-        return _bound(setting, "5.1", form, seen.gaps, log(layer.largest_error) + gain, product, name)
-    product = log_product((*seen.dense.stages[: layer.place], layer.pruned), form) + gain
-    return _bound(setting, "5.1", form, seen.gaps, layer.errors.log() + gain, product, name)
+        bound = _bound(setting, "5.1", form, seen.gaps, log(layer.largest_error) + gain, product)
+    else:
+        product = log_product((*seen.dense.stages[: layer.place], layer.pruned), form) + gain
+        bound = _bound(setting, "5.1", form, seen.gaps, layer.errors.log() + gain, product)
+    return replace(bound, layer=layer.dense.name)
 
 
 def all_layers(seen: Perturbation, setting: Setting, form: Form) -> Bound:
     """Theorem 5.2: all layers are pruned."""
     if form == "sound":
-        return _bound(setting, "5.2", form, seen.gaps, seen.log_shifts, log_product(seen.pruned.stages, form), None)
+        return _bound(setting, "5.2", form, seen.gaps, seen.log_shifts, log_product(seen.pruned.stages, form))
     # The printed loss times the product of norms, to be in units of the output.
     product = log_product(seen.dense.stages, form)
     changes = ((layer.difference.matrix_norm, layer.dense.matrix_norm) for layer in seen.layers)
     terms = [log(change) - log(norm) for change, norm in changes if change]
     lost = 1 + 2 * log(seen.largest_input) + log_sum(*terms) + product
     # A layer of zeros both divides and multiplies: all is lost.
-    return _bound(setting, "5.2", form, seen.gaps, math.inf if math.isnan(lost) else lost, product, None)
+    return _bound(setting, "5.2", form, seen.gaps, math.inf if math.isnan(lost) else lost, product)
 
 
 def by_itself(seen: Perturbation, setting: Setting, form: Form, which: Theorem = "pruned") -> Bound:
     """The bound of one network by its own scores and norms: nothing is lost."""
     gaps, chain = (seen.pruned_gaps, seen.pruned) if which == "pruned" else (seen.gaps, seen.dense)
-    return _bound(setting, which, form, gaps, -math.inf, log_product(chain.stages, form), None)
+    return _bound(setting, which, form, gaps, -math.inf, log_product(chain.stages, form))
 
 
 def every_bound(seen: Perturbation, setting: Setting, form: Form) -> list[Bound]:
@@ -106,15 +108,7 @@ def lemma_applies(layers: Sequence[LayerChange]) -> bool:
     return all(x.difference.matrix_norm <= x.dense.matrix_norm / len(layers) for x in layers)
 
 
-def _bound(
-    setting: Setting,
-    theorem: Theorem,
-    form: Form,
-    gaps: Tensor,
-    lost: Tensor | float,
-    norms: float,
-    layer: str | None,
-) -> Bound:
+def _bound(setting: Setting, theorem: Theorem, form: Form, gaps: Tensor, lost: Tensor | float, norms: float) -> Bound:
     """What is left of the scores after a loss, one for all samples or one for each, over a product of norms."""
     scores = gaps.double().log() + math.log(SCORE_FACTOR[form])  # minus infinity at a tie
     share = torch.where(scores == -math.inf, math.inf, lost - scores)  # ln of the share that is lost
@@ -125,7 +119,7 @@ def _bound(
     margin = None if least == -math.inf else least - norms
     bound = None if margin is None else getattr(setting, form)(margin)
     kept = float((left > -math.inf).double().mean())
-    return Bound(theorem, form, setting.manifold.source, layer, gamma, float(share.max()), margin, bound, kept)
+    return Bound(theorem, form, setting.manifold.source, None, gamma, float(share.max()), margin, bound, kept)
 
 
 @dataclass(frozen=True)
