@@ -89,9 +89,7 @@ def agreement(
                 right += torch.bincount(2 * (first == truth) + (second == truth), minlength=4).cpu()
     if samples == 0:
         raise DataError("certify must get at least one held-out sample, got none")
-    if right is None:
-        return Agreement(samples, agree, confidence)
-    _, only_pruned, only_dense, both = right.tolist()
+    _, only_pruned, only_dense, both = [None] * 4 if right is None else right.tolist()
     return Agreement(samples, agree, confidence, only_dense, only_pruned, both)
 
 

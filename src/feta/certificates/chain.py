@@ -74,8 +74,8 @@ def chain_of(model: nn.Module, example: Tensor) -> Chain:
     for name, module in model.named_modules():  # a hook may do anything, and no stage would show it
         if module._forward_hooks or module._forward_pre_hooks:
             cure = "remove it, torch's own pruning by torch.nn.utils.prune.remove"
-            got = f"one on '{name or type(module).__name__}'"
-            raise ModelError(f"the network must have no forward hooks, got {got}; {cure}")
+            where = name or type(module).__name__
+            raise ModelError(f"the network must have no forward hooks, got one on '{where}'; {cure}")
     twin = copy.deepcopy(model).eval().double()
     example = example.to(device_of(twin), torch.float64, copy=True)
     chain = Chain(tuple(_stages(twin, example[:2])))
