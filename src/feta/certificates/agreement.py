@@ -68,7 +68,6 @@ class Agreement:
         return worse - lower_limit(self.only_pruned_right, self.samples, half)
 
 
-@torch.no_grad()
 def agreement(
     dense: nn.Module, pruned: nn.Module, batches: Iterable[LabelledBatch], confidence: float = 0.99
 ) -> Agreement:
@@ -90,12 +89,11 @@ def agreement(
                 right += torch.bincount(2 * (first == truth) + (second == truth), minlength=4).cpu()
     if samples == 0:
         raise DataError("certify must get at least one held-out sample, got none")
-    if right is None:
-        return Agreement(samples, agree, confidence)
-    _, only_pruned, only_dense, both = right.tolist()
+    _, only_pruned, only_dense, both = [None] * 4 if right is None else right.tolist()
     return Agreement(samples, agree, confidence, only_dense, only_pruned, both)
 
 
+@torch.no_grad()
 def answers_of(model: nn.Module, inputs: Tensor) -> Tensor:
     """The class of each input; raises where the scores are not finite, for those have no class."""
     scores = model(inputs.clone())  # a model may change its input in place

@@ -67,7 +67,7 @@ class Attack:
                 x = ball.draw(generator)
                 for step in range(self.steps):  # from half the radius to a hundredth of it
                     share = 0.5 * 0.02 ** (step / max(self.steps - 1, 1))
-                    uphill = ball.steepest(-slopes(model, x.to(dtype), classes)[1])
+                    uphill = ball.steepest(-slopes(model, x.to(dtype), classes)[1].double())
                     x = ball.project(x + share * ball.radius * uphill)
                     yield x
 
@@ -88,7 +88,6 @@ class _Ball:
 
     def steepest(self, gradient: Tensor) -> Tensor:
         """The direction of length 1 along which a function with this gradient grows most."""
-        gradient = gradient.double()
         return gradient.sign() if self.norm == "linf" else gradient / self._length(gradient)
 
     def project(self, x: Tensor) -> Tensor:

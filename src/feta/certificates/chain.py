@@ -73,10 +73,9 @@ def chain_of(model: nn.Module, example: Tensor) -> Chain:
         raise ConfigError("example must be a batch of float inputs, samples as rows")
     for name, module in model.named_modules():  # a hook may do anything, and no stage would show it
         if module._forward_hooks or module._forward_pre_hooks:
-            where = (
-                f"'{name or type(module).__name__}'; remove it, torch's own pruning by torch.nn.utils.prune.remove"
-            )
-            raise ModelError(f"the network must have no forward hooks, got one on {where}")
+            cure = "remove it, torch's own pruning by torch.nn.utils.prune.remove"
+            where = name or type(module).__name__
+            raise ModelError(f"the network must have no forward hooks, got one on '{where}'; {cure}")
     twin = copy.deepcopy(model).eval().double()
     example = example.to(device_of(twin), torch.float64, copy=True)
     chain = Chain(tuple(_stages(twin, example[:2])))
@@ -115,9 +114,8 @@ def _stages(model: nn.Module, example: Tensor) -> list[Stage]:
     run.run(example.clone())
     values: dict[fx.Node, Any] = run.env
     last: Any = next((node for node in values if node.op == "placeholder"), None)
-    stages: list[Stage] = []
-    # Stages that hold a batch-norm already: the rounding between it and a second one would be in no box.
-    normed: set[int] = set()
+    # normed: stages that hold a batch-norm already; the rounding between it and a second one would be in no box.
+    stages, normed = list[Stage](), set[int]()
     for node, value in values.items():
         if node is last or not isinstance(value, Tensor) or node.op == "output":
             continue

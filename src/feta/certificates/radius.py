@@ -43,9 +43,8 @@ class Pair:
     @cached_property
     def answers(self) -> tuple[Tensor, Tensor]:
         """The class of every sample, by each network."""
-        with torch.no_grad():
-            parts = ([answers_of(model, x) for x in self.inputs.split(1000)] for model in self.models)
-            first, second = map(torch.cat, parts)
+        parts = ([answers_of(model, x) for x in self.inputs.split(1000)] for model in self.models)
+        first, second = map(torch.cat, parts)
         return first, second
 
     def global_radii(self, *, exact: bool = False) -> Tensor:
@@ -166,10 +165,8 @@ def global_radius(
 
 
 def _rounding_error(chain: Chain, values: list[Tensor], radius: Tensor, rounding: Rounding) -> Tensor:
-    """(n,): how far the computed scores may be from the exact ones, in the Euclidean norm, on the ball.
-
-    error' = L error + || box at the sample || + share || |W| || (reach + error),   reach = gain so far x radius
-    """
+    """(n,): how far the computed scores may be from the exact ones, in the Euclidean norm, on the ball."""
+    # error' = L error + || box at the sample || + share || |W| || reach
     error, gain = torch.zeros_like(radius), 1.0
     for stage, value in zip(chain.stages, values[:-1], strict=True):
         local = torch.zeros_like(radius)

@@ -47,8 +47,7 @@ class DataFit:
 
     def error(self, Z: Tensor, B: Tensor) -> Tensor:
         """||rho(Z) - B||_F^2, added up in float64."""
-        norm: Tensor = torch.linalg.vector_norm(self.rho(Z) - B, dtype=torch.float64)
-        return norm.square()
+        return torch.linalg.vector_norm(self.rho(Z) - B, dtype=torch.float64).square()  # type: ignore[no-any-return]
 
     def value(self, V: Tensor, A: Tensor, B: Tensor) -> Tensor:
         return self.error(self.outputs(V, A), B)

@@ -27,8 +27,7 @@ class GroupLasso:
         return self.sizes(U).sum()
 
     def sizes(self, U: Tensor) -> Tensor:
-        norms: Tensor = torch.linalg.vector_norm(U, dim=self.dim, keepdim=True)
-        return norms
+        return torch.linalg.vector_norm(U, dim=self.dim, keepdim=True)  # type: ignore[no-any-return]
 
     def prox(self, U: Tensor, step: float) -> Tensor:
         """Every group shortened by the step, or zero where it is shorter than that."""

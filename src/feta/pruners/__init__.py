@@ -59,8 +59,7 @@ def make(method: str | Pruner, options: Mapping[str, Any] | None = None) -> Prun
         if name not in kinds:
             raise unknown_name(f"option of {method}", given, kinds or {"(none)"})
         typed[name] = _convert(value, kinds[name], f"{method}.{name}") if isinstance(value, str) else value
-    pruner: Pruner = METHODS[method](**typed)
-    return pruner
+    return METHODS[method](**typed)  # type: ignore[no-any-return]
 
 
 def options_of(pruner: Pruner) -> dict[str, Any]:

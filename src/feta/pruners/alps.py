@@ -1,8 +1,4 @@
-"""ALPS: l0-constrained least squares by ADMM, then conjugate gradients on the support.
-
-The support comes from solvers/support_admm on H = A' A + r I. The paper's layers have no bias. Here it is one more
-input that is always 1, neither pruned nor under the ridge, for the sake of a strong rival.
-"""
+"""ALPS on H = A' A + r I; a fitted bias is one more input that is always 1, neither pruned nor under the ridge."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -53,8 +49,7 @@ class Alps:
         k = target.count(problem.W.numel())
         if k == problem.W.numel():
             return LayerSolution(problem.W.clone(), problem.bias)  # W itself is the optimum
-        d_in = len(problem.W)
-        W = (problem.trained if self.fit_bias else problem.W).double()
+        d_in, W = len(problem.W), (problem.trained if self.fit_bias else problem.W).double()
         H = gram(problem.rows, with_bias=len(W) > d_in).H
         admm, watch = Admm(self.rho, max_iterations=self.max_iterations), partial(problem.report, "admm")
         found = support_admm(H, H @ W, W, k, admm, prunable=d_in, ridge=self.ridge, watch=watch)

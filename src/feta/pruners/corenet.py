@@ -1,6 +1,5 @@
-"""Corenet: sample weights by their sensitivity, and reweight them so that every output is right on average.
+"""Corenet: weights drawn by their sensitivity, n ~ Multinomial(N, q) with q_j = s_j / sum s, so that E[u] = w.
 
-    q_j = s_j / sum s        n ~ Multinomial(N, q)        u_j = n_j w_j / (N q_j),    E[u] = w
     s_j = max over a in S of   a_j |w_j| / sum_k a_k |w_k|    in [0, 1]
 
 for each output and each sign of its weights, a part (so that no sum cancels). The sensitivity s_j is the largest
@@ -51,8 +50,7 @@ class Corenet:
         check_range("Corenet", ">= 1", sample_size=self.sample_size)
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
-        W = problem.W
-        keep = target.count(W.numel())
+        W, keep = problem.W, target.count(problem.W.numel())
         if int(W.count_nonzero()) <= keep:
             return LayerSolution(W.clone(), problem.bias)
         A, B = sample_rows(problem.rows, self.sample_size, torch.Generator().manual_seed(self.seed))
@@ -90,8 +88,7 @@ def sample_part(w: Tensor, q: Tensor, N: Tensor, generator: np.random.Generator)
 
     w and q are (parts, d_in), q sums to 1 in each row or is 0 in all of it; N (parts,) is integer.
     """
-    q = q.double()
-    q = q / q.sum(1, keepdim=True).clamp(min=torch.finfo(q.dtype).tiny)
+    q = q.double() / q.double().sum(1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
     # numpy gives what rounding leaves of a row to its last entry: a column of its own keeps it from the weights.
     shares = np.pad(q.cpu().numpy(), ((0, 0), (0, 1)))
     counts = torch.from_numpy(generator.multinomial(N.cpu().numpy(), shares)[:, :-1]).to(w.device)
@@ -115,8 +112,8 @@ def draws_per_part(q: Tensor, totals: Tensor, keep: int) -> Tensor:
 def ranking(W: Tensor, s: Tensor, drawn: Tensor, removed: Tensor) -> Tensor:
     """Who stays: draws by sensitivity, then other weights by it, then by size; removed neurons come last."""
     size = W.double().abs()
-    scores = (size / size.max()).where(s == 0, 1 + s)  # by size in [0, 1], by sensitivity in (1, 2]
-    scores = scores.where(~drawn, 2 + s)
+    # By size in [0, 1], by sensitivity in (1, 2].
+    scores = (size / size.max()).where(s == 0, 1 + s).where(~drawn, 2 + s)
     return scores.where(~removed, scores - 1).where(W != 0, -2)
 
 

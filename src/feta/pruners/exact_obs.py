@@ -1,9 +1,7 @@
-"""ExactOBS (OBC): greedy removal per output with an exact H^-1, then one choice over all outputs.
+"""ExactOBS (OBC): minimise 1/2 (u - w)' H (u - w) for each output, with H = A' A + damping I.
 
-    minimise  1/2 (u - w)' H (u - w)  for each output,      H = A' A + damping I
-
-Each output loses its weights one by one, and the layer's removals are taken from the outputs whose next step costs
-least. U is the least-squares optimum on the support that is left.
+The layer's removals are taken from the outputs whose next step costs least. U is the least-squares optimum on the
+support that is left.
 
 H^-1 is never copied per output: after t removals it is H^-1 - G' G with G (t, d_in) the eliminated rows, which takes
 a sixth of the reading and writing of an update in place. A fitted bias is an input that is always 1 and never
@@ -55,9 +53,8 @@ class ExactObs:
         cost = d_out * float(d_in) ** 3
         if cost > self.max_cost:
             got = f"{cost:.1e} for {d_in} x {d_out}; raise max_cost, or use 'alps', which costs d_in^2 * d_out a step"
-            raise ConfigError(
-                f"exact-obs must cost at most max_cost {self.max_cost:.1e} for d_out * d_in^3, got {got}"
-            )
+            most = f"at most max_cost {self.max_cost:.1e} for d_out * d_in^3"
+            raise ConfigError(f"exact-obs must cost {most}, got {got}")
         W = (problem.trained if self.fit_bias else problem.W).double()
         found = gram(problem.rows, with_bias=len(W) > d_in)
         H = inputs = found.H[:d_in, :d_in]
@@ -85,8 +82,7 @@ def removal_path(inverse: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
     """The greedy paths of some outputs W (b, d_in): inputs in order of removal, and what each step costs."""
     b, d_in = W.shape
     alive = torch.arange(d_in, device=W.device).expand(b, -1)  # (b, n) inputs not yet cut out
-    W = W.clone()
-    diagonal = inverse.diagonal().repeat(b, 1)
+    W, diagonal = W.clone(), inverse.diagonal().repeat(b, 1)
     G, done = W.new_empty(b, 0, d_in), 0
     order, losses = torch.empty_like(W, dtype=torch.long), torch.empty_like(W)
     while done < d_in:
@@ -114,10 +110,8 @@ def removal_path(inverse: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def choose(order: Tensor, losses: Tensor, k: int) -> Tensor:
-    """The mask (d_in, d_out) of the k weights that stay when the cheapest next steps are taken over all outputs.
-
-    Taking the least of the outputs' next losses again and again is sorting by each path's running maximum.
-    """
+    """The mask (d_in, d_out) of the k weights that stay when the cheapest next steps are taken over all outputs."""
+    # Taking the least of the outputs' next losses again and again is sorting by each path's running maximum.
     price = losses.cummax(1).values
     stays = top_k_mask(price.flip(0, 1), k).flip(0, 1)  # of equal ones the first go
     return torch.zeros_like(stays).scatter_(1, order, stays).t()

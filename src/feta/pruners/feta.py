@@ -1,8 +1,4 @@
-"""FeTa on a Gram matrix: the paper's objective at an exact number of non-zeros.
-
-It is solved as least squares with moving targets and one fixed Gram matrix (solvers.gram). The paper's own algorithm
-for it is the method feta-svrg.
-"""
+"""FeTa by least squares with moving targets (solvers.gram); the paper's own algorithm is the method feta-svrg."""
 
 import math
 from dataclasses import dataclass, replace

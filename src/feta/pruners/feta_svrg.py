@@ -1,7 +1,4 @@
-"""FeTa as published: DCA over the layer's response after its ReLU, each convex problem by Acc-Prox-SVRG.
-
-What the paper leaves open are options: the search for lambda, the exact count, and the refit on the support.
-"""
+"""FeTa as published (solvers.dca); what the paper leaves open are options: the search for lambda and the refit."""
 
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal

@@ -1,6 +1,4 @@
-"""Layer-wise optimal brain surgeon (LOBS), as published.
-
-    minimise  1/2 tr (U - W)' H (U - W),      H = A~' A~ / m,   a~ = (a, 1)
+"""Layer-wise optimal brain surgeon: minimise 1/2 tr (U - W)' H (U - W) with H = A~' A~ / m and a~ = (a, 1).
 
 Weights leave one by one, each with its step on its output's column (bias included), and removed weights are set back
 to zero after each step; H^-1 is never updated. With Q the order in which a column's weights leave, the step sizes c
@@ -43,14 +41,12 @@ class Lobs:
         check_range("Lobs", ">= 0", damping=self.damping)
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
-        W = problem.W
-        found = gram(problem.rows, with_bias=problem.bias is not None)
+        W, found = problem.W, gram(problem.rows, with_bias=problem.bias is not None)
         H = found.H / found.rows
         solved = factor(H, self.damping / (float(H.diagonal().mean()) or 1.0))
         inverse = solved.inverse()
         sensitivity = W.double().square() / inverse.diagonal()[: len(W), None] / 2
-        turn = removal_turns(sensitivity, target.count(W.numel()))
-        V = remove(inverse, problem.trained.double(), turn)
+        V = remove(inverse, problem.trained.double(), removal_turns(sensitivity, target.count(W.numel())))
         return problem.solved(V, solved.status, stats={"damping": solved.damping})
 
 
@@ -75,8 +71,7 @@ def remove(inverse: Tensor, whole: Tensor, turn: Tensor, block: int | None = Non
     block = block or max(1, min(max(32, d_in // 16), math.isqrt(2**25 // d_out)))
     for q in order[: int(leaves.sum(0).max())].split(block):  # (steps, d_out)
         systems = inverse[q.t()[:, :, None], q.t()[:, None, :]]  # (d_out, steps, steps)
-        right = V[q, columns].t()[:, :, None]
-        c = torch.linalg.solve_triangular(systems, right, upper=False)[:, :, 0].t()
+        c = torch.linalg.solve_triangular(systems, V[q, columns].t()[:, :, None], upper=False)[:, :, 0].t()
         steps = torch.zeros_like(V)
         steps[q, columns] = c.where(leaves[q, columns], 0)
         V -= inverse @ steps

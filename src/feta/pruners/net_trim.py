@@ -1,9 +1,8 @@
-"""Net-Trim: the sparsest weights, in the l1 sense, whose response stays in a ball around the outputs.
+"""Net-Trim: how epsilon is chosen for the program of solvers/net_trim_admm, which knows no sparsity.
 
-The program (solvers/net_trim_admm) has an epsilon and no sparsity, so the k largest weights of a solution are kept,
-and epsilon is chosen by what these can do. In the cascade, where A comes from the network pruned so far, the trained
-weights are feasible from sqrt(1.1) ||(A W + bias - B)_Omega|| on, the authors' epsilon there: the search for the
-constraint and a given epsilon keep above it.
+The k largest weights of a solution are kept, and epsilon goes by what these can do. In the cascade, where A comes
+from the network pruned so far, the trained weights are feasible from sqrt(1.1) ||(A W + bias - B)_Omega|| on, the
+authors' epsilon there: the search for the constraint and a given epsilon keep above it.
 """
 
 import math
@@ -119,9 +118,8 @@ class NetTrim:
 
 def least_error(trial: Trial, low: float, high: float, steps: int) -> float:
     """Golden section on log epsilon; the best of all that were tried."""
-    left, right = math.log(low), math.log(high)
     tried: dict[float, float] = {}
-    inner = left + (1 - GOLDEN) * (right - left)
+    inner = math.log(low) + (1 - GOLDEN) * (math.log(high) - math.log(low))
     for _ in range(steps):
         tried[inner] = trial(math.exp(inner)).error
         best = min(tried, key=lambda x: tried[x])

@@ -1,6 +1,4 @@
-"""SparseGPT: one sweep over the inputs, each removed weight's error passed on to the inputs after it.
-
-    minimise  ||A U - A W||_F^2,      H = A' A + damping I,      H^-1 = R' R  (R upper triangular)
+"""SparseGPT: minimise ||A U - A W||_F^2 in one sweep, with H = A' A + damping I, H^-1 = R' R, R upper triangular.
 
 Inputs go from first to last in blocks. Before a block, its share of the layer's weights is chosen over all outputs by
 the largest w^2 / R_jj^2. Then, input by input, with U_j the kept part of row W_j, the rows W_l after it are corrected
@@ -44,8 +42,7 @@ class SparseGpt:
         check_range("SparseGpt", ">= 1", block=self.block)
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
-        d_in = len(problem.W)
-        k = target.count(problem.W.numel())
+        d_in, k = len(problem.W), target.count(problem.W.numel())
         W = (problem.trained if self.fit_bias else problem.W).to(torch.float64, copy=True)
         H = gram(problem.rows, with_bias=len(W) > d_in).H
         inputs = H.diagonal()[:d_in]

@@ -1,7 +1,4 @@
-"""Hard thresholding, with one t per layer, set by the number of weights to keep.
-
-For one t over all layers use the allocation "global-magnitude": each layer gets its share of the largest weights.
-"""
+"""Hard thresholding with one t per layer; the allocation "global-magnitude" gives one t over all layers."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,8 +1,4 @@
-"""Wanda: keep the weights that carry the most signal, |w_ij| ||a_i||_2; no weight is changed.
-
-W (d_in, d_out), a_i the i-th column of A (m, d_in). Within outputs every column of U keeps floor(k / d_out) weights,
-and the k mod d_out weights left over go one each to the first outputs, so that the layer has exactly k.
-"""
+"""Wanda: keep the weights that carry the most signal, |w_ij| ||a_i||_2 with a_i the i-th column of A (m, d_in)."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -40,7 +36,7 @@ class Wanda:
         scores = W.double().abs() * column_norms(problem.rows)[:, None]
         if self.scope == "layer":
             return LayerSolution(W.where(top_k_mask(scores, k), 0), problem.bias)
-        every, rest = divmod(k, W.shape[1])
+        every, rest = divmod(k, W.shape[1])  # what is left over goes to the first outputs: the layer has exactly k
         best_first = scores.t().argsort(dim=1, descending=True, stable=True)  # (d_out, d_in), equal ones by index
         mask = torch.zeros_like(best_first, dtype=torch.bool)
         mask.scatter_(1, best_first[:, :every], True)

@@ -155,10 +155,7 @@ def solve_path(
 
 
 def support_of(U: Tensor, penalty: Penalty, W: Tensor, keep: int) -> Tensor:
-    """The mask of exactly `keep` weights, the largest survivors first, then the largest trained ones.
-
-    For group penalties whole groups, as many as fit into `keep`.
-    """
+    """The mask of `keep` weights, the largest survivors, then the largest trained ones; of groups all that fit."""
     sizes, trained = penalty.sizes(U), penalty.sizes(W)
     scores = sizes.where(sizes > 0, trained / trained.max().clamp_min(1e-30) - 2)
     return top_k_mask(scores, keep * scores.numel() // U.numel()).expand(U.shape).clone()

@@ -58,8 +58,7 @@ class NetTrimAdmm:
         self.inverse, self.status = solved.inverse(), solved.status
         self.gaps = W3.new_zeros(sums.rows, W3.shape[1])  # Z - T, or D
         self.W3 = W3.to(torch.float64, copy=True)
-        self.Q = self.W3.clone()
-        self.iterations = 0
+        self.Q, self.iterations = self.W3.clone(), 0
         self.primal = math.inf  # ||W2 - W3|| / ||W3||
         self.dual = math.inf  # ||change of W3|| / ||U2||
         self.distance = self._respond(self.W3)  # ||(Z - T)_Omega||
@@ -73,9 +72,8 @@ class NetTrimAdmm:
 
     def kept(self, k: int) -> Tensor:
         """The k largest weights of W2; where W2 has fewer, the next ones in line, as they are in W3."""
-        X = self.W2
+        X, mask = self.W2, top_k_mask(self.Q[: self.d_in].abs(), k)
         U = X[: self.d_in]
-        mask = top_k_mask(self.Q[: self.d_in].abs(), k)
         U.copy_(U.where(U != 0, self.W3[: self.d_in]).where(mask, 0))
         return X
 
@@ -85,8 +83,7 @@ class NetTrimAdmm:
         squares = torch.zeros(4, dtype=torch.float64, device=X.device)
         worst = squares[0].clone()
         for A, B in self.problem.rows.chunks():
-            omega = self._omega(B)
-            R = self.problem.fit.outputs(X, A)
+            omega, R = self._omega(B), self.problem.fit.outputs(X, A)
             error = self.problem.activation(R) - B
             R -= self._targets(A, B, omega)
             inside = R * omega

@@ -117,16 +117,14 @@ def support_admm(
         return (lambda near: solve(torch.add(right, near, alpha=rho))), damping
 
     found = search(step, start.mul_(weights), k, admm, watch)
-    D = (found.D / weights).double() / scale
-    others = found.mask.new_ones(d - p, C.shape[1])
+    D, others = (found.D / weights).double() / scale, found.mask.new_ones(d - p, C.shape[1])
     return replace(found, mask=torch.cat([found.mask, others]), D=torch.cat([D, free - coupling @ D]))
 
 
 def search(dense: Step, start: Tensor, k: int, admm: Admm, watch: Watch | None = None) -> SupportResult:
     """The iterations themselves, in scaled variables."""
     # The sparse copy starts dense, at W0: no weight is lost before H has had its say.
-    reflected, rho = start, admm.rho
-    dual = torch.zeros_like(start)  # V / rho
+    reflected, dual, rho = start, torch.zeros_like(start), admm.rho  # dual is V / rho
     mask = looked_at = top_k_mask(start.abs(), k)
     rested, iteration, damping = False, 0, 0.0
     while iteration < admm.max_iterations:
@@ -141,8 +139,7 @@ def search(dense: Step, start: Tensor, k: int, admm: Admm, watch: Watch | None =
             dual = Y.sub_(reflected).mul_(0.5)  # Y off the support, 0 on it
             iteration += 1
         del step  # an inverse is as large as H: the next one must not meet it
-        changed = int((mask != looked_at).sum()) / max(k, 1)
-        looked_at = mask
+        changed, looked_at = int((mask != looked_at).sum()) / max(k, 1), mask
         if watch is not None:
             watch(iteration=iteration, rho=rho, changed=changed)
         rested = changed == 0 and iteration >= admm.warm_up

@@ -73,9 +73,8 @@ def intrinsic_dimension(
     if len(points) < most + 2:
         got = f"got {len(points)}; use more samples or fewer neighbours"
         raise ConfigError(f"intrinsic_dimension must get at least {most + 2} different rows, {got}")
-    distances = nearest(points, most)
-    k, shares = two_nn(distances), pca(points, energies)
-    likely = maximum_likelihood(distances, least, most)
+    distances, shares = nearest(points, most), pca(points, energies)
+    k, likely = two_nn(distances), maximum_likelihood(distances, least, most)
     return Dimension(k, k / math.sqrt(len(points)), likely, shares, len(points), points.shape[1])
 
 
@@ -91,7 +90,6 @@ def two_nn(distances: Tensor) -> float:
 def maximum_likelihood(distances: Tensor, least: int, most: int) -> float:
     """Mean over neighbourhoods of least … most points."""
     logs = distances.log()
-    # Over points and over j < n.
     inverses = [float((logs[:, n - 1 : n] - logs[:, : n - 1]).mean()) for n in range(least, most + 1)]
     return fmean(1 / inverse if inverse > 0 else math.inf for inverse in inverses)
 
@@ -154,8 +152,7 @@ class Regularity:
 def covering_radii(points: Tensor, balls: int) -> Tensor:
     """(balls,) radius r_n at which the first n centres cover all points; the first is the one nearest to the mean."""
     centre = points[points.sub(points.mean(0)).norm(dim=1).argmin()]
-    distance = torch.full_like(points[:, 0], math.inf)
-    radii = []
+    distance, radii = torch.full_like(points[:, 0], math.inf), []
     for _ in range(balls):
         distance = torch.minimum(distance, points.sub(centre).norm(dim=1))
         centre = points[distance.argmax()]

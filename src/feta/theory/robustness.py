@@ -36,10 +36,8 @@ class Manifold:
 
     @classmethod
     def box(cls, size: int, width: float) -> "Manifold":
-        """All points of a box of `size` coordinates, each in a range of `width`: nothing is assumed of the data.
-
-        Cubes of side 2r / sqrt(size) lie in balls of radius r; ceil(u)^size of them suffice, ceil(u) <= 2u.
-        """
+        """All points of a box of `size` coordinates, each in a range of `width`: nothing is assumed of the data."""
+        # Cubes of side 2r / sqrt(size) lie in balls of radius r; ceil(u)^size of them suffice, ceil(u) <= 2u.
         return cls(float(size), width * math.sqrt(size), "box")
 
 

@@ -20,14 +20,13 @@ first; each change meets the input the layer has in the dense network and passes
 5.1: through unchanged ones). No condition on ‖H_i‖, biases included, no D.
 
 `three_steps` is the paper's procedure for a margin that pruning takes to zero: go from dense to pruned until γ − lost
-is zero, compute everything anew there, start again. The printed loss grows in proportion to the way gone, so this
-happens at a share γ / lost of the way left. Margins of real networks are many orders of magnitude under that loss:
-as many restarts are needed (`log_needed`). Only the last one counts, and it may be the pruned network `by_itself`.
+is zero, at a share γ / lost of the way left, compute everything anew there, start again. Margins of real networks are
+many orders of magnitude under that loss: as many restarts are needed (`log_needed`), and only the last one counts.
 """
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -69,38 +68,39 @@ class Bound:
 
 def one_layer(seen: Perturbation, layer: LayerChange, setting: Setting, form: Form) -> Bound:
     """Theorem 5.1: only `layer` is pruned."""
-    gain, name = log_product(layer.behind, form), layer.dense.name
+    gain = log_product(layer.behind, form)
     if form == "paper":
         product = log_product(seen.dense.stages, form)
-        return _bound(setting, "5.1", form, seen.gaps, log(layer.largest_error) + gain, product, name)
-    product = log_product((*seen.dense.stages[: layer.place], layer.pruned), form) + gain
-    return _bound(setting, "5.1", form, seen.gaps, layer.errors.log() + gain, product, name)
+        bound = _bound(setting, "5.1", form, seen.gaps, log(layer.largest_error) + gain, product)
+    else:
+        product = log_product((*seen.dense.stages[: layer.place], layer.pruned), form) + gain
+        bound = _bound(setting, "5.1", form, seen.gaps, layer.errors.log() + gain, product)
+    return replace(bound, layer=layer.dense.name)
 
 
 def all_layers(seen: Perturbation, setting: Setting, form: Form) -> Bound:
     """Theorem 5.2: all layers are pruned."""
     if form == "sound":
-        return _bound(setting, "5.2", form, seen.gaps, seen.log_shifts, log_product(seen.pruned.stages, form), None)
+        return _bound(setting, "5.2", form, seen.gaps, seen.log_shifts, log_product(seen.pruned.stages, form))
     # The printed loss times the product of norms, to be in units of the output.
     product = log_product(seen.dense.stages, form)
     changes = ((layer.difference.matrix_norm, layer.dense.matrix_norm) for layer in seen.layers)
     terms = [log(change) - log(norm) for change, norm in changes if change]
     lost = 1 + 2 * log(seen.largest_input) + log_sum(*terms) + product
     # A layer of zeros both divides and multiplies: all is lost.
-    return _bound(setting, "5.2", form, seen.gaps, math.inf if math.isnan(lost) else lost, product, None)
+    return _bound(setting, "5.2", form, seen.gaps, math.inf if math.isnan(lost) else lost, product)
 
 
 def by_itself(seen: Perturbation, setting: Setting, form: Form, which: Theorem = "pruned") -> Bound:
     """The bound of one network by its own scores and norms: nothing is lost."""
     gaps, chain = (seen.pruned_gaps, seen.pruned) if which == "pruned" else (seen.gaps, seen.dense)
-    return _bound(setting, which, form, gaps, -math.inf, log_product(chain.stages, form), None)
+    return _bound(setting, which, form, gaps, -math.inf, log_product(chain.stages, form))
 
 
 def every_bound(seen: Perturbation, setting: Setting, form: Form) -> list[Bound]:
     """5.1 for each layer, 5.2, and both networks by themselves."""
-    alone = [one_layer(seen, layer, setting, form) for layer in seen.layers]
-    own = (by_itself(seen, setting, form), by_itself(seen, setting, form, "dense"))
-    return [*alone, all_layers(seen, setting, form), *own]
+    own = all_layers(seen, setting, form), by_itself(seen, setting, form), by_itself(seen, setting, form, "dense")
+    return [*(one_layer(seen, layer, setting, form) for layer in seen.layers), *own]
 
 
 def lemma_applies(layers: Sequence[LayerChange]) -> bool:
@@ -108,15 +108,7 @@ def lemma_applies(layers: Sequence[LayerChange]) -> bool:
     return all(x.difference.matrix_norm <= x.dense.matrix_norm / len(layers) for x in layers)
 
 
-def _bound(
-    setting: Setting,
-    theorem: Theorem,
-    form: Form,
-    gaps: Tensor,
-    lost: Tensor | float,
-    norms: float,
-    layer: str | None,
-) -> Bound:
+def _bound(setting: Setting, theorem: Theorem, form: Form, gaps: Tensor, lost: Tensor | float, norms: float) -> Bound:
     """What is left of the scores after a loss, one for all samples or one for each, over a product of norms."""
     scores = gaps.double().log() + math.log(SCORE_FACTOR[form])  # minus infinity at a tie
     share = torch.where(scores == -math.inf, math.inf, lost - scores)  # ln of the share that is lost
@@ -127,7 +119,7 @@ def _bound(
     margin = None if least == -math.inf else least - norms
     bound = None if margin is None else getattr(setting, form)(margin)
     kept = float((left > -math.inf).double().mean())
-    return Bound(theorem, form, setting.manifold.source, layer, gamma, float(share.max()), margin, bound, kept)
+    return Bound(theorem, form, setting.manifold.source, None, gamma, float(share.max()), margin, bound, kept)
 
 
 @dataclass(frozen=True)
@@ -164,8 +156,7 @@ def three_steps(
 ) -> Procedure:
     """Walk from dense to pruned by Theorem 5.2 as printed; every start makes a pass over `batches`."""
     check_range("three_steps", ">= 1", max_starts=max_starts)
-    starts: list[Start] = []
-    at, log_needed = 0.0, math.inf
+    starts, at, log_needed = list[Start](), 0.0, math.inf
     while len(starts) < max_starts:
         seen = measure(blend(dense, pruned, at), pruned, batches)
         bound = all_layers(seen, setting, "paper")
