@@ -68,6 +68,7 @@ class Agreement:
         return worse - lower_limit(self.only_pruned_right, self.samples, half)
 
 
+@torch.no_grad()
 def agreement(
     dense: nn.Module, pruned: nn.Module, batches: Iterable[LabelledBatch], confidence: float = 0.99
 ) -> Agreement:

@@ -88,7 +88,8 @@ def sample_part(w: Tensor, q: Tensor, N: Tensor, generator: np.random.Generator)
 
     w and q are (parts, d_in), q sums to 1 in each row or is 0 in all of it; N (parts,) is integer.
     """
-    q = q.double() / q.double().sum(1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
+    q = q.double()
+    q = q / q.sum(1, keepdim=True).clamp(min=torch.finfo(q.dtype).tiny)
     # numpy gives what rounding leaves of a row to its last entry: a column of its own keeps it from the weights.
     shares = np.pad(q.cpu().numpy(), ((0, 0), (0, 1)))
     counts = torch.from_numpy(generator.multinomial(N.cpu().numpy(), shares)[:, :-1]).to(w.device)

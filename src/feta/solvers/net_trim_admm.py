@@ -58,7 +58,8 @@ class NetTrimAdmm:
         self.inverse, self.status = solved.inverse(), solved.status
         self.gaps = W3.new_zeros(sums.rows, W3.shape[1])  # Z - T, or D
         self.W3 = W3.to(torch.float64, copy=True)
-        self.Q, self.iterations = self.W3.clone(), 0
+        self.Q = self.W3.clone()
+        self.iterations = 0
         self.primal = math.inf  # ||W2 - W3|| / ||W3||
         self.dual = math.inf  # ||change of W3|| / ||U2||
         self.distance = self._respond(self.W3)  # ||(Z - T)_Omega||

@@ -88,8 +88,9 @@ def masked_refit(H: Tensor, C: Tensor, mask: Tensor, *, ridge: float = 0.0, towa
     scale = diagonal.where(~dead, 1).rsqrt()
     dead[-1], scale[-1] = False, 0
     support = torch.cat([mask, mask.new_ones(len(H) - d_in, d_out)]).t().contiguous()
-    V, worst = H.new_zeros(len(H) + 1, d_out), 0.0
+    V = H.new_zeros(len(H) + 1, d_out)
     left = support.any(1).nonzero()[:, 0]  # an empty support needs no factor: its V is zero
+    worst = 0.0
     for damping in (0.0, *LADDER):
         failed = [left[:0]]
         for batch, index in _batches(support, left, H):

@@ -117,7 +117,8 @@ def support_admm(
         return (lambda near: solve(torch.add(right, near, alpha=rho))), damping
 
     found = search(step, start.mul_(weights), k, admm, watch)
-    D, others = (found.D / weights).double() / scale, found.mask.new_ones(d - p, C.shape[1])
+    D = (found.D / weights).double() / scale
+    others = found.mask.new_ones(d - p, C.shape[1])
     return replace(found, mask=torch.cat([found.mask, others]), D=torch.cat([D, free - coupling @ D]))
 
 
@@ -139,7 +140,8 @@ def search(dense: Step, start: Tensor, k: int, admm: Admm, watch: Watch | None =
             dual = Y.sub_(reflected).mul_(0.5)  # Y off the support, 0 on it
             iteration += 1
         del step  # an inverse is as large as H: the next one must not meet it
-        changed, looked_at = int((mask != looked_at).sum()) / max(k, 1), mask
+        changed = int((mask != looked_at).sum()) / max(k, 1)
+        looked_at = mask
         if watch is not None:
             watch(iteration=iteration, rho=rho, changed=changed)
         rested = changed == 0 and iteration >= admm.warm_up
