@@ -4,15 +4,13 @@ But for `uniform`, which rounds layer by layer, the number of non-zeros over all
 share of all weights together, and no layer is emptied while there are weights enough.
 """
 
-from feta.allocation.base import Allocation
+from feta.allocation.base import Allocation as Allocation
 from feta.allocation.bound import Bound
 from feta.allocation.erk import Erk
 from feta.allocation.global_magnitude import GlobalMagnitude
 from feta.allocation.sensitivity import Sensitivity
 from feta.allocation.uniform import Uniform
 from feta.errors import ConfigError, unknown_name
-
-__all__ = ["ALLOCATIONS", "Allocation", "make_allocation"]
 
 ALLOCATIONS: dict[str, type[Allocation]] = {
     allocation.name: allocation for allocation in (Uniform, GlobalMagnitude, Erk, Sensitivity, Bound)

@@ -22,10 +22,7 @@ def float_dtype(model: nn.Module) -> torch.dtype:
 
 
 def resolve_device(name: str | None, where: str = "device") -> str:
-    """The device asked for, if torch can use it here; by default the GPU if there is one.
-
-    Raises ConfigError for a device that torch cannot use.
-    """
+    """The device asked for, by default the GPU if there is one. Raises ConfigError if torch cannot use it here."""
     if name is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
