@@ -1,7 +1,5 @@
 """Sphinx: `make docs` writes docs/_build/html."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 
@@ -22,12 +20,22 @@ html_show_sphinx = html_show_copyright = False
 
 
 def plain_text(app: Any, what: str, name: str, owner: Any, options: Any, lines: list[str]) -> None:
-    """Docstrings are plain text: `argument: meaning` becomes a field, and stars and bars are no markup."""
-    text = re.sub(r"(?<=\S)\n    +(?=\S)", " ", "\n".join(lines))  # a field's meaning in one line
-    text = re.sub(r"([*|])", r"\\\1", text)
-    if what in ("function", "method"):
-        text = re.sub(r"^(\w+): ", r":param \1: ", text, flags=re.MULTILINE)
-    lines[:] = text.split("\n")
+    """Docstrings are plain text: indented paragraphs are code, `argument: meaning` is a field, the rest is prose."""
+    paragraphs = "\n".join(lines).strip("\n").split("\n\n")
+    lines[:] = "\n\n".join(_paragraph(text, what in ("function", "method")) for text in paragraphs).split("\n")
+
+
+def _paragraph(text: str, fields: bool) -> str:
+    if all(line.startswith("    ") for line in text.split("\n")):
+        return f"::\n\n{text}"
+    text = re.sub(r"(?<=\S)\n    +(?=\S)", " ", text)  # a field's meaning in one line
+    text = re.sub(r"([*|])", r"\\\1", text)  # no markup
+    return re.sub(r"^((?:\w+, )*\w+): ", _field, text, flags=re.MULTILINE) if fields else text
+
+
+def _field(found: re.Match[str]) -> str:
+    """Arguments that share one meaning get a field each."""
+    return "\n".join(f":param {name}:" for name in found[1].split(", ")) + " "
 
 
 def setup(app: Any) -> None:
