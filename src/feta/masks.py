@@ -2,10 +2,6 @@
 
 A mask is a bool tensor of the shape of a layer's weight, true where the weight may live. The zeros themselves say
 what is pruned: they survive copy.deepcopy, a state_dict, a file and another process, and `masks_of` reads them.
-
-`hold_zeros` keeps the zeros exact while any torch optimiser works on the weights. Gradients of dead weights are
-zeroed as they arrive, so that norms, line searches and averages over processes see the sparse model alone. After
-each step dead weights are set to zero, because older momentum, or a moving average, moves weights without gradients.
 """
 
 import weakref
@@ -23,9 +19,15 @@ from feta.layers import LayerView, matching, prunable_names
 
 
 def masks_of(model: nn.Module, layers: Sequence[str] | str | None = None) -> dict[str, Tensor]:
-    """The masks of a pruned model, by layer name: true where a weight is not zero.
+    """Read the masks of a pruned model from its zeros.
 
+        masks = feta.masks_of(pruned)  # {"fc1": tensor([[True, False, …
+
+    model: any model, also in DistributedDataParallel.
     layers: names or patterns; by default every Linear and Conv2d with a zero in its weight.
+
+    Returns a bool tensor for each layer, true where its weight is not zero. Raises ConfigError for a pattern that
+    matches nothing.
     """
     model = plain(model)
     names = prunable_names(model)
@@ -37,19 +39,24 @@ def masks_of(model: nn.Module, layers: Sequence[str] | str | None = None) -> dic
 
 
 def hold_zeros(model: nn.Module, masks: Mapping[str, Tensor] | None = None) -> "ZeroHold":
-    """Set the weights outside the masks to zero and hold them there until the hold is removed.
+    """Set the weights outside the masks to zero and hold them there while any torch optimiser works on the model.
 
-    with feta.hold_zeros(model):  # by default the zeros that the model has
-        train(model)
+        with feta.hold_zeros(model):
+            train(model)
+
+    model: the model that is trained; a deep copy needs a hold of its own.
+    masks: by layer name, true where a weight may live; by default the zeros that the model has.
+
+    Gradients of dead weights are zeroed as they arrive, so that norms and averages over processes see the sparse
+    model alone. After each step dead weights are set to zero, because older momentum moves them without gradients.
+    Returns a ZeroHold, which `remove` or the end of its `with` block ends. Raises ConfigError or ModelError for masks
+    that do not fit the model.
     """
     return ZeroHold(plain(model), masks_of(model) if masks is None else masks)
 
 
 class ZeroHold:
-    """Zeros that are held; `remove` lets go of them, as leaving its `with` block does.
-
-    It belongs to one model: a deep copy is trained under a hold of its own.
-    """
+    """Zeros that are held, see `hold_zeros`."""
 
     def __init__(self, model: nn.Module, masks: Mapping[str, Tensor]) -> None:
         self.masks = dict(masks)

@@ -47,10 +47,7 @@ class Subject:
 def open_subject(
     network: Path, data_dir: Path | None = None, data: str | None = None, *, with_data: bool = True
 ) -> Subject:
-    """The network in a file, with the data it names or with the data set called `data`, from `data_dir` if given.
-
-    Raises FileError for a file that cannot be read or does not describe its network, DataError for missing data.
-    """
+    """The network in a file, with the data it names or with the data set called `data`, from `data_dir` if given."""
     described(sparse_file.read(network)[1], network)
     opener = required("feta.subjects", "paper", f"{network}: a network in the paper's notation")
     with download_bar() as advance:

@@ -18,10 +18,7 @@ SparsityRequest = float | Mapping[str, float]
 
 
 def select(model: nn.Module, names: Sequence[str], layers: Sequence[str] | str | None) -> list[str]:
-    """The layers to prune out of `names` (those that run, in that order), by patterns or the default rule.
-
-    Raises ConfigError for a pattern that matches nothing, ModelError for layers that cannot be pruned.
-    """
+    """The layers to prune out of `names` (those that run, in that order), by patterns or the default rule."""
     idle = [name for name in prunable_names(model) if name not in names]
     if layers is not None:
         chosen = matching([*names, *idle], layers)

@@ -76,10 +76,7 @@ def load(path: str | os.PathLike[str]) -> Network:
 
 
 def read_network(path: Path, build: Callable[[Mapping[str, Any], Path], Network] | None) -> Network:
-    """`load` with the function that makes the empty network of a description and its file.
-
-    None: the function that an installed package adds.
-    """
+    """`load` with the function that makes the empty network; None: the one that an installed package adds."""
     tensors, metadata = sparse_file.read(path)
     description = described(metadata, path)
     if build is None:
