@@ -152,3 +152,10 @@ def test_importing_does_not_load_torch(statement):
     script = f"import sys\n{statement}\nprint([m for m in {heavy} if m in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (answer.stdout.strip(), answer.stderr) == ("[]", "")
+
+
+def test_rooms_that_the_docs_name_need_no_import_of_their_own():
+    script = (
+        "import feta; feta.pruners.Alps(), feta.allocation.ALLOCATIONS, feta.theory.__name__, feta.files.__name__"
+    )
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stderr == ""

@@ -45,6 +45,8 @@ __all__ += ["ConfigError", "DataError", "FetaError", "FileError", "ModelError"]
 
 
 def __getattr__(name: str) -> Any:
+    if name in ("allocation", "files", "pruners", "theory"):  # rooms with names that users need
+        return importlib.import_module(f"feta.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'feta' has no attribute '{name}'")
     globals()[name] = value = getattr(importlib.import_module(_HOME_OF[name]), name)

@@ -455,6 +455,7 @@ BROKEN = {
     "no bias": (lambda p: LayerSolution(p.W, None), r"must give bias \(8,\) .* got NoneType"),
     "bias": (lambda p: LayerSolution(p.W, p.bias * math.inf), "must give finite bias, got 8 NaN"),
     "too many": (lambda p: LayerSolution(p.W, p.bias), "must keep at most 24 weights, got 48"),
+    "W itself": (lambda p: LayerSolution(p.W.zero_(), p.bias), "must not give zeros alone"),
     "nothing": (lambda p: LayerSolution(p.W * 0, p.bias), "must not give zeros alone where 24 weights may stay"),
     "too few": (lambda p: LayerSolution(largest(p.W, 20), p.bias), "must keep exactly 24 weights, got 20"),
 }

@@ -131,9 +131,9 @@ def test_an_object_is_taken_as_it_is():
 
 
 def test_the_old_spelling_is_accepted_with_a_warning():
-    with pytest.warns(DeprecationWarning, match='use method="feta-svrg"'):
+    with pytest.warns(FutureWarning, match='use method="feta-svrg"'):
         old = make("feta", {"solver": "svrg", "debias": "false"})
-    with pytest.warns(DeprecationWarning, match='use method="feta"'):
+    with pytest.warns(FutureWarning, match='use method="feta"'):
         gram = make("feta", {"solver": "gram", "quality": "fast"})
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -60,7 +60,10 @@ class LayerJob:
         with _naming(view.name):
             for group, count in enumerate(_group_counts(view, target)):
                 problem = self.problem(rows, group, lambda phase, values: tell("step", phase, values))
-                solutions.append(checked(pruner.prune(problem, Sparsity(nonzeros=count)), problem, pruner, count))
+                promised = min(count, int(problem.W.count_nonzero()))  # a weight that was zero may stay zero
+                solution = pruner.prune(problem, Sparsity(nonzeros=count))
+                check(solution, problem, pruner, count, promised)
+                solutions.append(solution)
         for group, solution in enumerate(solutions):
             view.write(solution.U, solution.bias, group)
         seconds = self.run.clock() - started
@@ -112,8 +115,8 @@ class LayerJob:
         return (wrong / right) ** 0.5 if right > 0 else float(wrong > 0)
 
 
-def checked(solution: LayerSolution, problem: LayerProblem, pruner: Pruner, count: int) -> LayerSolution:
-    """A method's answer, once it keeps the contract. Raises ModelError that names the method and what it broke."""
+def check(solution: LayerSolution, problem: LayerProblem, pruner: Pruner, count: int, promised: int) -> None:
+    """Hold a method to its contract. Raises ModelError that names the method and what it broke."""
     if not isinstance(solution, LayerSolution):
         raise ModelError(f"method '{pruner.name}' must give a LayerSolution, got {type(solution).__name__}")
     for label, got, like in (("U", solution.U, problem.W), ("bias", solution.bias, problem.bias)):
@@ -125,13 +128,10 @@ def checked(solution: LayerSolution, problem: LayerProblem, pruner: Pruner, coun
     kept = int(torch.count_nonzero(solution.U))
     if kept > count and pruner.needs.count != "own":
         raise ModelError(f"method '{pruner.name}' must keep at most {count} weights, got {kept}")
-    # A weight that was zero before may stay zero, whoever keeps it.
-    promised = min(count, int(torch.count_nonzero(problem.W)))
     if promised > 0 and kept == 0:
         raise ModelError(f"method '{pruner.name}' must not give zeros alone where {count} weights may stay")
     if pruner.needs.count == "exact" and kept < promised:
         raise ModelError(f"method '{pruner.name}' must keep exactly {promised} weights, got {kept}")
-    return solution
 
 
 def _form(value: Any) -> str:

@@ -19,7 +19,7 @@ class Settings:
     nets: str | None = None
     """Presets, separated by commas; by default those of the experiment."""
     methods: str | None = None
-    """Names, separated by commas; by default all. With options: feta:quality=best, feta:solver=svrg+debias=false."""
+    """Names, separated by commas; by default all. With options: feta:quality=best, feta-svrg:debias=false."""
     seeds: Annotated[MaybeWhole, Parameter(help="Networks per preset; by default 3.")] = None
     sparsity: Annotated[str | None, Parameter(help="Shares of zeros, separated by commas.")] = None
     samples: Annotated[MaybeWhole, Parameter(help="Calibration samples; by default the whole training set.")] = None

@@ -118,7 +118,7 @@ class Plan(ABC):
 
 
 def parse_method(label: str) -> tuple[str, dict[str, str]]:
-    """A method and its options from a label: feta, feta:quality=best, feta:solver=svrg+debias=false."""
+    """A method and its options from a label: feta, feta:quality=best, feta-svrg:debias=false."""
     name, _, text = label.partition(":")
     pairs = [part.partition("=") for part in text.split("+") if part]
     return name, {option: value for option, _, value in pairs}
