@@ -1,9 +1,10 @@
-"""LayerView: a Linear or Conv2d as a (d_in, d_out) matrix and its activations as rows.
+"""Layers that can be pruned: what they are called, their weight as a (d_in, d_out) matrix, their activations as rows.
 
-The only place that looks at layer types or transposes. A convolution is unfolded into rows a few
-samples at a time: row (n, position) holds the patch that meets the kernel there, so that
+The only place that looks at layer types or transposes. A weight is known by the operator it meets, with the
+arguments of that call: a convolution is unfolded into rows a few samples at a time, row (n, position) the patch
+that meets the kernel there, so that
 
-    rows(x) @ matrix() + bias  =  output_rows(layer(x))
+    rows(x) @ matrix() + bias  =  output_rows(operator(x))
 
 A grouped convolution is `groups` independent problems of the same size, one per block of channels.
 """
@@ -12,6 +13,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,12 +21,19 @@ from torch import Tensor, nn
 
 from feta.errors import ConfigError, ModelError
 
-PRUNABLE = (nn.Linear, nn.Conv2d)
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+IN_PROJ = "in_proj"  # the name we give to what nn.MultiheadAttention holds as `in_proj_weight`
 
 
 def prunable_names(model: nn.Module) -> list[str]:
-    """Every Linear and Conv2d by its dotted name, in the order in which the model defines them."""
-    return [name for name, module in model.named_modules() if isinstance(module, PRUNABLE)]
+    """Every layer that can be pruned by its dotted name, in the order in which the model defines them."""
+    names = []
+    for name, module in model.named_modules():
+        if isinstance(module, nn.MultiheadAttention) and module.in_proj_weight is not None:
+            names.append(f"{name}.{IN_PROJ}" if name else IN_PROJ)
+        elif isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d) or _is_transposed(module):
+            names.append(name)
+    return names
 
 
 def first_match(name: str, patterns: Iterable[str]) -> str | None:
@@ -45,31 +54,82 @@ def matching(names: Sequence[str], patterns: Sequence[str] | str, where: str = "
     return [name for name in names if first_match(name, wanted) is not None]
 
 
+def owner_of(model: nn.Module, name: str) -> tuple[nn.Module, str, str]:
+    """The module that holds a layer's weight, and what it calls the weight and the bias."""
+    parent, _, last = name.rpartition(".")
+    if last == IN_PROJ and isinstance(attention := model.get_submodule(parent), nn.MultiheadAttention):
+        return attention, "in_proj_weight", "in_proj_bias"
+    return model.get_submodule(name), "weight", "bias"
+
+
+def weight_of(model: nn.Module, name: str) -> nn.Parameter:
+    """A layer's weight. Raises ModelError for what cannot be pruned."""
+    return LayerView.of(model, name).weight
+
+
+@dataclass(frozen=True)
+class Operator:
+    """How a weight meets its inputs: the arguments of the call."""
+
+    spatial: int = 0  # dimensions that a kernel slides over; 0: a matrix product
+    stride: tuple[int, ...] = ()
+    padding: tuple[int, ...] | str = ()
+    dilation: tuple[int, ...] = ()
+    groups: int = 1
+    transposed: bool = False  # whether the weight is held as (d_in, d_out)
+
+    def pad_of(self, kernel: Sequence[int]) -> list[int]:
+        """Zeros around the input, as F.pad wants them: the last dimension first."""
+        if self.padding == "same":
+            totals = [d * (k - 1) for d, k in zip(self.dilation, kernel, strict=True)]
+            sides = [(total // 2, total - total // 2) for total in totals]
+        else:
+            sides = [(0, 0)] * self.spatial if self.padding == "valid" else [(int(p), int(p)) for p in self.padding]
+        return [size for side in reversed(sides) for size in side]
+
+
 @dataclass(frozen=True)
 class LayerView:
     """Matrix and rows of one layer; `write` is the only method that changes it."""
 
-    layer: nn.Module
-    name: str = "layer"
+    name: str
+    weight: nn.Parameter
+    bias_parameter: nn.Parameter | None
+    operator: Operator
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.layer, PRUNABLE):
-            kind = type(self.layer).__name__
-            raise ModelError(f"layer '{self.name}' must be a Linear or a Conv2d, got {kind}")
-        if "weight" not in self.layer._parameters:
+    @classmethod
+    def of(cls, model: nn.Module, name: str, operator: Operator | None = None) -> "LayerView":
+        """A layer by its name; the operator as it was seen in a forward pass, where there was one."""
+        module, weight_name, bias_name = owner_of(model, name)
+        known = isinstance(module, nn.Linear | nn.MultiheadAttention) or _is_transposed(module)
+        if not (known or isinstance(module, CONVOLUTIONS)):
+            kind = type(module).__name__
+            raise ModelError(f"layer '{name}' must be a Linear, a convolution or a self-attention, got {kind}")
+        weight, bias = (module._parameters.get(entry) for entry in (weight_name, bias_name))
+        if weight is None:
             # Writing to a weight that is computed on each use would be lost without a word.
             raise ModelError(
-                f"layer '{self.name}' must hold its weight as a plain parameter, got a parametrised one; "
+                f"layer '{name}' must hold its weight as a plain parameter, got a parametrised one; "
                 "make it plain with torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight')"
             )
-
-    @property
-    def weight(self) -> Tensor:
-        return self.layer.weight  # type: ignore[return-value]
+        if operator is None:
+            groups = module.groups if isinstance(module, CONVOLUTIONS) else 1
+            operator = Operator(weight.ndim - 2, groups=groups, transposed=_is_transposed(module))
+        return cls(name, weight, bias, operator)
 
     @property
     def groups(self) -> int:
-        return self.layer.groups if isinstance(self.layer, nn.Conv2d) else 1
+        return self.operator.groups
+
+    @property
+    def d_in(self) -> int:
+        """The inputs of one group."""
+        return len(self.weight) if self.operator.transposed else self.weight[0].numel()
+
+    @property
+    def d_out(self) -> int:
+        """The outputs of all groups."""
+        return self.weight.shape[1 if self.operator.transposed else 0]
 
     @property
     def solve_dtype(self) -> torch.dtype:
@@ -78,55 +138,68 @@ class LayerView:
 
     def matrix(self, group: int = 0) -> Tensor:
         """W (d_in, d_out) of one group, a copy."""
-        flat = self.weight.detach().reshape(self.weight.shape[0], -1)  # (out, in)
-        return flat.chunk(self.groups)[group].t().to(self.solve_dtype, copy=True).contiguous()
+        weight = self.weight.detach().t() if self.operator.transposed else self.weight.detach()
+        block = weight.reshape(len(weight), -1).chunk(self.groups)[group]
+        return block.t().to(self.solve_dtype, copy=True).contiguous()
 
     def bias(self, group: int = 0) -> Tensor | None:
-        bias = self.layer.bias
-        if bias is None:
+        if self.bias_parameter is None:
             return None
-        return bias.detach().chunk(self.groups)[group].to(self.solve_dtype, copy=True)  # type: ignore[operator]
+        return self.bias_parameter.detach().chunk(self.groups)[group].to(self.solve_dtype, copy=True)
 
     @torch.no_grad()
     def write(self, U: Tensor, bias: Tensor | None, group: int = 0) -> None:
         """Put a pruned matrix, and its bias, back into the layer."""
-        block = self.weight.chunk(self.groups)[group]
+        weight = self.weight.t() if self.operator.transposed else self.weight
+        block = weight.chunk(self.groups)[group]
         block.copy_(U.t().reshape(block.shape))  # not through a flat view: channels-last weights have none
-        if bias is not None and self.layer.bias is not None:
-            self.layer.bias.chunk(self.groups)[group].copy_(bias)  # type: ignore[operator]
+        if bias is not None and self.bias_parameter is not None:
+            self.bias_parameter.chunk(self.groups)[group].copy_(bias)
 
-    def row_chunks(self, x: Tensor, z: Tensor, group: int, max_values: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """(A, Z) rows of one group from a layer's input and output, about max_values entries of A a chunk."""
-        if isinstance(self.layer, nn.Conv2d):
-            z = z if z.ndim == 4 else z[None]  # one image, without a batch
-            z = z.chunk(self.groups, dim=1)[group].movedim(1, -1)  # (samples, height, width, d_out)
-        else:
-            z = z.reshape(-1, z.shape[-1])
-        start = 0
-        for A in self.input_chunks(x, group, max_values):
-            stop = start + len(A) // math.prod(z.shape[1:-1])
-            yield A, z[start:stop].flatten(0, -2)
-            start = stop
+    def batched(self, tensor: Tensor) -> Tensor:
+        """An input or output with a dimension for samples: convolutions take single samples without one."""
+        return tensor[None] if tensor.ndim == self.operator.spatial + 1 and self.operator.spatial else tensor
 
-    def input_chunks(self, x: Tensor, group: int, max_values: int) -> Iterator[Tensor]:
-        """The rows A of `row_chunks` alone."""
-        conv = self.layer
-        if not isinstance(conv, nn.Conv2d):
+    def chunks(self, x: Tensor, max_values: int) -> Iterator[slice]:
+        """Samples of an input (rows of a matrix product's) whose rows together hold about max_values entries."""
+        count, rows = (len(x), 1) if self.operator.spatial else (x.numel() // x.shape[-1], 1)
+        if self.operator.spatial:
+            rows = math.prod(self._patches(x[:1]).shape[1 : 1 + self.operator.spatial])
+        step = max(1, max_values // max(rows * self.d_in, 1))
+        return (slice(start, min(start + step, count)) for start in range(0, count, step))
+
+    def input_rows(self, x: Tensor, group: int = 0, picked: Tensor | None = None) -> Tensor:
+        """A: the rows of one group that an input gives, or those of them that are picked."""
+        if not self.operator.spatial:
             A = x.reshape(-1, x.shape[-1])
-            yield from A.split(max(1, max_values // A.shape[1]))
-            return
-        x = (x if x.ndim == 4 else x[None]).chunk(conv.groups, dim=1)[group]
-        left, right, top, bottom = padding = padding_of(conv)
-        sizes = (x.shape[-2] + top + bottom, x.shape[-1] + left + right)
-        rows, columns = (
-            (size - d * (k - 1) - 1) // s + 1
-            for size, d, k, s in zip(sizes, conv.dilation, conv.kernel_size, conv.stride, strict=True)
-        )
-        mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
-        for part in x.split(max(1, max_values // max(rows * columns * self.weight[0].numel(), 1))):
-            padded = F.pad(part, padding, mode=mode)
-            patches = F.unfold(padded, conv.kernel_size, dilation=conv.dilation, stride=conv.stride)
-            yield patches.transpose(1, 2).flatten(0, 1)  # (samples * positions, d_in)
+            return A if picked is None else A[picked]
+        patches = self._patches(x.chunk(self.groups, dim=1)[group])  # (samples, positions …, d_in …)
+        if picked is None:
+            return patches.flatten(self.operator.spatial + 1).flatten(0, -2)
+        places = torch.unravel_index(picked, patches.shape[: self.operator.spatial + 1])
+        return patches[places].flatten(1)
+
+    def output_rows(self, z: Tensor, group: int = 0, picked: Tensor | None = None) -> Tensor:
+        """The rows of one group of an output, in the order of those of the input."""
+        if self.operator.spatial:
+            z = z.chunk(self.groups, dim=1)[group].movedim(1, -1)
+        rows = z.reshape(-1, z.shape[-1])
+        return rows if picked is None else rows[picked]
+
+    def _patches(self, x: Tensor) -> Tensor:
+        """What meets the kernel at every position: a view (samples, positions …, channels, kernel …)."""
+        kernel, op = self.weight.shape[2:], self.operator
+        x = F.pad(x, op.pad_of(kernel)) if any(op.pad_of(kernel)) else x
+        for i in range(op.spatial):
+            reach = op.dilation[i] * (kernel[i] - 1) + 1
+            x = x.unfold(2 + i, reach, op.stride[i])[..., :: op.dilation[i]]
+        return x.movedim(1, 1 + op.spatial)
+
+
+def _is_transposed(module: Any) -> bool:
+    """Whether this is the Conv1D of transformers: a Linear that holds its weight as (d_in, d_out)."""
+    weight = getattr(module, "weight", None)
+    return type(module).__name__ == "Conv1D" and hasattr(module, "nf") and isinstance(weight, Tensor)
 
 
 def padding_of(conv: nn.Conv2d) -> list[int]:

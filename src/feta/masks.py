@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from feta.errors import ConfigError, ModelError
-from feta.layers import LayerView, matching, prunable_names
+from feta.layers import matching, owner_of, prunable_names, weight_of
 
 
 def masks_of(model: nn.Module, layers: Sequence[str] | str | None = None) -> dict[str, Tensor]:
@@ -24,7 +24,7 @@ def masks_of(model: nn.Module, layers: Sequence[str] | str | None = None) -> dic
         masks = feta.masks_of(pruned)  # {"fc1": tensor([[True, False, …
 
     model: any model, also in DistributedDataParallel.
-    layers: names or patterns; by default every Linear and Conv2d with a zero in its weight.
+    layers: names or patterns; by default every layer that can be pruned with a zero in its weight.
 
     Returns a bool tensor for each layer, true where its weight is not zero. Raises ConfigError for a pattern that
     matches nothing.
@@ -32,9 +32,10 @@ def masks_of(model: nn.Module, layers: Sequence[str] | str | None = None) -> dic
     model = plain(model)
     names = prunable_names(model)
     # A weight that is computed, as under a parametrisation, is nobody's zeros.
-    own = [name for name in names if "weight" in model.get_submodule(name)._parameters]
+    owners = {name: owner_of(model, name) for name in names}
+    own = [name for name, (module, weight, _) in owners.items() if module._parameters.get(weight) is not None]
     chosen = own if layers is None else matching(names, layers)
-    masks = {name: LayerView(model.get_submodule(name), name).weight.detach() != 0 for name in chosen}
+    masks = {name: weight_of(model, name).detach() != 0 for name in chosen}
     return {name: mask for name, mask in masks.items() if layers is not None or not bool(mask.all())}
 
 
@@ -101,7 +102,8 @@ class ZeroHold:
 
     def _weight(self, name: str) -> nn.Parameter:
         # Looked up each time: load_state_dict(assign=True) puts another parameter into the layer.
-        return self._layers[name].weight  # type: ignore[return-value]
+        module, weight = self._layers[name]
+        return getattr(module, weight)  # type: ignore[no-any-return]
 
     def _factor(self, name: str, like: Tensor) -> Tensor:
         """Ones and zeros: a product costs an eighth of a fill on a CPU."""
@@ -119,17 +121,17 @@ def plain(model: nn.Module) -> nn.Module:
     return model.module if isinstance(model, DistributedDataParallel) else model
 
 
-def _owner(model: nn.Module, name: str, mask: Tensor) -> nn.Module:
-    """The layer a mask belongs to, once the two are known to fit."""
+def _owner(model: nn.Module, name: str, mask: Tensor) -> tuple[nn.Module, str]:
+    """The module that holds a mask's weight, and the weight's name, once the two are known to fit."""
     try:
-        layer = model.get_submodule(name)
+        module, key, _ = owner_of(model, name)
     except AttributeError:
         raise ConfigError(f"masks must name layers of the model, got '{name}'") from None
-    weight = layer._parameters.get("weight")
+    weight = module._parameters.get(key)
     if weight is None:
-        raise ModelError(f"layer '{name}' must hold its weight as a plain parameter, got {type(layer).__name__}")
+        raise ModelError(f"layer '{name}' must hold its weight as a plain parameter, got {type(module).__name__}")
     if mask.dtype != torch.bool or mask.shape != weight.shape:
         raise ConfigError(
             f"masks['{name}'] must be bool of shape {tuple(weight.shape)}, got {mask.dtype} {tuple(mask.shape)}"
         )
-    return layer
+    return module, key

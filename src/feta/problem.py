@@ -13,7 +13,7 @@ holds pre-activations then. The bias is fitted by methods that fit, and never pe
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -31,6 +31,17 @@ class Status(StrEnum):
     DAMPED = "damped"  # a factorisation needed more damping, or float64, than was asked for
     NOT_CONVERGED = "not-converged"  # stopped by its iteration limit
     INFEASIBLE = "infeasible"  # a constraint is not met at the sparsity asked for
+    FEW_ROWS = "few-rows"  # too little data for the layer's inputs
+    FELL_BACK = "fell-back"  # the method did worse than thresholding on rows it did not see: that was taken instead
+    POOR = "poor"  # the method did worse than thresholding there, or than no outputs at all, and was kept
+
+
+class Rows(NamedTuple):
+    """Some rows: inputs A, outputs B to reproduce, and R, what the network adds to the layer's outputs before rho."""
+
+    A: Tensor
+    B: Tensor
+    R: Tensor | None = None
 
 
 class ActivationStream(Protocol):
@@ -45,8 +56,12 @@ class ActivationStream(Protocol):
         """The rows of A alone: B need not be computed for them."""
         ...
 
-    def thinned(self, stride: int) -> "ActivationStream":
-        """Every stride-th sample, with the same promises."""
+    def rows(self) -> Iterator[Rows]:
+        """The same with R, for methods that look through shortcuts (Needs.through)."""
+        ...
+
+    def sampled(self, size: int) -> "ActivationStream":
+        """About `size` rows drawn at random over all samples and positions, held, with the same promises."""
         ...
 
 
@@ -143,6 +158,9 @@ class Needs:
 
     passes: over the data: "none", "few" (the network is run again for each) or "many" (rows are kept on disk).
     importance: whether the engine measures how much each output matters to the network's own outputs.
+    through: whether the layer is fitted together with the batch-norm and the shortcut behind it: W, bias and B then
+        are those behind the batch-norm, and rows have R. Without, the layer is seen alone, as rivals define it.
+    safe: whether thresholding is taken where the method does worse on held-out rows.
     seed: whether the method draws random numbers; it then has a field `seed`, which the engine sets.
     count: of the non-zeros: "exact" (as many as may stay), "most" (that many at the most), or "own" (another
         option of the method decides, such as a bound on the error).
@@ -150,6 +168,8 @@ class Needs:
 
     passes: Literal["none", "few", "many"] = "few"
     importance: bool = False
+    through: bool = False
+    safe: bool = False
     seed: bool = False
     count: Literal["exact", "most", "own"] = "exact"
 

@@ -16,12 +16,32 @@ class LayerReport:
     shape: tuple[int, ...]  # of the layer's weight, as PyTorch stores it
     nonzeros: int
     sparsity: float
-    relative_error: float | None  # ||rho(A U) - B|| / ||B|| over the calibration rows; None without data
+    relative_error: float | None  # ||rho(A U) - B|| / ||B|| over held-out samples; None without data
     seconds: float
     status: str = Status.OK.value
     message: str = ""
     stats: dict[str, Any] = field(default_factory=dict)
     activation: str = Activation.RELU.value  # what the layer was fitted for
+    positions: float = 1.0  # rows that a sample gives: how often each weight is used for it
+
+
+class Skipped(NamedTuple):
+    """A module whose weights were left as they are."""
+
+    name: str
+    kind: str
+    weights: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Size:
+    """A whole model: its parameters, the multiply-adds of its layers for one sample, and the bytes of its file."""
+
+    parameters: int
+    nonzeros: int
+    multiply_adds: int | None  # of weights that are not zero, in layers that can be pruned; None without data
+    bytes: int
 
 
 class RefinePoint(NamedTuple):
@@ -104,17 +124,23 @@ class PruneReport:
     method: str
     target_sparsity: float | dict[str, float]
     sparsity: float  # over the pruned layers
-    seconds: float  # pruning and compensation; measuring the relative errors is not counted
+    seconds: float  # all that was waited for
     device: str
     seed: int
     options: dict[str, Any]
     layers: tuple[LayerReport, ...]
     compensated: dict[str, str] = field(default_factory=dict)  # refitted layer -> status
-    allocation: AllocationReport | None = None  # its seconds are its own
-    refinement: RefineReport | None = None  # its seconds are its own
+    allocation: AllocationReport | None = None
+    refinement: RefineReport | None = None
+    before: Size | None = None
+    after: Size | None = None
+    skipped: tuple[Skipped, ...] = ()
+    segments: int = 1  # that the network was cut into; 1: it ran as a whole for each layer
+    batchnorm: str = ""  # what was done about batch-norms, and why
+    parts: dict[str, float] = field(default_factory=dict)  # of the seconds; they add up to them
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(self) | {"skipped": [entry._asdict() for entry in self.skipped]}
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), allow_nan=False)
@@ -123,13 +149,51 @@ class PruneReport:
         rows = [HEADER, *(layer_row(asdict(layer)) for layer in self.layers)]
         widths = [max(len(row[i]) for row in rows) for i in range(len(HEADER))]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        return "\n".join([*self.headline(), *lines, *self.notes()])
+
+    def headline(self) -> list[str]:
+        """The run in one or two lines."""
         share = f"{100 * self.sparsity:.2f} % of the weights of {len(self.layers)} layers zero"
-        title = f"{self.method}: {share}, {self.seconds:.2f} s"
+        lines = [f"{self.method}: {share}, {self.seconds:.2f} s"]
+        if self.before is not None and self.after is not None:
+            one, other = self.before, self.after
+            zeros = 100 * (1 - other.nonzeros / max(other.parameters, 1))
+            adds = (
+                ""
+                if one.multiply_adds is None or other.multiply_adds is None
+                else (f", {amount(one.multiply_adds)} → {amount(other.multiply_adds)} multiply-adds")
+            )
+            lines.append(
+                f"whole model: {zeros:.2f} % of {amount(one.parameters)} parameters zero{adds}, "
+                f"{amount(one.bytes)}B → {amount(other.bytes)}B"
+            )
+        return lines
+
+    def notes(self) -> list[str]:
+        """What there is to say beside the table."""
         notes = [f"{layer.name}: {layer.message}" for layer in self.layers if layer.message]
         notes += [f"{name}: its refit ended as {end}" for name, end in self.compensated.items() if end != "ok"]
-        if self.refinement is not None:
-            notes.append(repr(self.refinement))
-        return "\n".join([title, *lines, *notes])
+        total = self.before.parameters if self.before is not None else 0
+        by_reason: dict[str, list[Skipped]] = {}
+        for entry in self.skipped:
+            by_reason.setdefault(entry.reason, []).append(entry)
+        for reason, entries in by_reason.items():
+            names = ", ".join(entry.name or entry.kind for entry in entries[:3])
+            names += f" and {len(entries) - 3} more" if len(entries) > 3 else ""
+            share = f" ({100 * sum(entry.weights for entry in entries) / total:.1f} % of all)" if total else ""
+            notes.append(f"left as it is: {names}{share}: {reason}")
+        if self.segments == 1 and len(self.layers) > 8:
+            notes.append("the network could not be cut into segments: each layer took a run of all of it")
+        notes += [self.batchnorm] if self.batchnorm else []
+        return notes + ([repr(self.refinement)] if self.refinement is not None else [])
+
+
+def amount(number: float) -> str:
+    """A number with three digits: 1.23 M."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:.3g} "
 
 
 HEADER = ("layer", "shape", "non-zeros", "sparsity", "rel. error", "seconds", "status")

@@ -61,7 +61,10 @@ def build(specification: str, shape: tuple[int, int, int], *, seed: int | None =
     with torch.random.fork_rng(devices=[], enabled=seed is not None):
         if seed is not None:
             torch.manual_seed(seed)
-        return nn.Sequential(_layers(specification, *shape))
+        model = nn.Sequential(_layers(specification, *shape))
+    hidden = [name for name in model._modules if name.startswith("fc")]
+    model.default_layers = hidden  # type: ignore[assignment] # the paper prunes its hidden dense layers
+    return model
 
 
 def _layers(specification: str, channels: int, height: int, width: int) -> OrderedDict[str, nn.Module]:

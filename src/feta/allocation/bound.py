@@ -24,8 +24,7 @@ class Bound:
     def allocate(self, budget: Budget) -> dict[str, int]:
         probe, gains = budget.measured, budget.measured.gains()
         curves = {}
-        for name in budget.weights:
-            curve = probe.curve(name, probe.response_moved)
+        for name, curve in probe.curves(list(budget.weights), "response").items():
             errors = tuple(gains[name] * math.sqrt(error) for error in curve.errors)
             curves[name] = Curve(curve.counts, errors).compounded()
         return least_error(curves, budget.total, floors_of(budget.sizes, budget.total))

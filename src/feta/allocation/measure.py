@@ -13,18 +13,21 @@ and for thresholding itself they gave no better shares (they flatten where littl
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from feta.allocation.budget import Curve
-from feta.calibration.capture import LayerTrace
-from feta.calibration.inputs import Batch, Inputs, Merged, size_of
+from feta.calibration.chain import Segment
+from feta.calibration.inputs import Inputs, Merged, size_of
+from feta.calibration.lane import Lane
 from feta.calibration.model import call, outputs_of
 from feta.calibration.statistics import gram
-from feta.calibration.stream import LayerStream, ReplaySource
+from feta.calibration.stream import LayerStream, Source, TensorStream, Through
+from feta.calibration.trace import LayerTrace
 from feta.errors import DataError
 from feta.layers import LayerView
 from feta.problem import ActivationStream
@@ -36,10 +39,11 @@ GRID = (*(2.0**-power for power in range(8, 0, -1)), 0.75)  # of a layer's weigh
 FIT_SAMPLES = 4096  # at the most, for the Gram matrices
 FIT_ROWS = 16384  # at the most, about: a sample of a convolution gives a row for each position
 HELD_SAMPLES = 512  # at the most, for the errors
+HELD_VALUES = 2**26  # entries of the network's outputs on them, at the most: a language model's are many
 RIDGE = 0.01  # of the mean of the Gram matrix's diagonal
 ITERATIONS = 4  # shares after 6 differ by a hundredth or less
 
-Judge = Callable[[LayerTrace], float]  # how much worse the copy is while this layer of it is pruned
+Measure = Literal["outputs", "response"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class _Group:
             mean = statistics.H[-1, :-1] / statistics.rows
             H = H - statistics.rows * torch.outer(mean, mean)
         norms = H.diagonal().clamp_min(0).sqrt().to(W.dtype)
-        H = H.to(W.dtype)
+        H = H.to(W.dtype, copy=True)
         H.diagonal().add_(RIDGE * float(norms.square().mean()))
         return cls(W, bias, H, H @ W, norms, mean.to(W.dtype))
 
@@ -89,41 +93,61 @@ class HastyLayer:
             view.write(*group.at(mask), index)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Probe:
-    """The network, a copy to try things on, and samples to fit and to judge by."""
+    """The network and a copy to try things on, on samples to fit and to judge by."""
 
-    original: nn.Module
-    copy: nn.Module  # the same weights before and after
-    traces: Mapping[str, LayerTrace]  # of every layer that runs, in order of execution
-    fit: Inputs
-    fit_samples: int
-    held: list[Batch]
+    fit: Lane
+    held: Lane
+    layers: Sequence[LayerTrace]
 
     @classmethod
-    def of(cls, original: nn.Module, copy: nn.Module, traces: Sequence[LayerTrace], inputs: Inputs) -> "Probe":
-        """A probe on about half of the samples to fit and some of the others to judge by."""
-        samples = sum(size_of(batch) for batch in inputs)
-        stride = -(-samples // (2 * FIT_SAMPLES))
-        apart = -(-samples // (2 * HELD_SAMPLES * stride)) * 2 * stride  # even steps from an odd place
-        fit = Inputs(Merged(inputs.thinned(2 * stride)))
-        held = list(Merged(inputs.thinned(apart, stride))) or list(fit)  # of one sample none is held out
-        by_name = {trace.name: trace for trace in traces}
-        return cls(original, copy, by_name, fit, -(-samples // (2 * stride)), held)
+    def of(cls, lane: Lane, layers: Sequence[LayerTrace], held: Inputs) -> "Probe":
+        """A probe on some of a lane's samples to fit, and on some held-out ones to judge by."""
+        fit = lane.inputs.drawn(-(-lane.inputs.count // FIT_SAMPLES))
+        values = max(1, outputs_of(call(lane.original, first := next(iter(held)))).numel() // size_of(first))
+        most = max(1, min(HELD_SAMPLES, HELD_VALUES // values))
+        some = held.drawn(-(-held.count // most))
+        one, other = (replace(lane, inputs=Inputs(Merged(part))) for part in (fit, some))
+        return cls(one, other, layers)
 
     @torch.no_grad()
-    def curve(self, name: str, judge: Judge) -> Curve:
-        """A layer's error, as the judge sees it, at each count of the grid. Raises DataError if one is not finite."""
-        trace = self.traces[name]
-        view, kept = (LayerView(model.get_submodule(name), name) for model in (self.copy, self.original))
-        hasty = HastyLayer.of(kept, self._streams(trace, kept))
+    def curves(self, names: Sequence[str], measure: Measure) -> dict[str, Curve]:
+        """Each layer's error at each count of the grid: of the network's outputs, or of the layer's own response.
+
+        Mean squared changes over held-out samples. Raises DataError if one is not finite.
+        """
+        fit, held = (replace(lane, _states=[None, None], _extras=[None, None]) for lane in (self.fit, self.held))
+        before = list(_outputs(held, held.chain.segments(self.layers))) if measure == "outputs" else []
+        segments, found = held.chain.segments(self.layers), {}
+        for index, segment in enumerate(segments):
+            for trace in segment.layers:
+                if trace.name in names:
+                    found[trace.name] = self._curve(trace, fit, held, segments[index:], before)
+            if len(found) == len(names):
+                break
+            fit.advance(segment)
+            held.advance(segment)
+        return found
+
+    def _curve(
+        self, trace: LayerTrace, fit: Lane, held: Lane, ahead: Sequence[Segment], before: Sequence[Tensor]
+    ) -> Curve:
+        name, samples = trace.name, held.inputs.count
+        view, kept = (LayerView.of(model, name, trace.operator) for model in (held.pruned, held.original))
+        hasty = HastyLayer.of(kept, [part.sampled(FIT_ROWS) for part in _streams(fit, ahead[0], trace, kept)])
+        rows = [] if before else [part.sampled(FIT_ROWS) for part in _streams(held, ahead[0], trace, kept)]
         size = kept.weight.numel()
         counts = sorted({0, *(round(share * size) for share in GRID)} - {size})
         errors = []
         try:
             for count in counts:
                 hasty.write_(view, count)
-                errors.append(judge(trace))
+                if before:
+                    moved = zip(_outputs(held, ahead, 1), before, strict=True)
+                    errors.append(sum(_squared(now - then) for now, then in moved) / samples)
+                else:
+                    errors.append(_response(view, trace, rows) / samples)
                 if not math.isfinite(errors[-1]):
                     got = f"{errors[-1]}; look at the data and the weights"
                     raise DataError(f"layer '{name}': outputs must be finite while its error is measured, got {got}")
@@ -132,49 +156,36 @@ class Probe:
                 view.write(kept.matrix(group), kept.bias(group), group)
         return Curve((*counts, size), (*errors, 0.0))
 
-    def _streams(self, trace: LayerTrace, view: LayerView) -> tuple[LayerStream, ...]:
-        source = ReplaySource(self.fit, trace.tap(self.original))
-        streams = [LayerStream(source, view, trace.activation, group) for group in range(view.groups)]
-        first = next(iter(self.fit))
-        outputs = sum(z.numel() for _, z in trace.tap(self.original).run(first))
-        rows = outputs // view.weight.shape[0] * self.fit_samples // size_of(first)
-        return tuple(stream.thinned(max(1, rows // FIT_ROWS)) for stream in streams)
-
-    def outputs_moved(self) -> Judge:
-        """A judge: the mean squared change of the network's outputs."""
-        before = list(self._outputs(self.original))
-
-        def moved(trace: LayerTrace) -> float:
-            pairs = zip(self._outputs(self.copy), before, strict=True)
-            return sum(_squared(now - then) for now, then in pairs) / self._samples
-
-        return moved
-
-    @torch.no_grad()
-    def _outputs(self, model: nn.Module) -> Iterator[Tensor]:
-        for batch in self.held:
-            yield outputs_of(call(model, batch))
-
-    def response_moved(self, trace: LayerTrace) -> float:
-        """A judge: the mean squared change of the layer's own response to the inputs it has in the original."""
-        layer, rho = self.original.get_submodule(trace.name), trace.activation
-        seen = (pair for batch in self.held for pair in trace.tap(self.copy).run(batch))
-        return sum(_squared(rho(z) - rho(layer(x))) for x, z in seen) / self._samples
-
-    @property
-    def _samples(self) -> int:
-        return sum(size_of(batch) for batch in self.held)
-
-    @torch.no_grad()
     def gains(self) -> dict[str, float]:
         """For each layer, the product of the norms of those that run after it."""
-        gains, product = {}, 1.0
-        for trace in reversed(list(self.traces.values())):
+        gains, product, model = {}, 1.0, self.fit.original
+        for trace in reversed(self.layers):
             gains[trace.name] = product
-            inputs = trace.tap(self.original).inputs(self.held[0])[0]
-            layer = self.original.get_submodule(trace.name)
-            product *= operator_upper(layer, inputs.shape[-3:] if isinstance(layer, nn.Conv2d) else ())
+            product *= operator_upper(model.get_submodule(trace.name), trace.shape if trace.operator.spatial else ())
         return gains
+
+
+def _streams(lane: Lane, segment: Segment, trace: LayerTrace, view: LayerView) -> list[LayerStream]:
+    source = Source(lane, segment, [trace], cascaded=False)
+    return [LayerStream(source, view, Through(trace.activation), group) for group in range(view.groups)]
+
+
+def _outputs(lane: Lane, segments: Sequence[Segment], side: int = 0) -> Iterator[Tensor]:
+    """The outputs of a network from where the lane stands, through the segments that are left."""
+    for batch, state in lane.items(0):
+        for segment in segments:
+            state = lane.chain.run((lane.original, lane.pruned)[side], segment, batch, state)
+        yield outputs_of(state)
+
+
+def _response(view: LayerView, trace: LayerTrace, rows: Sequence[TensorStream]) -> float:
+    """The squared change of a layer's own response to the inputs it has in the original."""
+    total = 0.0
+    for group, stream in enumerate(rows):
+        U, bias = view.matrix(group), view.bias(group)
+        for A, B in stream.chunks():
+            total += _squared(trace.activation(A @ U if bias is None else torch.addmm(bias, A, U)) - B)
+    return total
 
 
 def _squared(difference: Tensor) -> float:

@@ -17,6 +17,6 @@ class Sensitivity:
     needs_data: ClassVar[bool] = True
 
     def allocate(self, budget: Budget) -> dict[str, int]:
-        moved = budget.measured.outputs_moved()
-        curves = {name: budget.measured.curve(name, moved).compounded() for name in budget.weights}
+        measured = budget.measured.curves(list(budget.weights), "outputs")
+        curves = {name: curve.compounded() for name, curve in measured.items()}
         return least_error(curves, budget.total, floors_of(budget.sizes, budget.total))

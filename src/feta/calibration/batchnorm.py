@@ -1,11 +1,17 @@
 """Batch-norm statistics estimated anew, for a network whose earlier layers have changed."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from feta.calibration.inputs import Inputs, size_of
 from feta.calibration.model import call, restoring
+
+
+def statistics_of(model: nn.Module) -> list[tuple[Tensor, Tensor]]:
+    """The buffers of all batch-norms, and copies of what is in them."""
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
+    return [(buffer, buffer.clone()) for norm in norms for buffer in norm.buffers(recurse=False)]
 
 
 @torch.no_grad()

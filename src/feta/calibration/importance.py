@@ -1,52 +1,94 @@
 """How much each output of a layer matters to the network's own outputs.
 
-    s_j^2 = mean over samples with output j active of   sum_c (d logit_c / d z_j)^2
+    s_j^2 = mean over rows with output j active of   sum_c (d logit_c / d z_j)^2
 
-Estimated by a few backward passes of the original network with random signs on the logits: no labels, one
-batch. It tells a layer's solver which outputs deserve its weights.
+z is what the layer's activation reads, behind its batch-norm and shortcut. Estimated by a few backward passes of the
+original network with random signs on the logits, without labels, over samples drawn from all of the data. It tells a
+layer's solver which outputs deserve its weights; one that was never seen active gets the mean.
 """
 
-from collections.abc import Sequence
-from contextlib import ExitStack
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from feta.calibration.inputs import Batch
 from feta.calibration.model import call, differentiable, outputs_of
+from feta.calibration.operators import attention, name_of, reading_of
+from feta.calibration.trace import ADD, TRANSPARENT, LayerTrace
+from feta.layers import weight_of
 
 
 def output_importance(
-    model: nn.Module, names: Sequence[str], batch: Batch, *, seed: int = 0, probes: int = 8
+    model: nn.Module, layers: Sequence[LayerTrace], batches: Iterable[Batch], *, seed: int = 0, probes: int = 8
 ) -> dict[str, Tensor]:
-    """s (d_out,) for each named layer; a layer that gradients do not reach is left out."""
-    outputs: dict[str, Tensor] = {}
-
-    def keep(name: str, module: nn.Module, args: Any, output: Tensor) -> Tensor:
-        # Where parameters are frozen and inputs are integers nothing would ask for gradients.
-        outputs[name] = output if output.requires_grad else output.requires_grad_()
-        return outputs[name].clone()  # in-place functions that follow must not touch what is kept
-
+    """s (d_out,) for each layer; a layer that gradients do not reach is left out."""
     generator = torch.Generator().manual_seed(seed)
-    with ExitStack() as hooks, torch.enable_grad(), differentiable(model):
-        for name in names:
-            hooks.enter_context(model.get_submodule(name).register_forward_hook(partial(keep, name)))
-        logits = outputs_of(call(model, batch))
-        if not logits.requires_grad:
-            return {}
-        totals = [torch.zeros_like(z) for z in outputs.values()]
-        for _ in range(probes):
-            signs = torch.randint(0, 2, logits.shape, generator=generator).to(logits) * 2 - 1
-            gradients = torch.autograd.grad(logits, [*outputs.values()], signs, retain_graph=True, allow_unused=True)
-            for total, gradient in zip(totals, gradients, strict=True):
-                if gradient is not None:
-                    total += gradient.square() / probes
-    found = {}
-    for (name, z), total in zip(outputs.items(), totals, strict=True):
-        dim = 1 if isinstance(model.get_submodule(name), nn.Conv2d) else z.ndim - 1  # that of the layer's outputs
-        over = [d for d in range(z.ndim) if d != dim]
-        active = (z.detach() > 0).sum(over).clamp_min(1)
-        found[name] = (total.double().sum(over) / active).sqrt()
-    return {name: s for name, s in found.items() if bool((s > 0).any())}
+    totals: dict[str, Tensor] = {}
+    active: dict[str, Tensor] = {}
+    for batch in batches:
+        mode = _Outputs({id(weight_of(model, layer.name)): layer for layer in layers})
+        with torch.enable_grad(), differentiable(model):
+            with mode:
+                logits = outputs_of(call(model, batch))
+            if not logits.requires_grad:
+                continue
+            names = list(mode.outputs)
+            squares = {name: torch.zeros_like(mode.outputs[name], dtype=torch.float32) for name in names}
+            for _ in range(probes):
+                signs = torch.randint(0, 2, logits.shape, generator=generator).to(logits) * 2 - 1
+                wanted = [mode.outputs[name] for name in names]
+                found = torch.autograd.grad(logits, wanted, signs, retain_graph=True, allow_unused=True)
+                for name, gradient in zip(names, found, strict=True):
+                    if gradient is not None:
+                        squares[name] += gradient.float().square() / probes
+        for layer in layers:
+            if layer.name in squares:
+                z, dim = mode.outputs[layer.name].detach(), 1 if layer.operator.spatial else -1
+                over = [d for d in range(z.ndim) if d != dim % z.ndim]
+                totals[layer.name] = totals.get(layer.name, 0) + squares[layer.name].double().sum(over)
+                active[layer.name] = active.get(layer.name, 0) + (z > 0).sum(over)
+    return {name: s for name in totals if bool(((s := _mean(totals[name], active[name])) > 0).any())}
+
+
+def _mean(total: Tensor, active: Tensor) -> Tensor:
+    s = (total / active.clamp_min(1)).sqrt()
+    seen = active > 0
+    return s.where(seen, s[seen].mean()) if bool(seen.any()) else s
+
+
+class _Outputs(TorchFunctionMode):
+    """Holds what the activation behind each layer reads, of its last call, so that gradients can be asked for."""
+
+    def __init__(self, layers: Mapping[int, LayerTrace]) -> None:
+        super().__init__()
+        self.layers = layers
+        self.outputs: dict[str, Tensor] = {}
+        self.tagged: dict[int, tuple[Tensor, LayerTrace]] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.multi_head_attention_forward:
+            return attention(self, args, kwargs)
+        reading = reading_of(func, args, kwargs)
+        layer = None if reading is None else self.layers.get(id(reading.weight))
+        if layer is None:
+            tags = [self.tagged[id(value)][1] for value in args if id(value) in self.tagged]
+            follows = tags and name_of(func) in TRANSPARENT | ADD | {"batch_norm"}
+            layer = tags[0] if follows and self._expected(name_of(func), tags[0]) else None
+        result = func(*args, **kwargs)
+        if layer is None:
+            return result
+        # Where parameters are frozen and inputs are integers nothing would ask for gradients.
+        result = result if result.requires_grad else result.detach().requires_grad_()
+        self.outputs[layer.name] = result
+        handed = result.clone()  # in-place functions that follow must not touch what is kept
+        self.tagged[id(handed)] = handed, layer
+        return handed
+
+    def _expected(self, name: str, layer: LayerTrace) -> bool:
+        """Whether a function is part of what follows the layer before its activation."""
+        return (name == "batch_norm" and layer.follow.norm is not None) or (name in ADD and layer.follow.shortcut)

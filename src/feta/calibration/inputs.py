@@ -6,8 +6,9 @@ one-shot iterator, or a DataLoader that shuffles or samples, is read once and ke
 
 import copy
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import NoneType
 from typing import Any
 
@@ -18,6 +19,8 @@ from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 from feta.calibration.spill import Spill
 from feta.errors import ConfigError, check_range
 
+BATCH_ENTRIES = 2**20  # of a batch of inputs: 340 small images
+TOKEN = 128  # entries that a whole number stands for: it is looked up in a table
 LABEL_KEYS = frozenset({"label", "labels", "target", "targets", "y"})
 
 Batch = Tensor | dict[str, Tensor]
@@ -26,7 +29,9 @@ Batch = Tensor | dict[str, Tensor]
 class Inputs:
     """Model inputs, batch by batch, the same on every pass; at most n_samples of them."""
 
-    def __init__(self, data: Any, *, batch_size: int = 1000, n_samples: int | None = None, seed: int = 0) -> None:
+    def __init__(
+        self, data: Any, *, batch_size: int | None = None, n_samples: int | None = None, seed: int = 0
+    ) -> None:
         check_range("Inputs", ">= 1", n_samples=n_samples, batch_size=batch_size)
         self._limit = n_samples
         if isinstance(data, Tensor):
@@ -43,58 +48,114 @@ class Inputs:
     def __iter__(self) -> Iterator[Batch]:
         yield from _limited((_model_input(batch) for batch in self._batches), self._limit)
 
-    def thinned(self, stride: int, start: int = 0) -> "Inputs":
-        """Every stride-th sample, whatever the batches: a share of each batch, not a share of the batches."""
+    @cached_property
+    def count(self) -> int:
+        """The number of samples."""
+        return sum(size_of(batch) for batch in self)
+
+    def drawn(self, stride: int, start: int = 0) -> "Inputs":
+        """One in `stride` samples, whatever the batches and the order of the data: those whose place in a random
+        order is start, start + stride, …; other starts draw others."""
+        places = places_of(self.count)
+        return self.picked((places >= start) & ((places - start) % stride == 0))
+
+    def picked(self, chosen: Tensor) -> "Inputs":
+        """The samples that are chosen, (count,) bool, in their order."""
         view = copy.copy(self)
-        view._batches, view._limit = _Thinned(self, stride, start), None
+        view.__dict__.pop("count", None)
+        view._batches, view._limit = _Picked(self, chosen), None
         return view
 
 
 @dataclass(frozen=True)
-class _Thinned:
+class _Picked:
     inputs: Inputs
-    stride: int
-    start: int = 0
+    chosen: Tensor
 
     def __iter__(self) -> Iterator[Batch]:
-        seen = -self.start
+        seen = 0
         for batch in self.inputs:
-            part = rows_of(batch, slice(max(-seen, -seen % self.stride), None, self.stride))
+            rows = self.chosen[seen : seen + size_of(batch)].nonzero()[:, 0]
             seen += size_of(batch)
-            if size_of(part):
-                yield part
+            if len(rows):
+                yield rows_of(batch, rows)
+
+
+def places_of(count: int) -> Tensor:
+    """The place of each of so many samples in a random order, always the same one."""
+    places = torch.empty(count, dtype=torch.int64)
+    places[torch.randperm(count, generator=torch.Generator().manual_seed(count))] = torch.arange(count)
+    return places
+
+
+def fitting_size(batch: Batch, budget: float = 1.0) -> int:
+    """How many samples like those of a batch run well at once: a network makes much more of each than it is given.
+
+    budget: a share of what is usual.
+    """
+    entries = sum(v.numel() * (1 if v.is_floating_point() else TOKEN) for v in _parts(batch)) / max(size_of(batch), 1)
+    return max(1, min(1000, int(budget * BATCH_ENTRIES / max(entries, 1))))
+
+
+def tokens_of(batch: Batch) -> int:
+    """How many whole numbers a sample of a batch holds: of a text, its length; 0 for images."""
+    counts = (v.numel() // max(len(v), 1) for v in _parts(batch) if v.ndim > 1 and not v.is_floating_point())
+    return max(counts, default=0)
 
 
 @dataclass(frozen=True)
 class Merged:
-    """Batches of about `size` samples out of smaller ones; only plain tensors of one shape are merged."""
+    """Batches of as many samples as run well at once, out of smaller ones whose tensors have one shape."""
 
     inputs: Iterable[Batch]
-    size: int = 256
+    budget: float = 1.0  # a share of what is usual
 
     def __iter__(self) -> Iterator[Batch]:
-        held: list[Tensor] = []
+        held: list[Batch] = []
         for batch in self.inputs:
-            fits = isinstance(batch, Tensor) and all(batch.shape[1:] == part.shape[1:] for part in held)
-            if held and (not fits or sum(map(len, held)) >= self.size):
-                yield torch.cat(held)
+            room = fitting_size(batch, self.budget)
+            if held and (not _alike(held[0], batch) or sum(map(size_of, held)) + size_of(batch) > room):
+                yield _joined(held)
                 held = []
-            if isinstance(batch, Tensor):
-                held.append(batch)
-            else:
-                yield batch
+            held.append(batch)
         if held:
-            yield torch.cat(held)
+            yield _joined(held)
 
 
-def _tensor_batches(data: Tensor, batch_size: int, n_samples: int | None, seed: int) -> list[Tensor]:
+def _parts(batch: Batch) -> list[Tensor]:
+    return [v for v in (batch.values() if isinstance(batch, Mapping) else [batch]) if isinstance(v, Tensor)]
+
+
+def _alike(one: Batch, other: Batch) -> bool:
+    """Whether two batches can be one: tensors with samples as rows, of the same shapes otherwise."""
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.shape[1:] == other.shape[1:] and one.dtype == other.dtype
+    if not isinstance(one, dict) or not isinstance(other, dict) or list(one) != list(other):
+        return False
+
+    def per_sample(batch: Mapping[str, Any]) -> bool:
+        return all(isinstance(v, Tensor) and v.ndim and len(v) == size_of(batch) for v in batch.values())
+
+    return per_sample(one) and per_sample(other) and all(one[key].shape[1:] == other[key].shape[1:] for key in one)
+
+
+def _joined(batches: Sequence[Batch]) -> Batch:
+    first = batches[0]
+    if len(batches) == 1:
+        return first
+    if isinstance(first, Tensor):
+        return torch.cat(batches)  # type: ignore[arg-type]
+    return {key: torch.cat([batch[key] for batch in batches]) for key in first}  # type: ignore[index]
+
+
+def _tensor_batches(data: Tensor, batch_size: int | None, n_samples: int | None, seed: int) -> list[Tensor]:
     if data.ndim < 2:
         raise ConfigError(f"data must have samples as rows (2 or more dimensions), got shape {tuple(data.shape)}")
     if n_samples is not None and n_samples < len(data):
         # A seeded subset, in the data's order: the first rows of a sorted file would be one class.
         chosen = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:n_samples]
         data = data[chosen.sort().values.to(data.device)]
-    return list(data.split(batch_size))
+    return list(data.split(batch_size or fitting_size(data)))
 
 
 def _same_every_pass(data: Iterable[Any]) -> bool:
@@ -134,7 +195,11 @@ def size_of(batch: Tensor | Mapping[str, Any]) -> int:
 
 def rows_of(batch: Batch, rows: slice | Tensor) -> Batch:
     """Some of the samples of a batch; an entry that is not per sample stays as it is."""
+
+    def part(value: Tensor) -> Tensor:
+        return value[rows.to(value.device) if isinstance(rows, Tensor) else rows]
+
     if isinstance(batch, Tensor):
-        return batch[rows]
+        return part(batch)
     size = size_of(batch)
-    return {k: v[rows] if isinstance(v, Tensor) and v.ndim and len(v) == size else v for k, v in batch.items()}
+    return {k: part(v) if isinstance(v, Tensor) and v.ndim and len(v) == size else v for k, v in batch.items()}

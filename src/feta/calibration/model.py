@@ -100,6 +100,17 @@ def evaluating(*models: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def fused_attention_off() -> Iterator[None]:
+    """Inside, torch's transformer layers run step by step: their fused form skips the layers they are made of."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+@contextmanager
 def differentiable(model: nn.Module) -> Iterator[None]:
     """Inside, a model in eval mode can be run backwards, which cuDNN refuses for recurrent layers."""
     # They are put into training mode without their dropout, which leaves the function the same.

@@ -32,10 +32,10 @@ class Spill:
         self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed with the object
         weakref.finalize(self, self._file.close)
         self._end = 0
-        self._items = [_map(item, self._write) for item in items]
+        self._items = [mapped(item, self._write) for item in items]
 
     def __iter__(self) -> Iterator[Any]:
-        return (_map(item, self._read) for item in self._items)
+        return (mapped(item, self._read) for item in self._items)
 
     def _write(self, tensor: Tensor) -> _Entry:
         data = tensor.detach().cpu().contiguous()
@@ -67,12 +67,16 @@ class Spill:
         return torch.from_numpy(raw).view(entry.dtype).reshape(entry.shape)
 
 
-def _map(item: Any, function: Callable[[Any], Any]) -> Any:
-    """Apply a function to the tensors (or entries) of an item, keeping its structure."""
+def mapped(item: Any, function: Callable[[Any], Any], known: dict[int, Any] | None = None) -> Any:
+    """Apply a function to the tensors (or entries) of an item, keeping its structure, and once to each tensor."""
+    known = {} if known is None else known
     if isinstance(item, Tensor | _Entry):
-        return function(item)
+        if id(item) not in known:
+            known[id(item)] = function(item)
+        return known[id(item)]
     if isinstance(item, Mapping):
-        return {key: _map(value, function) for key, value in item.items()}
+        return {key: mapped(value, function, known) for key, value in item.items()}
     if isinstance(item, tuple | list):
-        return type(item)(_map(value, function) for value in item)
+        parts = (mapped(value, function, known) for value in item)
+        return type(item)(*parts) if hasattr(item, "_fields") else type(item)(parts)
     return item

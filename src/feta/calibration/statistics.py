@@ -7,8 +7,10 @@ Products are formed in the stream's own dtype and added up in float64: a sum ove
 than one chunk's product does, and does not depend on the chunks.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,21 +31,32 @@ class Gram:
 
 
 def gram(stream: ActivationStream, *, with_bias: bool = True) -> Gram:
-    """H over one pass.
+    """H over one pass, or the one that another layer with the same inputs has had: it must not be changed."""
+    shared: dict[Any, Any] = getattr(stream, "shared", {})
+    if "gram" not in shared:
+        shared["gram"] = _gram(stream)
+    whole: Gram = shared["gram"]
+    return whole if with_bias else Gram(whole.H[:-1, :-1], whole.rows, with_bias)
+
+
+def _gram(stream: ActivationStream) -> Gram:
+    """H with the bias's row.
 
     Inputs are shifted by the first chunk's mean before they are multiplied, and the shift is undone in
     float64: an input that hardly varies around a large mean would lose its variance in float32 products.
+    They are scaled by a power of two as well: squares of very small ones would be lost to float32.
     """
     H: Tensor | None = None
     shift = sums = torch.empty(0)
-    rows = d_in = 0
+    rows, d_in, scale = 0, 0, 1.0
     for A in stream.inputs():
         if H is None:
             d_in = A.shape[1]
+            scale = _power_of_two(A)
             shift = A.mean(0, dtype=torch.float64).to(A.dtype)
-            H = A.new_zeros(d_in + int(with_bias), d_in + int(with_bias), dtype=torch.float64)
+            H = A.new_zeros(d_in + 1, d_in + 1, dtype=torch.float64)
             sums = A.new_zeros(d_in, dtype=torch.float64)
-        A = A - shift
+        A = (A - shift) * scale
         for start in range(0, d_in, BLOCK):  # on and above the diagonal of blocks
             stop = min(start + BLOCK, d_in)
             H[start:stop, start:d_in] += A[:, start:stop].t() @ A[:, start:]
@@ -54,13 +67,23 @@ def gram(stream: ActivationStream, *, with_bias: bool = True) -> Gram:
         stop = start + BLOCK
         whole[stop:, start:stop] = whole[start:stop, stop:].t()
     centred = whole[:d_in, :d_in]
+    if scale != 1:
+        centred.div_(scale).div_(scale)
+        sums /= scale
     back = shift.double()
     # sum (a + s)(a + s)' from sum a a' and sum a, in place: H is the largest thing a method holds.
     centred.addr_(back, sums).addr_(sums, back).addr_(back, back, alpha=rows)
-    if with_bias:
-        whole[-1, :-1] = whole[:-1, -1] = sums + rows * back
-        whole[-1, -1] = rows
-    return Gram(whole, rows, with_bias)
+    whole[-1, :-1] = whole[:-1, -1] = sums + rows * back
+    whole[-1, -1] = rows
+    return Gram(whole, rows, True)
+
+
+def _power_of_two(A: Tensor) -> float:
+    """What brings the largest of some inputs near one, where their squares would leave float32's range."""
+    largest = float(A.abs().max())
+    if not math.isfinite(largest) or largest == 0 or 1e-8 < largest < 1e15:
+        return 1.0
+    return 2.0 ** -math.frexp(largest)[1]
 
 
 def add_cross(C: Tensor, A: Tensor, T: Tensor) -> None:

@@ -1,73 +1,58 @@
 """Streams of rows (A, B) for one layer, and what solvers draw from them.
 
-A source gives a layer's input and original output as the module sees them; LayerStream turns them into
-rows chunk by chunk, so that a convolution is never unfolded for the whole data set.
+A source gives a layer's calls as the network makes them; LayerStream turns them into rows chunk by chunk, so that a
+convolution is never unfolded for the whole data set.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from feta.calibration.capture import LayerTap
-from feta.calibration.inputs import Inputs
+from feta.calibration.chain import Segment
+from feta.calibration.lane import Lane, Seen
+from feta.calibration.trace import LayerTrace
 from feta.errors import ConfigError, DataError
 from feta.layers import LayerView
-from feta.problem import Activation, ActivationStream
+from feta.problem import Activation, ActivationStream, Rows
+
+SEED = 20  # of the rows that stand for all
+
+
+@dataclass
+class Source:
+    """Calls of layers that read one input: a segment is run again on every pass, or its calls are kept."""
+
+    lane: Lane
+    segment: Segment
+    layers: Sequence[LayerTrace]
+    cascaded: bool
+    kept: Iterable[dict[str, list[Seen]]] | None = None
+    shared: dict[Any, Any] = field(default_factory=dict)  # what is known of their input, for all of them
+
+    def calls(self, name: str) -> Iterator[Seen]:
+        """Every call of a layer, in order."""
+        for batch in self.lane.seen(self.segment, self.layers, self.cascaded) if self.kept is None else self.kept:
+            yield from batch[name]
+
+    def inputs(self, name: str) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """The input of every call, and which of its rows count; the layer itself need not run for it."""
+        if self.kept is not None:
+            yield from ((seen.x, seen.keep) for seen in self.calls(name))
+        else:
+            yield from self.lane.inputs_seen(self.segment, self.layers, name, self.cascaded)
 
 
 @dataclass(frozen=True)
-class ReplaySource:
-    """Both networks run again on every pass, one alone where the layer's inputs are the same; keeps nothing."""
+class Through:
+    """What the rows of a layer's outputs are: after a scale and a shift, a shortcut, and an activation."""
 
-    inputs: Inputs
-    original: LayerTap
-    pruned: LayerTap | None = None  # None: the layer's input comes from the original network
-
-    def pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """One pass over (layer input, original layer output), as the module sees them."""
-        for batch in self.inputs:
-            seen = self.original.run(batch)
-            inputs = [x for x, _ in seen] if self.pruned is None else self.pruned.inputs(batch)
-            yield from zip(inputs, (z for _, z in seen), strict=True)
-
-    def inputs_alone(self) -> Iterator[Tensor]:
-        """One pass over the layer's inputs; its outputs are not computed."""
-        for batch in self.inputs:
-            yield from (self.pruned or self.original).inputs(batch)
-
-    def thinned(self, stride: int) -> "ReplaySource":
-        """Every stride-th sample of this source."""
-        return replace(self, inputs=self.inputs.thinned(stride))
-
-
-@dataclass(frozen=True)
-class KeptSource:
-    """The pairs of another source, on disk (a Spill) or in memory (a list); given out on the device."""
-
-    kept: Iterable[tuple[Tensor, Tensor]]
-    device: torch.device
-
-    def pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for x, z in self.kept:
-            yield x.to(self.device), z.to(self.device)
-
-    def inputs_alone(self) -> Iterator[Tensor]:
-        yield from (x for x, _ in self.pairs())
-
-    def thinned(self, stride: int) -> "KeptSource":
-        # Copies: a part of a memory-mapped batch would keep the whole batch in memory.
-        held, seen = [], 0
-        for x, z in self.pairs():
-            rows = slice(-seen % stride, None, stride)
-            seen += len(x)
-            if len(x[rows]):
-                held.append((x[rows].clone(), z[rows].clone()))
-        return KeptSource(held, self.device)
-
-
-Source = ReplaySource | KeptSource
+    activation: Activation
+    scale: Tensor | None = None  # (d_out,)
+    shift: Tensor | None = None
+    shortcut: bool = False
 
 
 @dataclass
@@ -76,35 +61,81 @@ class LayerStream:
 
     source: Source
     view: LayerView
-    activation: Activation
+    through: Through
     group: int = 0
     max_values: int = 2**23  # entries of A in one chunk: 32 MiB of float32
-    _n_rows: int | None = field(default=None, init=False)
+
+    @property
+    def shared(self) -> dict[Any, Any]:
+        """What is known of the inputs of this group, for every layer that reads them."""
+        found: dict[Any, Any] = self.source.shared.setdefault(self.group, {})
+        return found
 
     @property
     def n_rows(self) -> int:
-        if self._n_rows is None:
-            self._n_rows = sum(len(A) for A in self.inputs())
-        return self._n_rows
+        if "rows" not in self.shared:
+            for _ in self.inputs():
+                pass
+        return int(self.shared["rows"])
+
+    def rows(self) -> Iterator[Rows]:
+        yield from self._rows(lambda count: None)
 
     def chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        count, dtype = 0, self.view.solve_dtype
-        for x, z in self.source.pairs():
-            for A, Z in self.view.row_chunks(x, z, self.group, self.max_values):
-                count += len(A)
-                yield A.to(dtype), self.activation(Z.to(dtype))
-        self._n_rows = count
+        yield from ((A, B) for A, B, _ in self.rows())
 
     def inputs(self) -> Iterator[Tensor]:
         count = 0
-        for x in self.source.inputs_alone():
-            for A in self.view.input_chunks(x, self.group, self.max_values):
+        for x, keep in self.source.inputs(self.view.name):
+            x = self._flat(x)
+            for part in self.view.chunks(x, self.max_values):
+                A = self._kept(self.view.input_rows(x[part], self.group), keep, part)
                 count += len(A)
-                yield A.to(self.view.solve_dtype)
-        self._n_rows = count
+                if len(A):
+                    yield A.to(self.view.solve_dtype)
+        self.shared["rows"] = count
 
-    def thinned(self, stride: int) -> "LayerStream":
-        return replace(self, source=self.source.thinned(stride))
+    def sampled(self, size: int) -> "TensorStream":
+        """About `size` rows, drawn at random over all samples and positions; held."""
+        share = size / max(self.n_rows, 1)
+        generator = torch.Generator().manual_seed(SEED)
+        picked = list(self._rows(lambda n: None if share >= 1 else torch.rand(n, generator=generator) < share))
+        if not picked:
+            picked = [next(self.rows())]
+        return TensorStream(*(None if parts[0] is None else torch.cat(parts) for parts in zip(*picked, strict=True)))  # type: ignore[arg-type]
+
+    def _rows(self, choose: Callable[[int], Tensor | None]) -> Iterator[Rows]:
+        """Rows by chunks, those that are chosen out of each chunk's number of them."""
+        view, dtype, through = self.view, self.view.solve_dtype, self.through
+        for seen in self.source.calls(view.name):
+            x, z = self._flat(seen.x), self._flat(seen.z)
+            extra = (seen.before, seen.now) if through.shortcut else (None, None)
+            before, now = (None if tensor is None else self._flat(tensor) for tensor in extra)
+            for part in view.chunks(x, self.max_values):
+                Z = view.output_rows(z[part], self.group)
+                chosen = choose(len(Z))
+                if seen.keep is not None:
+                    keep = seen.keep[part].cpu()
+                    chosen = keep if chosen is None else keep & chosen
+                picked = None if chosen is None else chosen.nonzero()[:, 0].to(x.device)
+                if picked is not None and len(picked) == 0:
+                    continue
+                A = view.input_rows(x[part], self.group, picked).to(dtype)
+                Z = (Z if picked is None else Z[picked]).to(dtype)
+                if through.scale is not None and through.shift is not None:
+                    Z = Z * through.scale + through.shift
+                R = None
+                if before is not None and now is not None:
+                    Z = Z + view.output_rows(before[part], self.group, picked).to(dtype)
+                    R = view.output_rows(now[part], self.group, picked).to(dtype)
+                yield Rows(A, through.activation(Z), R)
+
+    def _flat(self, tensor: Tensor) -> Tensor:
+        """Samples first, for a convolution; rows first, for a matrix product."""
+        return self.view.batched(tensor) if self.view.operator.spatial else tensor.reshape(-1, tensor.shape[-1])
+
+    def _kept(self, A: Tensor, keep: Tensor | None, part: slice) -> Tensor:
+        return A if keep is None else A[keep[part]]
 
 
 @dataclass(frozen=True)
@@ -113,6 +144,7 @@ class TensorStream:
 
     A: Tensor  # (m, d_in)
     B: Tensor  # (m, d_out)
+    R: Tensor | None = None  # (m, d_out), what is added to the layer's outputs
     chunk_rows: int = 8192
 
     def __post_init__(self) -> None:
@@ -124,14 +156,23 @@ class TensorStream:
     def n_rows(self) -> int:
         return len(self.A)
 
+    def rows(self) -> Iterator[Rows]:
+        for start in range(0, len(self.A), self.chunk_rows):
+            part = slice(start, start + self.chunk_rows)
+            yield Rows(self.A[part], self.B[part], None if self.R is None else self.R[part])
+
     def chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        yield from zip(self.A.split(self.chunk_rows), self.B.split(self.chunk_rows), strict=True)
+        yield from ((A, B) for A, B, _ in self.rows())
 
     def inputs(self) -> Iterator[Tensor]:
         yield from self.A.split(self.chunk_rows)
 
-    def thinned(self, stride: int) -> "TensorStream":
-        return TensorStream(self.A[::stride], self.B[::stride], self.chunk_rows)
+    def sampled(self, size: int) -> "TensorStream":
+        if size >= len(self.A):
+            return self
+        order = torch.randperm(len(self.A), generator=torch.Generator().manual_seed(SEED))
+        rows = order[:size].sort().values.to(self.A.device)
+        return TensorStream(self.A[rows], self.B[rows], None if self.R is None else self.R[rows], self.chunk_rows)
 
 
 def minibatches(stream: ActivationStream, size: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:

@@ -1,25 +1,26 @@
 """One layer's turn: its rows, its problems (one per group), its solution, and what that costs in accuracy."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from feta.calibration.capture import LayerTrace
-from feta.calibration.spill import Spill
-from feta.calibration.stream import KeptSource, LayerStream, ReplaySource, Source
+from feta.calibration.stream import LayerStream, Source, Through
+from feta.calibration.trace import LayerTrace
+from feta.engine.fold import Folded
+from feta.engine.judge import Choice, errors_of, few_rows, thresholded, verdict
 from feta.engine.run import Run
-from feta.engine.settings import Cache
-from feta.errors import DataError, FetaError, ModelError
+from feta.errors import FetaError, ModelError
 from feta.layers import LayerView
 from feta.problem import Activation, LayerProblem, LayerSolution, Pruner, Status
 from feta.report import LayerReport
 from feta.solvers.refit import refit_dense
 from feta.sparsity import Sparsity, measured, top_k_mask
+
+LOOKED_AT = 4096  # fitted rows that are judged beside the held-out ones
 
 
 @dataclass(frozen=True)
@@ -28,91 +29,120 @@ class LayerJob:
 
     run: Run
     trace: LayerTrace
-    activation: Activation
-    cascaded: bool  # its inputs come from the pruned network, and earlier layers are pruned already
+    sources: tuple[Source, Source] | None  # rows to fit and to judge by; None without data
+    activation: Activation | None = None  # what the user says comes behind the layer
     importance: Tensor | None = None  # of the layer's outputs, all groups
 
     @property
     def view(self) -> LayerView:
-        return LayerView(self.run.pruned.get_submodule(self.trace.name), self.trace.name)
+        return LayerView.of(self.run.pruned, self.trace.name, self.trace.operator)
 
-    def source(self) -> Source | None:
-        if self.run.inputs is None:
-            return None
-        pruned = self.trace.tap(self.run.pruned) if self.cascaded else None
-        return ReplaySource(self.run.inputs, self.trace.tap(self.run.original), pruned)
+    def frames(self, through: bool) -> list[Folded]:
+        """The groups of the layer, with what follows it or alone."""
+        view, trace = self.view, self.trace
+        if through:
+            activation = self.activation or trace.follow.activation
+            return [Folded.of(view, group, trace, self.run.pruned, activation) for group in range(view.groups)]
+        return [Folded(view, group, Through(self.activation or trace.activation)) for group in range(view.groups)]
 
-    def problem(self, source: Source | None, group: int, trace: Any = None) -> LayerProblem:
-        view = self.view
-        stream = None if source is None else LayerStream(source, view, self.activation, group)
-        weights = None if self.importance is None else self.importance.chunk(view.groups)[group]
-        W, bias = view.matrix(group), view.bias(group)
+    def problem(self, frame: Folded, tell: Any = None) -> LayerProblem:
+        stream = (
+            None if self.sources is None else LayerStream(self.sources[0], frame.view, frame.through, frame.group)
+        )
+        weights = None if self.importance is None else self.importance.chunk(frame.view.groups)[frame.group]
+        cascaded = self.sources is not None and self.sources[0].cascaded
         return LayerProblem(
-            W, bias, stream, self.activation, self.cascaded, view.name, trace, weights, own_outputs=not self.cascaded
+            frame.W,
+            frame.bias,
+            stream,
+            frame.through.activation,
+            cascaded,
+            self.trace.name,
+            tell,
+            weights,
+            not cascaded,
         )
 
-    def prune(self, pruner: Pruner, target: Sparsity, cache: Cache, tell: Callable[..., None]) -> LayerReport:
-        """Solve every group of the layer, write it back, and measure what came of it."""
-        view = self.view
+    def prune(self, pruner: Pruner, target: Sparsity, tell: Callable[..., None]) -> LayerReport:
+        """Solve every group of the layer, judge what came of it, and write the layer back."""
         started = self.run.clock()
-        rows = self._cached(self.source(), pruner, cache)
-        solutions = []
-        with _naming(view.name):
-            for group, count in enumerate(_group_counts(view, target)):
-                problem = self.problem(rows, group, lambda phase, values: tell("step", phase, values))
+        frames, counts, solutions = self.frames(pruner.needs.through), _group_counts(self.view, target), []
+        with naming(self.trace.name):
+            for frame, count in zip(frames, counts, strict=True):
+                problem = self.problem(frame, lambda phase, values: tell("step", phase, values))
                 promised = min(count, int(problem.W.count_nonzero()))  # a weight that was zero may stay zero
                 solution = pruner.prune(problem, Sparsity(nonzeros=count))
                 check(solution, problem, pruner, count, promised)
                 solutions.append(solution)
-        for group, solution in enumerate(solutions):
-            view.write(solution.U, solution.bias, group)
-        seconds = self.run.clock() - started
-        worst = next((s for s in solutions if s.status is not Status.OK), solutions[0])
-        weight = view.weight.detach()
+            found = Choice(frames, [(solution.U, solution.bias) for solution in solutions])
+            worst = next((s for s in solutions if s.status is not Status.OK), solutions[0])
+            chosen, error, worst = self._judged(found, worst, counts, pruner)
+            chosen.write()
+        weight = self.view.weight.detach()
         return LayerReport(
-            name=view.name,
+            name=self.trace.name,
             shape=tuple(weight.shape),
             nonzeros=int(torch.count_nonzero(weight)),
             sparsity=measured(weight),
-            relative_error=None if rows is None else self._relative_error(rows, solutions),
-            seconds=seconds,
-            activation=self.activation.value,
+            relative_error=error,
+            seconds=self.run.clock() - started,
+            activation=frames[0].through.activation.value,
             status=worst.status.value,
             message=worst.message,
             stats=dict(worst.stats),
+            positions=self.trace.rows,
         )
 
-    def compensate(self) -> tuple[Status, float]:
-        """Refit this unpruned layer to its original outputs: how that ended, and the seconds it took."""
-        started = self.run.clock()
-        source, worst = self.source(), Status.OK
-        for group in range(self.view.groups):
-            with _naming(self.trace.name):
-                solution = refit_dense(self.problem(source, group))
-            self.view.write(solution.U, solution.bias, group)
+    def compensate(self) -> Status:
+        """Refit this unpruned layer to its original outputs: how that ended."""
+        worst = Status.OK
+        for frame in self.frames(through=False):
+            with naming(self.trace.name):
+                solution = refit_dense(self.problem(replace(frame, through=Through(Activation.LINEAR))))
+            frame.write(solution.U, solution.bias)
             worst = worst if solution.status is Status.OK else solution.status
-        return worst, self.run.clock() - started
+        return worst
 
-    def _cached(self, source: Source | None, pruner: Pruner, cache: Cache) -> Source | None:
-        if source is None or pruner.needs.passes == "none":
-            return source
-        if cache == "memory":
-            return KeptSource([(x.clone(), z.clone()) for x, z in source.pairs()], self.run.device)
-        if cache == "disk" or (cache == "auto" and pruner.needs.passes == "many"):
-            return KeptSource(Spill(source.pairs()), self.run.device)
-        return source
+    def _judged(
+        self, found: Choice, worst: LayerSolution, counts: Sequence[int], pruner: Pruner
+    ) -> tuple[Choice, float | None, LayerSolution]:
+        """The weights to take, their error on held-out rows, and what is said of them."""
+        if self.sources is None:
+            return found, None, worst
+        judges = self.frames(through=True)
+        fit, held = self.sources
+        means = [_mean(fit, frame) for frame in judges]
+        choices = [found, *thresholded(judges, counts, means)]
+        streams = [LayerStream(held, frame.view, frame.through, frame.group) for frame in judges]
+        errors = errors_of(choices, judges, streams)
+        best = min(range(1, len(errors)), key=lambda index: errors[index])
+        told = verdict(errors[0], errors[best], pruner.needs.safe) if pruner.needs.passes != "none" else None
+        if told is not None:
+            worst = replace(worst, status=told[0], message="; ".join(filter(None, (worst.message, told[1]))))
+        elif pruner.needs.passes != "none" and worst.status is Status.OK:
+            if few := few_rows(fit, judges[0], self._overfit(found, judges, errors[0])):
+                worst = replace(worst, status=Status.FEW_ROWS, message=few)
+        elif errors[0] > 1:
+            worst = replace(worst, status=Status.POOR, message=f"the error is {errors[0]:.3g}: prune this layer less")
+        if worst.status is Status.FELL_BACK:
+            return choices[best], errors[best], worst
+        return found, errors[0], worst
 
-    def _relative_error(self, source: Source, solutions: Sequence[LayerSolution]) -> float:
-        """||rho(A U + bias) - B||_F / ||B||_F over all rows: the one judge of every method."""
-        wrong = right = 0.0
-        for group, solution in enumerate(solutions):
-            for A, B in LayerStream(source, self.view, self.activation, group).chunks():
-                Z = A @ solution.U if solution.bias is None else torch.addmm(solution.bias, A, solution.U)
-                wrong += float((self.activation(Z) - B).square().sum(dtype=torch.float64))
-                right += float(B.square().sum(dtype=torch.float64))
-        if not math.isfinite(wrong + right):
-            raise DataError(f"layer '{self.view.name}': outputs must be finite, got NaN or infinite ones on the data")
-        return (wrong / right) ** 0.5 if right > 0 else float(wrong > 0)
+    def _overfit(self, found: Choice, judges: Sequence[Folded], error: float) -> float | None:
+        """How many times larger the error is than on fitted rows, where these are at hand and few."""
+        assert self.sources is not None
+        fit, held = self.sources
+        if fit.kept is None or fit is held or self.run.held is None or fit.lane.inputs.count >= 1000:
+            return None
+        streams = [LayerStream(fit, frame.view, frame.through, frame.group).sampled(LOOKED_AT) for frame in judges]
+        (fitted,) = errors_of([found], judges, streams)
+        return error / fitted if fitted > 1e-6 else (float("inf") if error > 1e-3 else None)
+
+
+def _mean(source: Source, frame: Folded) -> Tensor | None:
+    """The mean of a layer's inputs, where their statistics have been asked for."""
+    known = source.shared.get(frame.group, {}).get("gram")
+    return None if known is None else known.H[-1, :-1] / known.rows
 
 
 def check(solution: LayerSolution, problem: LayerProblem, pruner: Pruner, count: int, promised: int) -> None:
@@ -140,7 +170,7 @@ def _form(value: Any) -> str:
 
 
 @contextmanager
-def _naming(layer: str) -> Iterator[None]:
+def naming(layer: str) -> Iterator[None]:
     """Errors from inside carry the layer's name, once."""
     try:
         yield

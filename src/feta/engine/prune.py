@@ -1,9 +1,11 @@
 """prune: walk a model's layers in order of execution, stream rows, solve each layer, write it back.
 
 The model that is given is never changed. Beyond it and its copy, memory holds one batch's activations, one chunk of
-rows and the method's own matrices (d_in^2 for a Gram matrix): it does not grow with the number of samples.
+rows, the method's own matrices (d_in^2 for a Gram matrix), and what waits between passes: Settings.memory of it at
+the most, however many samples there are.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,17 +15,15 @@ from torch import Tensor, nn
 
 from feta.allocation import Allocation, make_allocation
 from feta.allocation.measure import Probe
-from feta.calibration.batchnorm import reestimate
-from feta.calibration.capture import LayerTrace
-from feta.calibration.inputs import Inputs
-from feta.calibration.model import device_of, evaluating
+from feta.calibration.model import device_of, evaluating, fused_attention_off
 from feta.calibration.stream import TensorStream
+from feta.engine.finish import Stages, settle_batchnorm, size_of_model, warn_of
 from feta.engine.run import Run
-from feta.engine.select import SparsityRequest, select, targets
+from feta.engine.select import SparsityRequest, select, skipped, targets
 from feta.engine.settings import Callback, Settings, parse_activation
 from feta.engine.walk import Walk
 from feta.errors import ConfigError
-from feta.layers import LayerView
+from feta.layers import weight_of
 from feta.problem import LayerProblem, LayerSolution, Pruner
 from feta.pruners import make, options_of
 from feta.report import AllocationReport, PruneReport
@@ -74,7 +74,8 @@ def prune(
     sparsity: the share of zero weights in [0, 1), or {layer pattern: share}.
     method: a name out of `feta methods`, or a Pruner object such as feta.pruners.Alps().
     options: of a method that is given by its name.
-    layers: names or shell patterns of the layers to prune; by default every Linear but the last.
+    layers: names or shell patterns of the layers to prune; by default all that can be, but for convolutions that
+        read the model's input, layers whose outputs are the model's, and weights that are an embedding's too.
     allocation: how one share is spread over the layers: a name out of feta.allocation, or an object.
     compensate: whether the unpruned layer after a pruned one is refitted to its original outputs.
     refine: whether the surviving weights are fitted to the original's outputs at the end; True, or how.
@@ -100,39 +101,54 @@ def prune(
         raise ConfigError(f"data must be given for allocation '{spread.name}', got None")
     if data is None and (compensate or how.batchnorm or refine):
         raise ConfigError("data must be given for compensate, batchnorm and refine, got None")
-    inputs = None if data is None else Inputs(data, batch_size=how.batch_size, n_samples=how.n_samples, seed=seed)
-    run = Run.start(model, inputs, device)
-    with evaluating(run.original, run.pruned):
-        traces = run.trace()
-        chosen = select(run.original, [trace.name for trace in traces], layers)
-        goals, allocated = _allocate(run, traces, chosen, sparsity, spread)
-        walk = Walk(run, goals, pruner, how, callback, seed)
-        reports, compensated, seconds = walk.over(traces, compensate)
-        if how.batchnorm and inputs is not None:
-            reestimate(run.pruned, inputs)
-    masks = {name: LayerView(run.pruned.get_submodule(name), name).weight.detach() != 0 for name in goals}
-    pruned, refinement = run.pruned, None
+    started = time.perf_counter()
+    run = Run.start(model, data, how, device, seed)
+    stages = Stages(started, run.clock)
+    with evaluating(run.original, run.pruned), fused_attention_off():
+        stages.end("trace")
+        chosen = select(run.original, run.layers, layers)
+        goals, allocated = _allocate(run, chosen, sparsity, spread)
+        stages.end("allocation")
+        before = size_of_model(run.pruned, run.layers)
+        walk = Walk(run, goals, pruner, compensate, callback, seed)
+        walk.over()
+        stages.end("layers")
+        said = settle_batchnorm(run)
+        stages.end("batchnorm")
+    masks = {name: weight_of(run.result, name).detach() != 0 for name in goals}
+    after = size_of_model(run.pruned, run.layers)
+    pruned, refinement = run.result, None
     if refine:
         wanted = refine if isinstance(refine, Refinement) else None
-        rows = data if isinstance(data, Tensor) else inputs  # an iterator has been read by now
+        rows = data if isinstance(data, Tensor) else run.samples
         given: dict[str, Any] = {"masks": masks, "n_samples": how.n_samples, "seed": seed}
         refined = refine_model(pruned, run.original, rows, wanted, **given, callback=walk.tell_loss)
         pruned, refinement = refined.model, refined.report
+        stages.end("refinement")
+    home = device_of(model)
+    pruned = pruned.to(home)
+    stages.end("rest")
     report = PruneReport(
         method=pruner.name,
         target_sparsity=dict(sparsity) if isinstance(sparsity, Mapping) else float(sparsity),
-        sparsity=1 - sum(layer.nonzeros for layer in reports) / sum(mask.numel() for mask in masks.values()),
-        seconds=seconds,
+        sparsity=1 - sum(layer.nonzeros for layer in walk.reports) / sum(mask.numel() for mask in masks.values()),
+        seconds=sum(stages.parts.values()),
         device=str(run.device),
         seed=seed,
         options=options_of(pruner),
-        layers=tuple(reports),
-        compensated=compensated,
+        layers=tuple(walk.reports),
+        compensated=walk.compensated,
         allocation=allocated,
         refinement=refinement,
+        before=before,
+        after=after,
+        skipped=skipped(run.original, run.layers, list(goals), layers is None),
+        segments=len(run.chain.segments(run.layers)),
+        batchnorm=said,
+        parts=stages.parts,
     )
-    home = device_of(model)
-    return PruneResult(pruned.to(home), {name: mask.to(home) for name, mask in masks.items()}, report)
+    warn_of(report)
+    return PruneResult(pruned, {name: mask.to(home) for name, mask in masks.items()}, report)
 
 
 def smart_prune(
@@ -166,21 +182,21 @@ def smart_prune(
     if A.shape[1:] != W.shape[:1] or B.shape[1:] != W.shape[1:]:
         shapes = f"W {tuple(W.shape)}, A {tuple(A.shape)}, B {tuple(B.shape)}"
         raise ConfigError(f"A must be (m, d_in) and B (m, d_out) for W (d_in, d_out), got {shapes}")
-    stream = TensorStream(A.to(W.dtype), B.to(W.dtype), chunk_rows)
+    stream = TensorStream(A.to(W.dtype), B.to(W.dtype), chunk_rows=chunk_rows)
     problem = LayerProblem(W, bias, stream, parse_activation(activation))
     target = sparsity if isinstance(sparsity, Sparsity) else Sparsity(sparsity)
     return make(method, options).prune(problem, target)
 
 
 def _allocate(
-    run: Run, traces: Sequence[LayerTrace], chosen: Sequence[str], sparsity: SparsityRequest, spread: Allocation
+    run: Run, chosen: Sequence[str], sparsity: SparsityRequest, spread: Allocation
 ) -> tuple[dict[str, Sparsity], AllocationReport]:
     """A target for each layer to prune, and how it was found."""
     started, probe = run.clock(), None
-    if spread.needs_data and run.inputs is not None:
-        probe = Probe.of(run.original, run.pruned, traces, run.inputs)
+    if spread.needs_data and run.fit is not None:
+        probe = Probe.of(run.lanes()[0], run.layers, run.held or run.fit)
     goals = targets(run.original, chosen, sparsity, spread, probe)
-    sizes = {name: LayerView(run.original.get_submodule(name), name).weight.numel() for name in goals}
+    sizes = {name: weight_of(run.original, name).numel() for name in goals}
     kept = {name: goal.count(sizes[name]) / sizes[name] for name, goal in goals.items()}
     name = "per-layer" if isinstance(sparsity, Mapping) else spread.name
     return goals, AllocationReport(name, run.clock() - started, kept)

@@ -1,62 +1,125 @@
 """The two networks of a run, the data, and where they live."""
 
 import copy
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from feta.calibration.capture import LayerTrace, trace_layers
+from feta.calibration.chain import Chain, find_chain
+from feta.calibration.hold import Room
 from feta.calibration.importance import output_importance
-from feta.calibration.inputs import Inputs
-from feta.calibration.model import clock, device_of
+from feta.calibration.inputs import Inputs, Merged, places_of, rows_of, tokens_of
+from feta.calibration.lane import Lane
+from feta.calibration.model import clock, device_of, float_dtype, place
+from feta.calibration.trace import LayerTrace, record, trace_layers, untraced
+from feta.engine.settings import Settings
 from feta.errors import ModelError
-from feta.layers import prunable_names
+
+IMPORTANCE_SAMPLES = 1000  # about
+IMPORTANCE_TOKENS = 2**14
+HELD_SHARE = 10  # one in so many samples is kept for judging, the rest are fitted
+HELD_SAMPLES = 256  # at the most
 
 
-@dataclass(frozen=True)
+@dataclass
 class Run:
-    """The original, the copy that is pruned, and the data both are run on."""
+    """The original, the copy that is pruned, and the data both are run on.
 
-    original: nn.Module
-    pruned: nn.Module
-    inputs: Inputs | None
+    Both are worked on through shells: modules of our own around the very same parameters. Hooks and switches never
+    touch the user's model, so that several threads may prune it.
+    """
+
+    original: nn.Module  # a shell
+    pruned: nn.Module  # a shell around `result`
+    result: nn.Module
     device: torch.device
+    settings: Settings
+    samples: Inputs | None = None  # all of them
+    fit: Inputs | None = None
+    held: Inputs | None = None
+    layers: list[LayerTrace] = field(default_factory=list)
+    chain: Chain = field(default_factory=Chain)
 
     @classmethod
-    def start(cls, model: nn.Module, inputs: Inputs | None, device: str | torch.device | None) -> "Run":
+    def start(cls, model: nn.Module, data: Any, settings: Settings, device: Any = None, seed: int = 0) -> "Run":
         """A run on the model's own device, or on the one that is asked for."""
         home = device_of(model)
         where = torch.device(device) if device is not None else home
-        original = model if where == home else _copy(model).to(where)
-        return cls(original, _copy(original), inputs, where)
+        original = model if where == home else copied(model).to(where)
+        result = copied(original)
+        run = cls(shell(original), shell(result), result, where, settings)
+        if data is not None:
+            given = Inputs(data, batch_size=settings.batch_size, n_samples=settings.n_samples, seed=seed)
+            run._split(given)
+            run._trace(given)
+        else:
+            run.layers = untraced(run.original)
+        return run
 
-    def trace(self) -> list[LayerTrace]:
-        """Every prunable layer in order of execution; without data, in the order of definition."""
-        names = prunable_names(self.original)
-        if self.inputs is None:
-            return [LayerTrace(name) for name in names]
-        return trace_layers(self.original, names, next(iter(self.inputs)))
+    @property
+    def room(self) -> Room:
+        memory = {"memory": float("inf"), "disk": 0.0}.get(self.settings.cache, self.settings.memory)
+        return Room(self.device, memory * 2**30)
 
-    def importance(self, names: Sequence[str], seed: int) -> tuple[dict[str, Tensor], float]:
-        """Weights for the outputs of the layers, and the seconds they took; {} without layers or data."""
-        if not names or self.inputs is None:
-            return {}, 0.0
-        started = self.clock()
-        found = output_importance(self.original, names, next(iter(self.inputs)), seed=seed)
+    def lanes(self) -> tuple[Lane, Lane]:
+        """The samples to fit, and those to judge by; of few samples none are held out, and all do both."""
+        assert self.fit is not None
+        return tuple(  # type: ignore[return-value]
+            Lane(self.chain, inputs, self.original, self.pruned, self.room)
+            for inputs in (self.fit, self.held or self.fit)
+        )
+
+    def importance(self, layers: Sequence[LayerTrace], seed: int) -> dict[str, Tensor]:
+        """Weights for the outputs of the layers; {} without layers or data."""
+        if not layers or self.fit is None:
+            return {}
+        tokens = tokens_of(next(iter(self.fit)))  # a sample of text is many rows
+        samples = min(IMPORTANCE_SAMPLES, max(8, IMPORTANCE_TOKENS // tokens)) if tokens else IMPORTANCE_SAMPLES
+        spread = self.fit.drawn(max(1, self.fit.count // samples))
+        found = output_importance(self.original, layers, Merged(spread, 0.25), seed=seed)
         # The square root: full weights starve the outputs that matter little, none spoil those that matter.
-        weights = {name: (s / s.mean()).clamp_min(1e-4).sqrt() for name, s in found.items()}
-        return weights, self.clock() - started
+        return {name: (s / s.mean()).clamp_min(1e-4).sqrt() for name, s in found.items()}
 
     def clock(self) -> float:
         """Seconds, read after the device has finished its work."""
         return clock(self.device)
 
+    def _split(self, given: Inputs) -> None:
+        """Samples to fit and to judge by, at random; read from the user's data once, unless nothing is to be kept."""
+        batches: Iterable[Any] = given if self.settings.batch_size else Merged(given)
+        kept = Inputs(batches) if self.settings.cache == "replay" else Inputs(self.room.hold(batches))
+        stride = max(HELD_SHARE, -(-kept.count // HELD_SAMPLES))
+        self.samples = self.fit = kept
+        if kept.count >= 4:
+            judged = places_of(kept.count) % stride == 0
+            self.fit, self.held = kept.picked(~judged), kept.picked(judged)
 
-def _copy(model: nn.Module) -> nn.Module:
+    def _trace(self, given: Inputs) -> None:
+        """What the model does with two samples."""
+        batch = place(rows_of(next(iter(given)), slice(2)), self.device, float_dtype(self.original))
+        recording = record(self.original, batch)
+        self.layers = trace_layers(recording)
+        if self.settings.cache != "replay":
+            self.chain = find_chain(recording, self.layers, batch)
+
+
+def shell(model: nn.Module) -> nn.Module:
+    """Other modules with the same parameters and buffers; caches of keys and values are switched off in them."""
+    kept = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
+    found = copied(model, kept)
+    for module in found.modules():
+        if hasattr(config := getattr(module, "config", None), "use_cache"):
+            config.use_cache = False  # type: ignore[union-attr]
+    return found
+
+
+def copied(model: nn.Module, kept: dict[int, Any] | None = None) -> nn.Module:
+    """A deep copy, but for what is kept."""
     try:
-        return copy.deepcopy(model)
+        return copy.deepcopy(model, kept)
     except RuntimeError as error:
         raise ModelError(
             f"model must be one that copy.deepcopy can copy, got: {error}; weights under torch.nn.utils.prune "

@@ -1,6 +1,7 @@
 """Which layers of a model are pruned, and to which sparsity.
 
-By default every Linear but the last one, which in the paper's networks are the hidden fully connected layers.
+By default every layer that can be pruned, but for convolutions that read the model's own input, layers whose outputs
+are the model's own, and weights that are an embedding's too. A model may say which by an attribute `default_layers`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,42 +11,109 @@ from torch import nn
 from feta.allocation import Allocation
 from feta.allocation.base import Budget
 from feta.allocation.measure import Probe
+from feta.calibration.trace import LayerTrace
 from feta.errors import ConfigError, ModelError
-from feta.layers import LayerView, first_match, matching, prunable_names
+from feta.layers import CONVOLUTIONS, first_match, matching, owner_of, prunable_names, weight_of
+from feta.report import Skipped
 from feta.sparsity import Sparsity, check_share
 
 SparsityRequest = float | Mapping[str, float]
 
+# Of modules whose weights feta does not prune: why.
+REASONS = {
+    nn.Embedding: "a table that is looked up",
+    nn.EmbeddingBag: "a table that is looked up",
+    nn.RNNBase: "recurrent: its inputs depend on its own outputs",
+    nn.RNNCellBase: "recurrent: its inputs depend on its own outputs",
+    nn.modules.conv._ConvTransposeNd: "a transposed convolution",
+    nn.Bilinear: "it has two inputs",
+    nn.MultiheadAttention: "its queries, keys and values have weights of different widths",
+}
 
-def select(model: nn.Module, names: Sequence[str], layers: Sequence[str] | str | None) -> list[str]:
-    """The layers to prune out of `names` (those that run, in that order), by patterns or the default rule."""
-    idle = [name for name in prunable_names(model) if name not in names]
-    if layers is not None:
-        chosen = matching([*names, *idle], layers)
-    else:
-        linear = [name for name in names if isinstance(model.get_submodule(name), nn.Linear)]
-        if len(linear) < 2:
+
+def select(model: nn.Module, traces: Sequence[LayerTrace], layers: Sequence[str] | str | None) -> list[str]:
+    """The layers to prune out of those that run, in that order, by patterns or the default rule."""
+    first = _first_names(model)
+    names = list(dict.fromkeys([*(trace.name for trace in traces), *prunable_names(model)]))
+    if layers is None and isinstance(wished := getattr(model, "default_layers", None), list | tuple) and wished:
+        layers = list(wished)
+    if layers is None:
+        chosen = [trace.name for trace in traces if spared(model, trace) is None]
+        if not chosen:
             raise ModelError(
-                f"model must have two or more Linear layers for the default choice (every Linear but the last), "
-                f"got {linear}; name the layers to prune with layers=, out of {list(names)}"
+                "model must have a layer that is neither its last nor reads its input for the default choice, got "
+                f"none; name the layers to prune with layers=, out of {names}"
             )
-        chosen = linear[:-1] + [name for name in idle if isinstance(model.get_submodule(name), nn.Linear)]
-    unused = [name for name in chosen if name in idle]
+        return chosen
+    chosen = list(dict.fromkeys(first.get(name, name) for name in matching(names, layers)))
+    running = {trace.name for trace in traces}
+    unused = [name for name in chosen if name not in running and owner_of(model, name)[0]._parameters]
+    for name in chosen:
+        weight_of(model, name)
     if unused:
         raise ModelError(
             f"layers to prune must run in the model's forward pass, got {unused} which do not; "
             "name the others with layers="
         )
-    owner: dict[int, str] = {}
-    for name in chosen:  # the second of two layers with one weight would undo what the first was fitted to
-        weight = model.get_submodule(name)._parameters.get("weight")  # None: computed, and refused elsewhere
-        first = name if weight is None else owner.setdefault(id(weight), name)
-        if first != name:
-            raise ModelError(
-                f"layers to prune must have weights of their own, got '{first}' and '{name}' with one weight; "
-                f"name one of them alone with layers="
+    return [trace.name for trace in traces if trace.name in chosen]
+
+
+def spared(model: nn.Module, trace: LayerTrace) -> str | None:
+    """Why the default choice leaves a layer as it is; None: it does not."""
+    weight = weight_of(model, trace.name) if _has_weight(model, trace.name) else None
+    if weight is None:
+        return "its weight is computed"
+    if any(module.weight is weight for module in model.modules() if isinstance(module, nn.Embedding)):
+        return "its weight is an embedding's too"
+    if trace.leaves:
+        return "its outputs are the model's"
+    if trace.reads_input and isinstance(owner_of(model, trace.name)[0], CONVOLUTIONS):
+        return "it reads the model's input"
+    return None
+
+
+def skipped(
+    model: nn.Module, traces: Sequence[LayerTrace], chosen: Sequence[str], by_default: bool
+) -> tuple[Skipped, ...]:
+    """Every other module with a weight of two or more dimensions: its size, and why it was left as it is."""
+    first, by_name = _first_names(model), {trace.name: trace for trace in traces}
+    known, found = prunable_names(model), []
+    for name in known:
+        if name in chosen:
+            continue
+        module, key, _ = owner_of(model, name)
+        size = getattr(module, key).numel()
+        if first.get(name, name) != name:
+            size, reason = 0, f"it has the weight of '{first[name]}'"
+        elif not _has_weight(model, name):
+            reason = "its weight is computed, so that nothing could be written to it"
+        elif name not in by_name:
+            reason = "no operator of the forward pass reads its weight alone"
+        else:
+            reason = (spared(model, by_name[name]) if by_default else None) or "it was not chosen"
+        found.append(Skipped(name, type(module).__name__, size, reason))
+    counted = {id(getattr(*owner_of(model, name)[:2])) for name in known}
+    for name, module in model.named_modules():
+        own = [p for p in module._parameters.values() if p is not None and p.ndim > 1 and id(p) not in counted]
+        if own:
+            reason = next(
+                (why for kind, why in REASONS.items() if isinstance(module, kind)), "not a kind feta prunes"
             )
-    return chosen
+            found.append(Skipped(name, type(module).__name__, sum(p.numel() for p in own), reason))
+            counted.update(id(p) for p in own)
+    return tuple(found)
+
+
+def _has_weight(model: nn.Module, name: str) -> bool:
+    module, key, _ = owner_of(model, name)
+    return module._parameters.get(key) is not None
+
+
+def _first_names(model: nn.Module) -> dict[str, str]:
+    """For each layer the first one with the same weight."""
+    owner: dict[int, str] = {}
+    names = [name for name in prunable_names(model) if _has_weight(model, name)]
+    return {name: owner.setdefault(id(weight_of(model, name)), name) for name in names}
 
 
 def targets(
@@ -64,7 +132,7 @@ def targets(
         matched = ((name, first_match(name, sparsity)) for name in names)
         return {name: Sparsity(sparsity[pattern]) for name, pattern in matched if pattern is not None}
     share = check_share(sparsity)
-    weights = {name: LayerView(model.get_submodule(name), name).weight for name in chosen}
+    weights = {name: weight_of(model, name) for name in chosen}
     kept = spread.allocate(Budget(weights, share, probe))
     if set(kept) != set(chosen):
         raise ConfigError(f"allocation '{spread.name}' must give a number for each of {list(chosen)}, got {kept}")

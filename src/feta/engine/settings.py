@@ -18,21 +18,26 @@ class Settings:
     mode: "cascade": each layer is fitted to its inputs in the network pruned so far, so that errors do not add
         up. "parallel": to its inputs in the original, so that layers are independent of each other.
     activation: "relu" or "linear" for all layers, or {layer pattern: …}; None: found by tracing the model.
-    batchnorm: whether the batch-norm statistics of the pruned model are estimated anew.
+    batchnorm: whether the batch-norm statistics of the pruned model are estimated anew; None: if that brings its
+        outputs nearer to the original's on held-out samples.
     n_samples: how many samples of the data are used; None: all of them.
-    batch_size: how many rows of a tensor run at once; a loader has batches of its own.
-    cache: where rows wait between passes. "replay" runs the network again on each pass, "disk" keeps rows in a
-        memory-mapped file, "memory" holds them on the device, "auto" takes the disk for methods of many passes.
+    batch_size: how many rows of a tensor run at once; None: as many as run well, and small batches of a loader are
+        put together.
+    cache: where samples, states and rows wait between passes. "auto": on the device up to `memory`, then as much in
+        the CPU's memory, then in a file; rows that would not fit are made again by running a part of the network.
+        "disk" keeps all in a file, "memory" all on the device, "replay" nothing: the network runs from its start.
+    memory: GiB for that, on each of the two.
 
     Raises ConfigError for a value outside of these.
     """
 
     mode: Mode = "cascade"
     activation: str | Mapping[str, str] | None = None
-    batchnorm: bool = False
+    batchnorm: bool | None = None
     n_samples: int | None = None
-    batch_size: int = 1000
+    batch_size: int | None = None
     cache: Cache = "auto"
+    memory: float = 2.0
 
     def __post_init__(self) -> None:
         for name, known in (("mode", get_args(Mode)), ("cache", get_args(Cache))):
@@ -42,6 +47,8 @@ class Settings:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ConfigError(f"Settings.{name} must be a whole number >= 1, got {value!r}")
+        if isinstance(self.memory, bool) or not isinstance(self.memory, int | float) or not self.memory >= 0:
+            raise ConfigError(f"Settings.memory must be a number of GiB >= 0, got {self.memory!r}")
         given = self.activation
         for name in given.values() if isinstance(given, Mapping) else [] if given is None else [given]:
             parse_activation(name)

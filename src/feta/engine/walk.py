@@ -1,63 +1,112 @@
-"""One walk over the layers in order of execution: those with a goal are pruned, those after them compensated."""
+"""One walk over the layers in order of execution: those with a goal are pruned, those after them compensated.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+A network is walked segment by segment (calibration.chain): only the segment at hand runs, from the states that both
+networks have reached. Layers with one input are a group: one pass gives the rows of all of them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby, pairwise
 from typing import Any, Literal
 
 from torch import Tensor
 
-from feta.calibration.capture import LayerTrace
-from feta.engine.layer import LayerJob
+from feta.calibration.chain import Segment
+from feta.calibration.lane import Lane
+from feta.calibration.stream import Source
+from feta.calibration.trace import LayerTrace
+from feta.engine.layer import LayerJob, naming
 from feta.engine.run import Run
-from feta.engine.settings import Callback, PruneEvent, Settings, parse_activation
+from feta.engine.settings import Callback, PruneEvent, parse_activation
 from feta.layers import first_match
 from feta.problem import Activation, Pruner
 from feta.report import LayerReport, RefinePoint
 from feta.sparsity import Sparsity
 
 
-@dataclass(frozen=True)
+@dataclass
 class Walk:
-    """What holds for all layers of a walk."""
+    """What holds for all layers of a walk, and what has come of it so far."""
 
     run: Run
     goals: Mapping[str, Sparsity]
     pruner: Pruner
-    settings: Settings
+    compensate: bool
     callback: Callback | None
     seed: int
+    reports: list[LayerReport] = field(default_factory=list)
+    compensated: dict[str, str] = field(default_factory=dict)  # layer -> how its refit ended
 
-    def over(self, traces: Sequence[LayerTrace], compensate: bool) -> tuple[list[LayerReport], dict[str, str], float]:
-        """A report per pruned layer, how each compensated layer ended, and the seconds of all of it."""
-        reports: list[LayerReport] = []
-        compensated: dict[str, str] = {}
-        weighted = list(self.goals) if self.pruner.needs.importance else []
-        importance, seconds = self.run.importance(weighted, self.seed)
-        follows_pruned = False
-        for trace in traces:
-            if trace.name in self.goals:
-                reports.append(self._prune(trace, len(reports), importance.get(trace.name)))
-                seconds += reports[-1].seconds
-            elif compensate and follows_pruned:
-                status, took = LayerJob(self.run, trace, Activation.LINEAR, cascaded=True).compensate()
-                compensated[trace.name] = status.value
-                seconds += took
-            follows_pruned = trace.name in self.goals
-        return reports, compensated, seconds
+    def over(self) -> None:
+        """Walk over all layers."""
+        layers, run = self.run.layers, self.run
+        weighted = [layer for layer in layers if layer.name in self.goals] if self.pruner.needs.importance else []
+        importance = run.importance(weighted, self.seed)
+        after = {later.name for layer, later in pairwise(layers) if layer.name in self.goals}
+        touched = {*self.goals, *(after if self.compensate else ())}
+        if run.fit is None:
+            for layer in layers:
+                if layer.name in self.goals:
+                    self._prune(LayerJob(run, layer, None, self._activation(layer)))
+            return
+        lanes, left = run.lanes(), len(touched)
+        for segment in run.chain.segments(layers):
+            for group in _groups(segment.layers):
+                wanted = [layer for layer in group if layer.name in touched]
+                left -= len(wanted)
+                self._serve(lanes, segment, wanted, importance)
+            if not left:
+                return
+            for lane in lanes[: 1 + (run.held is not None)]:
+                lane.advance(segment)
 
-    def _prune(self, trace: LayerTrace, index: int, importance: Tensor | None) -> LayerReport:
-        tell = partial(self._tell, trace.name, index)
-        cascaded = self.settings.mode == "cascade" and index > 0
-        given = self.settings.activation
+    def _serve(
+        self,
+        lanes: tuple[Lane, Lane],
+        segment: Segment,
+        group: Sequence[LayerTrace],
+        importance: Mapping[str, Tensor],
+    ) -> None:
+        """Prune or compensate layers with one input."""
+        if not group:
+            return
+        cascaded = self.run.settings.mode == "cascade" and lanes[0].parted
+        with naming(group[0].name):
+            fit = self._source(lanes[0], segment, group, cascaded, self.pruner.needs.passes)
+            held = self._source(lanes[1], segment, group, cascaded, "few") if self.run.held is not None else fit
+        for layer in group:
+            job = LayerJob(self.run, layer, (fit, held), self._activation(layer), importance.get(layer.name))
+            if layer.name in self.goals:
+                self._prune(job)
+            else:
+                self.compensated[layer.name] = job.compensate().value
+        for lane in lanes:
+            lane.parted = self.run.settings.mode == "cascade"
+
+    def _source(
+        self, lane: Lane, segment: Segment, group: Sequence[LayerTrace], cascaded: bool, passes: str
+    ) -> Source:
+        """The rows of a group: kept where they fit, or where a method reads them many times."""
+        source, cache = Source(lane, segment, group, cascaded), self.run.settings.cache
+        room, size = lane.room, sum(layer.entries for layer in group) * lane.inputs.count * 4
+        fits = cache == "auto" and size <= room.bytes
+        if passes != "none" and (fits or cache in ("memory", "disk") or (passes == "many" and cache == "auto")):
+            source.kept = room.hold(lane.seen(segment, group, cascaded))
+        return source
+
+    def _activation(self, layer: LayerTrace) -> Activation | None:
+        """What the user says, which goes before what tracing found."""
+        given = self.run.settings.activation
         by_pattern = {"*": given} if isinstance(given, str) else given or {}
-        pattern = first_match(trace.name, by_pattern)  # what the user says goes before what tracing found
-        activation = trace.activation if pattern is None else parse_activation(by_pattern[pattern])
-        job = LayerJob(self.run, trace, activation, cascaded, importance)
+        pattern = first_match(layer.name, by_pattern)
+        return None if pattern is None else parse_activation(by_pattern[pattern])
+
+    def _prune(self, job: LayerJob) -> None:
+        tell = partial(self._tell, job.trace.name, len(self.reports))
         tell("start")
-        report = job.prune(self.pruner, self.goals[trace.name], self.settings.cache, tell)
+        self.reports.append(job.prune(self.pruner, self.goals[job.trace.name], tell))
         tell("done")
-        return report
 
     def _tell(
         self, layer: str, index: int, kind: Literal["start", "step", "done"], phase: str = "", values: Any = None
@@ -68,3 +117,9 @@ class Walk:
     def tell_loss(self, point: RefinePoint) -> None:
         """An event of the refinement that follows the walk: its loss so far."""
         self._tell("all layers", len(self.goals), "step", "refine", {"passes": point.passes, "loss": point.loss})
+
+
+def _groups(layers: Sequence[LayerTrace]) -> Iterator[list[LayerTrace]]:
+    """Layers that read one and the same tensor; one that runs several times is a group of its own."""
+    for _, group in groupby(layers, key=lambda layer: (layer.source, layer.name if layer.calls > 1 else "")):
+        yield list(group)

@@ -89,6 +89,15 @@ def stored_bytes(path: Path | str) -> dict[str, int]:
     return sizes
 
 
+def stored_size(tensor: Tensor) -> int:
+    """Bytes that a tensor takes in a file."""
+    dense = tensor.numel() * tensor.element_size()
+    if tensor.ndim < 2 or not tensor.is_floating_point():
+        return dense
+    sparse = int(torch.count_nonzero(tensor)) * tensor.element_size() + -(-tensor.numel() // 8) + 8 * tensor.ndim
+    return min(dense, sparse)
+
+
 def _sorted(content: bytes) -> bytes:
     """The file with its metadata in order: safetensors' is random, and equal networks must give equal bytes."""
     end = 8 + int.from_bytes(content[:8], "little")
@@ -101,10 +110,9 @@ def _sorted(content: bytes) -> bytes:
 
 def _compressed(name: str, tensor: Tensor) -> dict[str, Tensor]:
     """What is stored of a tensor: its parts, or the tensor itself where they are no smaller."""
-    mask = tensor != 0
-    size = int(mask.sum()) * tensor.element_size() + -(-tensor.numel() // 8) + 8 * tensor.ndim
-    if tensor.ndim < 2 or not tensor.is_floating_point() or size >= tensor.numel() * tensor.element_size():
+    if stored_size(tensor) == tensor.numel() * tensor.element_size():
         return {name: tensor}
+    mask = tensor != 0
     bits = torch.from_numpy(np.packbits(mask.reshape(-1).numpy()))
     parts = (tensor[mask], bits, torch.tensor(tensor.shape, dtype=torch.int64))
     return {f"{name}.{part}": stored for part, stored in zip(PARTS, parts, strict=True)}

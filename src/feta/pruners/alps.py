@@ -50,7 +50,7 @@ class Alps:
         if k == problem.W.numel():
             return LayerSolution(problem.W.clone(), problem.bias)  # W itself is the optimum
         d_in, W = len(problem.W), (problem.trained if self.fit_bias else problem.W).double()
-        H = gram(problem.rows, with_bias=len(W) > d_in).H
+        H = gram(problem.rows, with_bias=len(W) > d_in).H.clone()  # it is changed below
         admm, watch = Admm(self.rho, max_iterations=self.max_iterations), partial(problem.report, "admm")
         found = support_admm(H, H @ W, W, k, admm, prunable=d_in, ridge=self.ridge, watch=watch)
         status, stats = found.status, {"iterations": found.iterations, "rho": found.rho, "damping": found.damping}

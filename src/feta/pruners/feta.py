@@ -4,8 +4,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-import torch
-
 from feta.calibration.statistics import gram
 from feta.calibration.stream import TensorStream
 from feta.errors import check_range, unknown_name
@@ -20,6 +18,7 @@ QUALITIES = {  # re-targets, searches for a support, how a search goes
     "best": GramSettings(10, 3, admm=replace(SLOW, schedule=((0.0, 1.05),), every=3, max_iterations=600)),
 }
 
+SAMPLE_VALUES = 2**23  # entries of the held rows: inputs, outputs and what they are measured against
 GRAM_BYTES = 20  # of the solver's matrices, for each entry of H: 5 float32 at the most at once
 
 
@@ -33,7 +32,7 @@ class Feta:
 
     quality: how much work is put in: "fast", "default", or "best", which reads all rows for every re-target.
     outer: re-targets, at the most. None: by quality, 1, 3 or 10.
-    sample: rows that targets are read from, but for "best". None: 2 d_in and 4096 at least; more gain little.
+    sample: rows that targets are read from, but for "best". None: 2 d_in, 4096 at least, and as many as take 32 MiB.
     memory: GiB for matrices of d_in². A wider layer is solved on rows held in as much memory, without them.
     weigh_outputs: whether outputs that matter more to the network's own outputs get more of the weights.
     ridge: of every refit towards the weights before it, as a share of the mean of H's diagonal.
@@ -57,12 +56,13 @@ class Feta:
 
     @property
     def needs(self) -> Needs:
-        return Needs(importance=self.weigh_outputs)
+        return Needs(importance=self.weigh_outputs, through=True, safe=True)
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
         keep, d_in, settings = target.count(problem.W.numel()), len(problem.W), QUALITIES[self.quality]
         settings = replace(settings, ridge=self.ridge, retargets=self.outer or settings.retargets)
-        sample = self.sample or max(4096, 2 * d_in)
+        # Rows of convolutions are short, and many of them look alike: as many as fit into the same room.
+        sample = self.sample or max(4096, 2 * d_in, SAMPLE_VALUES // (d_in + 2 * problem.W.shape[1]))
         needed, messages, more = GRAM_BYTES * d_in**2 / 2**30, [], {}
         if needed > self.memory:
             held = self._held(problem, sample)
@@ -86,6 +86,5 @@ class Feta:
         # m rows take m * width values for themselves and 2 m^2 for their products and its factor.
         width, values = problem.W.shape[0] + 2 * problem.W.shape[1], self.memory * 2**30 / 4
         room = int((math.sqrt(width**2 + 8 * values) - width) / 4)
-        thin = problem.rows.thinned(max(1, -(-problem.rows.n_rows // max(1, min(room, sample)))))
-        A, B = (torch.cat(parts) for parts in zip(*thin.chunks(), strict=True))
-        return TensorStream(A, B)
+        found: TensorStream = problem.rows.sampled(max(1, min(room, sample)))  # type: ignore[assignment]
+        return found

@@ -44,7 +44,7 @@ class SparseGpt:
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
         d_in, k = len(problem.W), target.count(problem.W.numel())
         W = (problem.trained if self.fit_bias else problem.W).to(torch.float64, copy=True)
-        H = gram(problem.rows, with_bias=len(W) > d_in).H
+        H = gram(problem.rows, with_bias=len(W) > d_in).H.clone()  # it is changed below
         inputs = H.diagonal()[:d_in]
         dead = inputs <= 0
         damping = self.damping * float(inputs.mean())

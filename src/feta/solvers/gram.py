@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from feta.calibration.statistics import Gram, add_cross, complete
-from feta.problem import LayerProblem, Status
+from feta.problem import LayerProblem, Rows, Status
 from feta.solvers.refit import Refit, masked_refit
 from feta.solvers.support_admm import Admm, SupportResult, support_admm
 from feta.solvers.wide import RowsSystem
@@ -48,12 +48,12 @@ class StreamedTargets:
 
     problem: LayerProblem
 
-    def rows(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-        """Chunks of A, B, and A~ W~ where C is taken relative to it."""
-        yield from ((A, B, None) for A, B in self.problem.rows.chunks())
+    def rows(self) -> Iterator[tuple[Rows, Tensor | None]]:
+        """Chunks of rows, and A~ W~ where C is taken relative to it."""
+        yield from ((rows, None) for rows in self.problem.rows.rows())
 
     def start(self) -> Tensor:
-        """C at the trained weights; no rows are held on to."""
+        """C at the trained weights."""
         return self.at(self.problem.trained)[1]
 
     def at(self, V: Tensor, *, revive: bool = True, targets: bool = True) -> tuple[float, Tensor]:
@@ -62,12 +62,13 @@ class StreamedTargets:
         targets: whether C is asked for; F(V) alone comes at half the price.
         """
         fit, C, total, count = self.problem.fit, torch.zeros_like(V, dtype=torch.float64), 0.0, 0
-        for A, B, reference in self.rows():
-            Z = fit.outputs(V, A)
+        for (A, B, R), reference in self.rows():
+            Z = fit.outputs(V, A) if R is None else fit.outputs(V, A).add_(R)
             total += float(fit.error(Z, B))
             count += len(A)
             if targets:
                 T = fit.targets(Z, B, revive=revive)
+                T = T if R is None else T - R  # what the layer itself must give
                 add_cross(C, A, T if reference is None else T - reference)
         return total / count, complete(C)
 
@@ -80,31 +81,26 @@ class SampledTargets(StreamedTargets):
     size: int
 
     @cached_property
-    def held(self) -> list[tuple[Tensor, Tensor | None, Tensor]]:
-        """A_s, B_s (None where it is rho of what follows), A_s~ W~."""
+    def held(self) -> list[tuple[Rows, Tensor]]:
+        """Rows drawn over all samples and positions, and A_s~ W~."""
         fit, W = self.problem.fit, self.problem.trained
-        thin = self.problem.rows.thinned(max(1, -(-self.statistics.rows // self.size)))
-        pairs = ((A, None) for A in thin.inputs()) if self.problem.own_outputs else thin.chunks()
-        return [(A, B, fit.outputs(W, A)) for A, B in pairs]
+        return [(rows, fit.outputs(W, rows.A)) for rows in self.problem.rows.sampled(self.size).rows()]
 
     @cached_property
     def base(self) -> Tensor:
         """H W~."""
         return self.statistics.H @ self.problem.trained.double()
 
-    def rows(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-        for A, B, reference in self.held:
-            yield A, self.problem.activation(reference) if B is None else B, reference
+    def rows(self) -> Iterator[tuple[Rows, Tensor | None]]:
+        yield from self.held
 
     def at(self, V: Tensor, *, revive: bool = True, targets: bool = True) -> tuple[float, Tensor]:
         value, C = super().at(V, revive=revive, targets=targets)
-        return value, C.mul_(self.statistics.rows / sum(len(A) for A, _, _ in self.held)).add_(self.base)
+        return value, C.mul_(self.statistics.rows / sum(len(rows.A) for rows, _ in self.held)).add_(self.base)
 
     def start(self) -> Tensor:
         # T is A~ W~ itself for a layer's own outputs, and the sample has nothing to say.
-        C = self.base if self.problem.own_outputs else super().start()
-        self.__dict__.pop("held", None)  # the support search needs the memory; the rows are read again after it
-        return C
+        return self.base if self.problem.own_outputs else super().start()
 
 
 @dataclass(frozen=True)

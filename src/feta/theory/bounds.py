@@ -115,7 +115,7 @@ def generalisation_bounds(
         raise ConfigError(f"labels must be one per sample, {seen.samples}, got {len(labels)}")
     rows = dimension = found = procedure = None
     if dimension_rows:
-        rows = torch.cat(list(inputs.thinned(max(1, seen.samples // dimension_rows))))[:dimension_rows]  # type: ignore[arg-type]
+        rows = torch.cat(list(inputs.drawn(max(1, seen.samples // dimension_rows))))[:dimension_rows]  # type: ignore[arg-type]
         dimension = intrinsic_dimension(rows, n_rows=dimension_rows, seed=seed)
     if manifold is None:
         if rows is None or dimension is None:

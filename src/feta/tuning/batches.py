@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from feta.calibration.inputs import LABEL_KEYS, Inputs, rows_of, size_of
+from feta.calibration.inputs import LABEL_KEYS, Inputs, places_of, rows_of, size_of
 from feta.calibration.model import call, evaluating, float_dtype, outputs_of, place, run_on
 from feta.errors import ConfigError, DataError
 from feta.tuning.stepping import Ranks, generator_of
@@ -180,10 +180,10 @@ class StreamBatches:
     by_rows = True
 
     def over(self, number: int) -> Iterator[Batch]:
-        generator, seen = generator_of(self.seed, number), 0
+        generator, places, seen = generator_of(self.seed, number), places_of(self.inputs.count), 0
         for batch in self.inputs:
             size = size_of(batch)
-            rows = (torch.arange(seen, seen + size) % self.stride).nonzero().squeeze(1)
+            rows = (places[seen : seen + size] % self.stride).nonzero().squeeze(1)
             rows = rows[torch.randperm(len(rows), generator=generator)]
             seen += size
             for part in rows.split(self.batch_size) if len(rows) else ():
@@ -198,7 +198,7 @@ def matched(
 ) -> tuple[TensorBatches | StreamBatches, Callable[[], Iterable[Batch]]]:
     """Unlabelled data with the original's outputs: batches to fit, and a share of the rows to judge by."""
     inputs = Inputs(data, n_samples=n_samples, seed=seed)
-    first, total = next(iter(inputs)), sum(size_of(batch) for batch in inputs)
+    first, total = next(iter(inputs)), inputs.count
     if total < 2:
         raise ConfigError(f"data must hold 2 or more samples to refine on, one to judge by, got {total}")
     parts = first.values() if isinstance(first, dict) else [first]
@@ -206,7 +206,7 @@ def matched(
     at_most = max(1, min(HELD_OUT_ROWS, HELD_OUT_VALUES // max(values, 1)))
     stride = max(2, round(1 / share), -(-total // at_most))
     if not isinstance(data, Tensor):
-        held = [original.matched(batch) for batch in inputs.thinned(stride)]
+        held = [original.matched(batch) for batch in inputs.drawn(stride)]
         length = total - sum(batch.size for batch in held)
         return StreamBatches(inputs, original, stride, batch_size, seed, length), lambda: held
     if total < len(data):
@@ -219,6 +219,7 @@ def matched(
     def targets(rows: Tensor) -> Tensor:
         return original.outputs(x[rows]) if outputs is None else outputs[rows]
 
-    rows = torch.arange(total, device=x.device)
-    batches = TensorBatches(x, targets, rows[rows % stride > 0], batch_size, seed, Ranks(x.device), by_rows=True)
-    return batches, replace(batches, rows=rows[::stride], batch_size=1000).over
+    fitted = places_of(total).to(x.device) % stride > 0
+    rows, held_out = (part.nonzero().squeeze(1) for part in (fitted, ~fitted))
+    batches = TensorBatches(x, targets, rows, batch_size, seed, Ranks(x.device), by_rows=True)
+    return batches, replace(batches, rows=held_out, batch_size=1000).over

@@ -7,7 +7,6 @@ pruned layer is added up, measured in the same run. Methods are interleaved, so 
 falls on all of them. A cell that its method refuses is recorded with the reason.
 """
 
-import contextlib
 import functools
 import statistics
 from collections.abc import Mapping, Sequence
@@ -20,8 +19,10 @@ from torch import Tensor, nn
 from feta.allocation import ALLOCATIONS, make_allocation
 from feta.calibration.inputs import Inputs
 from feta.calibration.model import call, evaluating
+from feta.calibration.tap import Tap
 from feta.engine.run import Run
 from feta.engine.select import select
+from feta.engine.settings import Settings
 from feta.layers import LayerView
 from feta.pruners import METHODS
 from feta_lab.experiments.harness import Cell
@@ -116,28 +117,26 @@ def _floor(subject: Subject, samples: int | None, seed: int) -> float:
 
 def floor_seconds(model: nn.Module, images: Tensor, samples: int | None, seed: int, repeats: int = 3) -> float:
     """One forward pass over the data in which each pruned layer's Gram matrix is added up; a median."""
-    run = Run.start(model, Inputs(images, n_samples=samples, seed=seed), None)
-    names = [trace.name for trace in run.trace()]
-    views = [LayerView(run.original.get_submodule(name), name) for name in select(run.original, names, None)]
-    times = []
-    with contextlib.ExitStack() as stack:
-        for view in views:
-            d_in = view.matrix().shape[0]
-            H = torch.zeros(d_in, d_in, dtype=torch.float64, device=view.weight.device)
-            hook = functools.partial(_add_gram, view, H)
-            stack.callback(view.layer.register_forward_pre_hook(hook).remove)
-        for _ in range(repeats):
-            started = run.clock()
-            with torch.no_grad(), evaluating(run.original):
-                for batch in run.inputs or ():
-                    call(run.original, batch)
-            times.append(run.clock() - started)
+    run = Run.start(model, Inputs(images, n_samples=samples, seed=seed), Settings())
+    chosen = select(run.original, run.layers, None)
+    traces, times = [trace for trace in run.layers if trace.name in chosen], []
+    views = {trace.name: LayerView.of(run.original, trace.name, trace.operator) for trace in traces}
+    sums = {
+        name: torch.zeros(view.d_in, view.d_in, dtype=torch.float64, device=view.weight.device)
+        for name, view in views.items()
+    }
+    tap = Tap(run.original, traces)
+    for _ in range(repeats):
+        started = run.clock()
+        with evaluating(run.original):
+            for batch in run.samples or ():
+                caught = tap.run(functools.partial(call, run.original, batch), outputs=False, shortcuts=False)
+                for name, (seen, *_) in caught.items():
+                    for part in views[name].chunks(seen.x, 2**23):
+                        A = views[name].input_rows(seen.x[part])
+                        sums[name].add_(A.t() @ A)
+        times.append(run.clock() - started)
     return statistics.median(times)
-
-
-def _add_gram(view: LayerView, H: Tensor, module: nn.Module, args: Any) -> None:
-    for A in view.input_chunks(args[0], 0, 2**23):
-        H.add_(A.t() @ A)
 
 
 def table(records: Sequence[Record]) -> list[dict[str, Any]]:

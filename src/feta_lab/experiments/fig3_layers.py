@@ -17,8 +17,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from feta.calibration.capture import LayerTap
-from feta.calibration.model import evaluating
+from feta.calibration.model import call, evaluating
+from feta.calibration.tap import Tap
+from feta.calibration.trace import record, trace_layers
 from feta.engine.prune import prune
 from feta.layers import LayerView, prunable_names
 from feta.theory.dimension import nearest, sample_rows, two_nn
@@ -63,7 +64,7 @@ class Fig3a(Plan):
         """Load the network and measure the inputs of the layer."""
         subject, hidden = self.subject(cell), hidden_layers(cell["net"])
         rows, maps = _dimensions(subject, cell["layer"], self.samples)
-        view = LayerView(subject.model.get_submodule(cell["layer"]), cell["layer"])
+        view = LayerView.of(subject.model, cell["layer"])
         place = {"depth": hidden.index(cell["layer"]) + 1, "layers": len(hidden), "weights": view.weight.numel()}
         known = {"data": subject.data.label, "dense_accuracy": subject.dense["test"]}
         return {**place, **known, "intrinsic_dimension": rows, "intrinsic_dimension_maps": maps}
@@ -109,17 +110,17 @@ def _dimensions(subject: Subject, layer: str, samples: int) -> tuple[float | Non
 
 def layer_inputs(model: nn.Module, layer: str, images: Tensor) -> tuple[Tensor, Tensor]:
     """One row of the layer per image (n, d_in), at a random place of a convolution; whole inputs (n, d)."""
-    view = LayerView(model.get_submodule(layer), layer)
-    tap = LayerTap(model, layer)
+    (trace,) = (found for found in trace_layers(record(model, images[:1])) if found.name == layer)
+    view, tap = LayerView.of(model, layer, trace.operator), Tap(model, [trace])
     generator = torch.Generator().manual_seed(0)
     rows, maps = [], []
     with evaluating(model):
         for part in images.split(PART):
-            (x,) = tap.inputs(part)
-            maps.append(x.flatten(1))
-            patches = torch.cat(list(view.input_chunks(x, 0, 2**23))).unflatten(0, (len(part), -1))
-            places = torch.randint(patches.shape[1], (len(part),), generator=generator)
-            rows.append(patches[torch.arange(len(part)), places])  # patches of one image overlap: one of each
+            (caught,) = tap.run(functools.partial(call, model, part), outputs=False, shortcuts=False)[layer]
+            maps.append(caught.x.flatten(1))
+            places = torch.randint(int(trace.rows), (len(part),), generator=generator)
+            picked = torch.arange(len(part)) * int(trace.rows) + places  # patches of one image overlap: one of each
+            rows.append(view.input_rows(caught.x, 0, picked.to(part.device)))
     return torch.cat(rows), torch.cat(maps)
 
 

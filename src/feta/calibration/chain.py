@@ -1,0 +1,207 @@
+"""A network as a chain of segments, each fed by the one before, so that a layer's rows cost one segment's run.
+
+The blocks of a chain are modules that are called one after the other, each once, each given what the one before
+returned; whatever else they are called with must not depend on them. What runs before the first block is the head,
+what runs after the last is the tail: both are the model itself, run with its blocks switched off.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from feta.calibration.inputs import Batch
+from feta.calibration.model import run_on
+from feta.calibration.trace import LayerTrace, Recording, Visit, tensors_in
+
+
+class _Reached(Exception):
+    """The last block of a chain is about to run: the head is done."""
+
+
+class Extra(NamedTuple):
+    """What a block is called with besides its state."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    key: str | None  # the state's keyword; None: it is the first argument
+
+    def call(self, block: nn.Module, state: Tensor) -> Any:
+        if self.key is None:
+            return block(state, *self.args, **self.kwargs)
+        return block(*self.args, **{self.key: state}, **self.kwargs)
+
+
+class State(NamedTuple):
+    """What a network hands from one segment to the next, for one batch."""
+
+    hidden: Tensor
+    extras: tuple[Extra, ...]  # of every block
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of a chain, and the layers in it: blocks from start to stop, or the head (-1) or the tail."""
+
+    start: int
+    stop: int
+    layers: tuple[LayerTrace, ...] = ()
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The blocks of a model by name, and how many things each returns (0: its state alone); none: it is not cut."""
+
+    blocks: tuple[str, ...] = ()
+    widths: tuple[int, ...] = ()
+
+    def run(self, model: nn.Module, segment: Segment, batch: Batch, state: State | None) -> Any:
+        """The state behind a segment; behind the tail, or where there are no blocks, the model's outputs."""
+        if not self.blocks:
+            return run_on(model, batch)
+        if state is None:
+            return self._head(model, batch)
+        if segment.start == len(self.blocks):
+            last = state.hidden
+            with self._switched(model, lambda index, args, kwargs: self._wrapped(index, last)):
+                return run_on(model, batch)
+        for index in range(segment.start, segment.stop):
+            result = state.extras[index].call(model.get_submodule(self.blocks[index]), state.hidden)
+            state = state._replace(hidden=result[0] if self.widths[index] else result)
+        return state
+
+    def segments(self, layers: Sequence[LayerTrace]) -> list[Segment]:
+        """The segments in order, each with a layer in it but for the head and the tail; one where nothing is cut."""
+        if not self.blocks:
+            return [Segment(0, 0, tuple(layers))]
+        place = {name: index for index, name in enumerate(self.blocks)}
+        inside: dict[int, list[LayerTrace]] = defaultdict(list)
+        reached = -1
+        for layer in layers:
+            own = next((place[name] for name in layer.places[0] if name in place), None)
+            reached = max(reached, -1 if own is None else own)
+            inside[own if own is not None else -1 if reached < 0 else len(self.blocks)].append(layer)
+        found = [Segment(-1, 0, tuple(inside[-1]))]
+        for index in range(len(self.blocks)):
+            if found[-1].start < 0 or (found[-1].layers and inside[index]):
+                found.append(Segment(index, index + 1, tuple(inside[index])))
+            else:
+                found[-1] = replace(found[-1], stop=index + 1, layers=(*found[-1].layers, *inside[index]))
+        return [*found, Segment(len(self.blocks), len(self.blocks) + 1, tuple(inside[len(self.blocks)]))]
+
+    def _head(self, model: nn.Module, batch: Batch) -> State:
+        seen: list[tuple[Tensor, Extra]] = []
+
+        def skip(index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            seen.append(_split(args, kwargs))
+            if len(seen) == len(self.blocks):
+                raise _Reached
+            return self._wrapped(index, seen[0][0])
+
+        with self._switched(model, skip), suppress(_Reached):
+            run_on(model, batch)
+        return State(seen[0][0], tuple(extra for _, extra in seen))
+
+    def _wrapped(self, index: int, state: Tensor) -> Any:
+        """A state as the block would have returned it."""
+        return (state, *[None] * (self.widths[index] - 1)) if self.widths[index] else state
+
+    @contextmanager
+    def _switched(self, model: nn.Module, instead: Callable[..., Any]) -> Iterator[None]:
+        """Inside, the blocks of the model do something else."""
+        blocks = [model.get_submodule(name) for name in self.blocks]
+        for index, block in enumerate(blocks):
+            block.forward = lambda *args, index=index, **kwargs: instead(index, args, kwargs)
+        try:
+            yield
+        finally:
+            for block in blocks:
+                del block.forward
+
+
+def find_chain(recording: Recording, layers: Sequence[LayerTrace], batch: Batch) -> Chain:
+    """The chain that leaves the least work, of those that give the model's own outputs on the batch."""
+    best = min(_chains(recording), key=lambda chain: _work(chain, layers), default=Chain())
+    whole = _work(Chain(), layers)
+    if not best.blocks or _work(best, layers) >= whole or not _cuts_cleanly(best, layers):
+        return Chain()
+    return best if _same_outputs(best, recording.model, batch) else Chain()
+
+
+def _chains(recording: Recording) -> Iterator[Chain]:
+    """Runs of modules, of the same caller, that hand their state on."""
+    plain = {name for name, module in recording.model.named_modules() if type(module) is nn.Sequential}
+    visits = Counter(visit.name for visit in recording.visits)
+    by_caller: dict[str | None, list[Visit]] = defaultdict(list)
+    for visit in recording.visits:
+        if visit.name not in plain:
+            by_caller[next((name for name in reversed(visit.modules) if name not in plain), None)].append(visit)
+    for siblings in by_caller.values():
+        run: list[Visit] = []
+        ends: list[Visit | None] = [*siblings, None]
+        for visit in ends:
+            if run and (visit is None or visits[visit.name] > 1 or not _feeds(run[-1], visit)):
+                if len(run) > 1:
+                    widths = (len(v.output) if isinstance(v.output, tuple | list) else 0 for v in run)
+                    yield Chain(tuple(v.name for v in run), tuple(widths))
+                run = []
+            if visit is not None and visits[visit.name] == 1 and _state_of(visit.output) is not None:
+                run.append(visit)
+
+
+def _feeds(one: Visit, other: Visit) -> bool:
+    state = _state_of(one.output)
+    return state is not None and next(tensors_in((other.args, other.kwargs)), None) is state
+
+
+def _state_of(output: Any) -> Tensor | None:
+    first = output[0] if isinstance(output, tuple | list) and output else output
+    return first if isinstance(first, Tensor) else None
+
+
+def _split(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Extra]:
+    """The state among a block's arguments, the first tensor of them, and the rest."""
+    if args and isinstance(args[0], Tensor):
+        return args[0], Extra(args[1:], kwargs, None)
+    key = next(name for name, value in kwargs.items() if isinstance(value, Tensor))
+    return kwargs[key], Extra(args, {name: value for name, value in kwargs.items() if name != key}, key)
+
+
+def _work(chain: Chain, layers: Sequence[LayerTrace]) -> int:
+    """Runs of layers that a walk takes: each layer of a segment runs the whole segment."""
+    return sum(len(segment.layers) ** 2 for segment in chain.segments(layers))
+
+
+def _cuts_cleanly(chain: Chain, layers: Sequence[LayerTrace]) -> bool:
+    """Whether every weight is read within one block, or outside of all of them."""
+    blocks = set(chain.blocks)
+    places = ([next((name for name in call if name in blocks), "") for call in layer.places] for layer in layers)
+    return all(len(set(place)) == 1 for place in places)
+
+
+@torch.no_grad()
+def _same_outputs(chain: Chain, model: nn.Module, batch: Batch) -> bool:
+    """Whether a walk over the segments, twice, gives what the model gives."""
+    expected = list(tensors_in(run_on(model, batch)))
+    for _ in range(2):
+        state: Any = None
+        try:
+            for segment in chain.segments(()):
+                state = chain.run(model, segment, batch, state)
+        except Exception:
+            return False
+        got = list(tensors_in(state))
+        if len(got) != len(expected) or not all(map(_close, got, expected)):
+            return False
+    return True
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape or not one.is_floating_point():
+        return one.shape == other.shape
+    size = float(other.abs().max()) if other.numel() else 0.0
+    return torch.allclose(one, other, rtol=1e-3, atol=1e-3 * size, equal_nan=True)

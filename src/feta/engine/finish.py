@@ -1,0 +1,85 @@
+"""What is done once the layers are pruned: batch-norms settled, sizes counted, the user warned."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from feta.calibration.batchnorm import reestimate, statistics_of
+from feta.calibration.inputs import Inputs
+from feta.calibration.model import call, outputs_of
+from feta.calibration.trace import LayerTrace
+from feta.engine.run import Run
+from feta.files.sparse_file import stored_size
+from feta.layers import weight_of
+from feta.problem import Status
+from feta.report import PruneReport, Size
+
+
+class PruneWarning(UserWarning):
+    """A run whose result should be looked at before it is used."""
+
+
+@dataclass
+class Stages:
+    """Seconds of the stages of a run, one after the other without a gap."""
+
+    last: float
+    clock: Callable[[], float]
+    parts: dict[str, float] = field(default_factory=dict)
+
+    def end(self, name: str) -> None:
+        now = self.clock()
+        self.parts[name] = self.parts.get(name, 0.0) + now - self.last
+        self.last = now
+
+
+@torch.no_grad()
+def settle_batchnorm(run: Run) -> str:
+    """Batch-norm statistics anew, if the user says so or if held-out outputs then are nearer to the original's."""
+    wanted = run.settings.batchnorm
+    before = statistics_of(run.pruned)
+    if wanted is False or run.fit is None or not before:
+        return ""
+    judged = run.held or run.fit
+    old = _distance(run, judged)
+    reestimate(run.pruned, run.fit)
+    new = _distance(run, judged)
+    if wanted or new < old:
+        return f"batch-norm statistics estimated anew: error of the outputs {old:.4g} → {new:.4g}"
+    for buffer, value in before:
+        buffer.copy_(value)
+    return f"batch-norm statistics kept: estimated anew the error of the outputs is {new:.4g}, {old:.4g} as they are"
+
+
+def _distance(run: Run, inputs: Inputs) -> float:
+    """||pruned's outputs - original's|| / ||original's||."""
+    wrong = right = 0.0
+    for batch in inputs:
+        expected = outputs_of(call(run.original, batch)).double()
+        wrong += float((outputs_of(call(run.pruned, batch)).double() - expected).square().sum())
+        right += float(expected.square().sum())
+    return (wrong / right) ** 0.5 if right > 0 else float(wrong > 0)
+
+
+def size_of_model(model: nn.Module, layers: Sequence[LayerTrace]) -> Size:
+    """A model as it is now."""
+    parameters = list(model.parameters())
+    kept = [int(torch.count_nonzero(parameter)) for parameter in parameters]
+    adds = sum(int(layer.rows * torch.count_nonzero(weight_of(model, layer.name))) for layer in layers)
+    # What is stored for several modules is stored once.
+    tensors = {id(tensor): tensor for tensor in [*parameters, *model.buffers()]}
+    total = sum(stored_size(tensor.detach()) for tensor in tensors.values())
+    return Size(
+        sum(p.numel() for p in parameters), sum(kept), adds if any(layer.rows for layer in layers) else None, total
+    )
+
+
+def warn_of(report: PruneReport) -> None:
+    """One warning for all layers whose result is not what was asked for."""
+    bad = [layer for layer in report.layers if layer.status in (Status.FELL_BACK, Status.POOR, Status.FEW_ROWS)]
+    if bad:
+        first = f"{bad[0].name}: {bad[0].message}"
+        warnings.warn(f"{len(bad)} of {len(report.layers)} layers need a look; {first}", PruneWarning, stacklevel=3)
