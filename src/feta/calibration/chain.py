@@ -143,7 +143,7 @@ def _chains(recording: Recording) -> Iterator[Chain]:
     for siblings in by_caller.values():
         run: list[Visit] = []
         ends: list[Visit | None] = [*siblings, None]
-        for visit in ends:
+        for visit in ends:  # type: ignore[assignment]
             if run and (visit is None or visits[visit.name] > 1 or not _feeds(run[-1], visit)):
                 if len(run) > 1:
                     widths = (len(v.output) if isinstance(v.output, tuple | list) else 0 for v in run)

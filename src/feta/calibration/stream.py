@@ -100,9 +100,8 @@ class LayerStream:
         share = size / max(self.n_rows, 1)
         generator = torch.Generator().manual_seed(SEED)
         picked = list(self._rows(lambda n: None if share >= 1 else torch.rand(n, generator=generator) < share))
-        if not picked:
-            picked = [next(self.rows())]
-        return TensorStream(*(None if parts[0] is None else torch.cat(parts) for parts in zip(*picked, strict=True)))  # type: ignore[arg-type]
+        A, B, R = zip(*(picked or [next(self.rows())]), strict=True)
+        return TensorStream(torch.cat(A), torch.cat(B), R=None if R[0] is None else torch.cat(R))
 
     def _rows(self, choose: Callable[[int], Tensor | None]) -> Iterator[Rows]:
         """Rows by chunks, those that are chosen out of each chunk's number of them."""
@@ -144,8 +143,8 @@ class TensorStream:
 
     A: Tensor  # (m, d_in)
     B: Tensor  # (m, d_out)
-    R: Tensor | None = None  # (m, d_out), what is added to the layer's outputs
     chunk_rows: int = 8192
+    R: Tensor | None = None  # (m, d_out), what is added to the layer's outputs
 
     def __post_init__(self) -> None:
         if self.A.ndim != 2 or self.B.ndim != 2 or len(self.A) != len(self.B) or len(self.A) == 0:
@@ -172,7 +171,7 @@ class TensorStream:
             return self
         order = torch.randperm(len(self.A), generator=torch.Generator().manual_seed(SEED))
         rows = order[:size].sort().values.to(self.A.device)
-        return TensorStream(self.A[rows], self.B[rows], None if self.R is None else self.R[rows], self.chunk_rows)
+        return TensorStream(self.A[rows], self.B[rows], self.chunk_rows, None if self.R is None else self.R[rows])
 
 
 def minibatches(stream: ActivationStream, size: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
