@@ -31,6 +31,7 @@ from feta_lab.records import Record, groups
 
 VOCABULARY = 512
 HEADS = 4
+LAYERS = "model.layers.*"
 
 
 def main(words: list[str]) -> int:
@@ -48,22 +49,18 @@ def main(words: list[str]) -> int:
 
 def prepare(cell: Cell) -> Mapping[str, Any]:
     warm(cell["method"], cell["device"])
-    return {"model_bytes": 4 * sum(weight.numel() for weight in model_of(cell).parameters())}
+    return {"layers": LAYERS}
 
 
 def run(cell: Cell) -> Mapping[str, Any]:
     tokens = torch.randint(
         VOCABULARY, (cell["sequences"], cell["tokens"]), generator=torch.Generator().manual_seed(cell["round"])
     )
-    model, device = model_of(cell), cell["device"]
-    given = {"sparsity": cell["sparsity"], "layers": "model.layers.*"}
+    model, device = llama_of_depth(cell["blocks"], cell["width"]), cell["device"]
+    given = {"sparsity": cell["sparsity"], "layers": LAYERS}
     _, found = measured_prune(model.to(device), tokens.to(device), cell["method"], **given)
     tell(f"{label(cell)}: {found['seconds']:.2f} s, {found['peak_bytes'] / 1e6:.0f} MB, {found['statuses']}")
     return found
-
-
-def model_of(cell: Cell) -> Llama:
-    return llama_of_depth(cell["blocks"], cell["width"])
 
 
 @functools.lru_cache(maxsize=1)
@@ -77,7 +74,7 @@ def warm(method: str, device: str) -> None:
     """Prune a small model once, so that no cell pays for loading libraries."""
     with contextlib.suppress(Exception):
         tokens = torch.randint(VOCABULARY, (16, 32), device=device)
-        measured_prune(llama_of_depth(1, 64).to(device), tokens, method, 0.5, layers="model.layers.*")
+        measured_prune(llama_of_depth(1, 64).to(device), tokens, method, 0.5, layers=LAYERS)
 
 
 def exponent(blocks: Sequence[float], seconds: Sequence[float]) -> float:

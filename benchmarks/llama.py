@@ -126,7 +126,9 @@ def random_llama(seed: int = 0, **sizes: Any) -> Llama:
     """A model with random weights, in eval mode; the caller's random numbers stay as they were."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Llama(Config(**sizes)).eval()
+        model = Llama(Config(**sizes))
+        nn.init.normal_(model.lm_head.weight, std=0.02)  # tied: with torch's own scale logits would be in the tens
+        return model.eval()
 
 
 def load_llama(folder: Path, dtype: torch.dtype = torch.float32) -> Llama:

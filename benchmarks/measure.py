@@ -37,6 +37,7 @@ def measured_prune(
         "seconds": seconds,
         "reported_seconds": result.report.seconds,
         "peak_bytes": peak_bytes(device),
+        "model_bytes": sum(weight.numel() * weight.element_size() for weight in model.parameters()),
         "options": dict(result.report.options),
         "zeros": result.report.sparsity,
         "layer_count": len(layers),

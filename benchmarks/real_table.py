@@ -109,12 +109,12 @@ def replaced(page: str, text: str) -> str:
     return pattern.sub(lambda _: f"{begin}\n\n{text}\n\n{end}", page)
 
 
-def main() -> None:
+def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", type=Path)
     parser.add_argument("--write", type=Path)
     parser.add_argument("--check", type=Path)
-    given = parser.parse_args()
+    given = parser.parse_args(words)
     text = tables(list(latest(read(given.records)).values()))
     if given.write is not None:
         given.write.write_text(replaced(given.write.read_text(encoding="utf-8"), text), encoding="utf-8")
@@ -123,7 +123,8 @@ def main() -> None:
         if replaced(page, text) != page:
             sys.exit(f"{given.check} must hold the tables of {given.records}; run this with --write")
     print(text)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))
