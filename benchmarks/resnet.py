@@ -8,6 +8,7 @@ channels with zeros, so that it has no weights.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from pathlib import Path
 
@@ -77,6 +78,7 @@ def load_resnet(depth: int, folder: Path) -> ResNet:
     return model.eval()
 
 
+@functools.lru_cache(maxsize=2)  # the calibration and the test file, for all cells
 def images_of(name: str, folder: Path) -> tuple[Tensor, Tensor]:
     """Normalised images and labels of a file of CIFAR-10's binary version, such as test_batch.bin, plain or .gz."""
     known = entry("cifar-10")
