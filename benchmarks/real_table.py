@@ -1,0 +1,130 @@
+"""The README's tables of pretrained models from benchmark records.
+
+    python benchmarks/real_table.py results/real/records.jsonl                     # prints them
+    python benchmarks/real_table.py results/real/records.jsonl --write README.md   # puts them between the marks
+    python benchmarks/real_table.py results/real/records.jsonl --check README.md   # fails when it holds others
+
+Only cells over a whole test file are shown. A mean is over the calibration sets; `2 of 3` after it says that the
+others failed. The best method of a sparsity is bold. Seconds are medians over all sparsities and calibration sets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from feta_lab.records import Record, groups, latest, read
+
+AXES = ("net", "seed", "allocation", "sparsity", "method")
+MARKS = "<!-- pretrained models: benchmarks/real_table.py -->", "<!-- end of pretrained models -->"
+
+
+@dataclass(frozen=True)
+class Table:
+    """One kind of record: what is judged, and which way is better."""
+
+    kind: str
+    score: str
+    best: Callable[[Iterable[float]], float]
+    methods: tuple[str, ...]
+
+
+TABLES = (
+    Table("resnet", "accuracy", max, ("threshold", "sparsegpt", "alps", "feta")),
+    Table("smollm2", "perplexity", min, ("wanda", "sparsegpt", "alps", "feta")),
+)
+
+
+def markdown(table: Table, records: Sequence[Record]) -> str:
+    """Two lines per network and allocation: scores at each sparsity, and seconds."""
+    shares = sorted({one["sparsity"] for one in records})
+    head = [f"{table.score} at {' / '.join(f'{100 * share:g}' for share in shares)} %", *table.methods]
+    lines = [head, ["---"] * len(head)]
+    for names, cells in groups(records, "net", "allocation", *differing(records)).items():
+        dense = cells[0][f"dense_{table.score}"]
+        lines.append([f"{', '.join(map(str, names))} (dense {dense:.1f})", *scores(table, cells, shares)])
+        lines.append(["seconds", *(seconds(cells, method) for method in table.methods)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def differing(records: Sequence[Record]) -> list[str]:
+    """Settings that are not the same in all records: means never mix them, and lines are named by them."""
+    settings = [name for name in records[0]["key"] if name not in AXES]
+    return [name for name in settings if len({one["key"].get(name) for one in records}) > 1]
+
+
+def scores(table: Table, cells: Sequence[Record], shares: Sequence[float]) -> list[str]:
+    """Each method's scores, one after another; of methods that print the same score all are bold."""
+    found, texts = groups(cells, "method", "sparsity"), {method: list[str]() for method in table.methods}
+    for share in shares:
+        runs = {method: found.get((method, share), []) for method in table.methods}
+        means = {method: mean(same, table.score) for method, same in runs.items()}
+        printed = {method: round(value, 1) for method, value in means.items() if value is not None}
+        # A mean over the sets that did not fail is no better than one over all of them.
+        whole = [value for method, value in printed.items() if not failures(runs[method], table.score)]
+        for method, same in runs.items():
+            text = f"{printed[method]:.1f}" if method in printed else "failed" if same else "–"
+            bold = method in printed and whole and printed[method] == table.best(whole)
+            text = f"**{text}**" if bold and not failures(same, table.score) else text
+            texts[method].append(text + (failures(same, table.score) if method in printed else ""))
+    return [" / ".join(texts[method]) for method in table.methods]
+
+
+def mean(cells: Sequence[Record], score: str) -> float | None:
+    values = [one[score] for one in cells if one.get(score) is not None]
+    return statistics.mean(values) if values else None
+
+
+def failures(cells: Sequence[Record], score: str) -> str:
+    done = sum(one.get(score) is not None for one in cells)
+    return "" if done == len(cells) else f" ({done} of {len(cells)})"
+
+
+def seconds(cells: Sequence[Record], method: str) -> str:
+    """Cells that ran beside others have no time to show."""
+    values = [one["seconds"] for one in cells if one["method"] == method and one["timed"] and "seconds" in one]
+    return f"{statistics.median(values):.1f}" if values else "–"
+
+
+def tables(records: Sequence[Record]) -> str:
+    texts = []
+    for table in TABLES:
+        mine = [one for one in records if one["kind"] == table.kind and one["limit"] is None]
+        if shown := [one for one in mine if one["method"] in table.methods]:
+            texts.append(markdown(table, shown))
+    return "\n\n".join(texts)
+
+
+def replaced(page: str, text: str) -> str:
+    """The page with the text between its marks."""
+    begin, end = MARKS
+    if page.count(begin) != 1 or page.count(end) != 1:
+        sys.exit(f"the page must hold each of these lines once:\n{begin}\n{end}")
+    pattern = re.compile(f"{re.escape(begin)}.*{re.escape(end)}", re.DOTALL)
+    return pattern.sub(lambda _: f"{begin}\n\n{text}\n\n{end}", page)
+
+
+def main(words: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("records", type=Path)
+    parser.add_argument("--write", type=Path)
+    parser.add_argument("--check", type=Path)
+    given = parser.parse_args(words)
+    text = tables(list(latest(read(given.records)).values()))
+    if given.write is not None:
+        given.write.write_text(replaced(given.write.read_text(encoding="utf-8"), text), encoding="utf-8")
+    if given.check is not None:
+        page = given.check.read_text(encoding="utf-8")
+        if replaced(page, text) != page:
+            sys.exit(f"{given.check} must hold the tables of {given.records}; run this with --write")
+    print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
