@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from feta.report import LayerReport, PruneReport
+from feta.report import LayerReport, PruneReport, Skipped
 
 
 @pytest.fixture
@@ -20,6 +20,7 @@ def report():
 def test_json_holds_every_field(report):
     back = json.loads(report.to_json())
     layers = [{**layer, "shape": tuple(layer["shape"])} for layer in back.pop("layers")]
+    back["skipped"] = tuple(Skipped(**entry) for entry in back["skipped"])
     again = PruneReport(**back, layers=tuple(LayerReport(**layer) for layer in layers))
     assert again == report
 

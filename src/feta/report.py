@@ -140,7 +140,7 @@ class PruneReport:
     parts: dict[str, float] = field(default_factory=dict)  # of the seconds; they add up to them
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"skipped": [entry._asdict() for entry in self.skipped]}
+        return asdict(self) | {"skipped": tuple(entry._asdict() for entry in self.skipped)}
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), allow_nan=False)

@@ -90,7 +90,7 @@ def test_the_model_is_as_before_and_the_answer_repeats(allocation):
     assert model.training
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     assert all(torch.equal(first.masks[name], second.masks[name]) for name in first.masks)
-    assert torch.equal(first.model.norm.running_mean, model.norm.running_mean)
+    assert torch.equal(first.model.norm.running_mean, second.model.norm.running_mean)
     assert torch.equal(first.model.out.weight, model.out.weight)  # what is not pruned is not touched
 
 

@@ -22,6 +22,7 @@ from torch.nn.utils import prune as torch_prune
 import feta
 import nets
 from feta import ConfigError, DataError, LayerProblem, LayerSolution, ModelError, Needs, Settings, Sparsity, Status
+from feta.calibration.inputs import places_of
 from feta.engine.prune import DEFAULT_METHOD
 from feta.pruners import METHODS
 from feta.sparsity import top_k_mask
@@ -72,6 +73,21 @@ def shown(model: nn.Module, data: Any, **options: Any) -> dict[str, dict[str, An
     how = {name: options.pop(name) for name in list(options) if name in Settings.__dataclass_fields__}
     result = feta.prune(model, data, 0.5, pruner, settings=Settings(**how), **options)
     return {"result": result, **{entry["problem"].name: entry for entry in pruner.seen}}
+
+
+def fitted(data: torch.Tensor) -> torch.Tensor:
+    """The samples that layers are fitted to: one in ten is held out."""
+    return data[places_of(len(data)) % 10 != 0]
+
+
+def shrinking(scale: float) -> Any:
+    """A method that only makes all weights smaller by a factor, half of them to nothing."""
+
+    def act(problem: LayerProblem, target: Sparsity) -> LayerSolution:
+        U = largest(problem.W, target.count(problem.W.numel()))
+        return LayerSolution(scale * U + (1 - scale) * U.sign() * 1e-3, problem.bias)
+
+    return spy(act=act)
 
 
 def state(model: nn.Module) -> tuple[dict[str, Any], list[bool], list[int]]:
@@ -141,7 +157,7 @@ def test_the_result_can_be_copied_and_read():
 def test_relative_error_is_that_of_the_definition():
     model = mlp(dtype=torch.float64)
     result = thresholded(model, X.double(), 0.7, settings=Settings(batch_size=7))
-    x, y = X.double(), X.double()
+    x = y = X.double()[places_of(len(X)) % 10 == 0]  # one in ten samples is held out, and judges
     for name, layer in zip(("fc1", "fc2"), result.report.layers, strict=True):
         x, y = (F.relu(m.get_submodule(name)(v)) for m, v in ((model, x), (result.model, y)))
         assert layer.relative_error == pytest.approx(float((x - y).norm() / x.norm()), rel=1e-12)
@@ -161,13 +177,13 @@ def test_relative_errors_without_data_and_without_outputs():
 @pytest.mark.parametrize("mode", ["cascade", "parallel"])
 def test_inputs_are_those_of_the_mode_and_outputs_the_originals(mode):
     model = mlp()
-    found = shown(model, X, mode=mode)
+    found, x = shown(model, X, mode=mode), fitted(X)
     source = found["result"].model if mode == "cascade" else model
-    assert torch.equal(found["fc1"]["A"], X)
-    torch.testing.assert_close(found["fc1"]["B"], F.relu(model.fc1(X)))
-    torch.testing.assert_close(found["fc2"]["A"], F.relu(source.fc1(X)))
-    torch.testing.assert_close(found["fc2"]["B"], F.relu(model.fc2(F.relu(model.fc1(X)))))
-    assert torch.allclose(found["fc2"]["A"], F.relu(model.fc1(X))) == (mode == "parallel")
+    assert torch.equal(found["fc1"]["A"], x)
+    torch.testing.assert_close(found["fc1"]["B"], F.relu(model.fc1(x)))
+    torch.testing.assert_close(found["fc2"]["A"], F.relu(source.fc1(x)))
+    torch.testing.assert_close(found["fc2"]["B"], F.relu(model.fc2(F.relu(model.fc1(x)))))
+    assert torch.allclose(found["fc2"]["A"], F.relu(model.fc1(x))) == (mode == "parallel")
     assert [found[name]["problem"].cascaded for name in ("fc1", "fc2")] == [False, mode == "cascade"]
 
 
@@ -227,7 +243,7 @@ def test_inputs_of_every_form_reach_the_model():
 
 def test_n_samples_and_the_seed_choose_rows():
     drawn = [shown(mlp(), X, n_samples=20, seed=seed)["fc1"]["A"] for seed in (0, 0, 1)]
-    assert all(len(A) == 20 for A in drawn)
+    assert all(len(A) == 18 for A in drawn)  # two of the twenty are held out
     assert torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[0], drawn[2])
 
@@ -290,36 +306,43 @@ def test_every_group_of_a_convolution_is_a_problem_of_its_own():
     pruner = spy()
     model = convnet()
     result = feta.prune(model, IMAGES, 0.5, pruner, layers="conv2")
-    assert [tuple(entry["A"].shape) for entry in pruner.seen] == [(9 * 4, 18)] * 2
-    z = F.relu(model.conv2(F.relu(model.conv1(IMAGES)))).movedim(1, -1).reshape(-1, 6)
+    images = fitted(IMAGES)
+    assert [tuple(entry["A"].shape) for entry in pruner.seen] == [(len(images) * 4, 18)] * 2
+    z = F.relu(model.conv2(F.relu(model.conv1(images)))).movedim(1, -1).reshape(-1, 6)
     torch.testing.assert_close(torch.cat([entry["B"] for entry in pruner.seen], dim=1), z)
     assert result.report.layers[0].nonzeros == 54
     assert result.report.layers[0].relative_error > 0
 
 
 def test_a_model_that_is_a_layer():
-    with pytest.raises(ModelError, match=r"two or more Linear layers .* name the layers to prune with layers="):
+    with pytest.raises(
+        ModelError, match=r"neither its last nor reads its input .* name the layers to prune with"
+    ):
         thresholded(nn.Linear(6, 4), X)
     assert thresholded(nn.Linear(6, 4), X, 0.5, layers="*").report.layers[0].nonzeros == 12
 
 
-def test_attention_blocks_prune_where_they_can():
-    """The output projection of nn.MultiheadAttention is read by torch itself and never runs as a layer."""
+def test_attention_is_pruned_as_two_layers():
     torch.manual_seed(0)
-    model = nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), nn.Linear(8, 2))
-    data = torch.randn(4, 5, 8)
-    with pytest.raises(ModelError, match=r"got \['0.self_attn.out_proj'\] which do not"):
-        thresholded(model, data)
-    found = shown(model, data, layers=["0.linear?"])
-    assert found["0.linear1"]["A"].shape == (20, 8)
+    model = nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), nn.Linear(8, 2)).eval()
+    data = torch.randn(20, 5, 8)
+    found = shown(model, data)
+    names = ["0.self_attn.in_proj", "0.self_attn.out_proj", "0.linear1", "0.linear2"]
+    assert [layer.name for layer in found["result"].report.layers] == names
+    assert found[names[0]]["A"].shape == (18 * 5, 8)
+    torch.testing.assert_close(found[names[0]]["A"], fitted(data).transpose(0, 1).flatten(0, 1))
     assert str(found["0.linear1"]["problem"].activation) == "relu"
+    assert int(found["result"].model[0].self_attn.in_proj_weight.count_nonzero()) == 24 * 8 // 2
+    assert set(feta.masks_of(found["result"].model)) == set(names)
+    same = thresholded(model, data, 0.0).model
+    torch.testing.assert_close(same(data), model(data))
 
 
 def test_a_shared_layer_is_pruned_once_over_all_its_rows():
     torch.manual_seed(0)
     shared = nn.Linear(6, 6)
     found = shown(nn.Sequential(shared, nn.ReLU(), shared, nn.ReLU(), nn.Linear(6, 2)), X)
-    assert found["0"]["A"].shape == (100, 6)
+    assert found["0"]["A"].shape == (90, 6)
     assert found["result"].model[0] is found["result"].model[2]
     assert found["result"].report.layers[0].nonzeros == 18
 
@@ -368,12 +391,28 @@ def test_batch_norm_statistics_are_those_of_the_pruned_network():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)).eval()
     result = thresholded(model, X, 0.5, layers="0", settings=Settings(batchnorm=True))
-    norm = result.model[1]
-    torch.testing.assert_close(norm.running_mean, result.model[0](X).mean(0))
-    torch.testing.assert_close(norm.running_var, result.model[0](X).var(0))
+    norm, x = result.model[1], fitted(X)
+    torch.testing.assert_close(norm.running_mean, result.model[0](x).mean(0))
+    torch.testing.assert_close(norm.running_var, result.model[0](x).var(0))
     assert not norm.training
     assert torch.equal(model[1].running_mean, torch.zeros(8))
-    assert torch.equal(thresholded(model, X, 0.5, layers="0").model[1].running_mean, torch.zeros(8))
+    kept = thresholded(model, X, 0.5, layers="0", settings=Settings(batchnorm=False))
+    assert torch.equal(kept.model[1].running_mean, torch.zeros(8))
+    assert kept.report.batchnorm == ""
+
+
+@pytest.mark.parametrize("scale", [0.05, 1.0])
+def test_batch_norm_statistics_are_estimated_anew_only_if_held_out_outputs_say_so(scale):
+    """Statistics that fit the data lose to an estimate where pruning has shrunk the layer's outputs."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)).eval()
+    data = torch.randn(600, 6)
+    model[1].running_mean, model[1].running_var = model[0](data).mean(0).detach(), model[0](data).var(0).detach()
+    act = shrinking(scale)
+    result = feta.prune(model, data, 0.5, act, layers="0")
+    changed = not torch.equal(result.model[1].running_var, model[1].running_var)
+    assert changed == (scale < 1)
+    assert ("estimated anew: error" in result.report.batchnorm) == changed
 
 
 # The seed
@@ -506,7 +545,7 @@ def test_errors_of_a_method_get_the_layers_name_once(name, kind):
 def test_data_that_is_not_finite(bad, options):
     data = X.clone()
     data[3, 2] = bad
-    with pytest.raises(DataError, match=r"layer 'fc1': .* must be finite, got NaN"):
+    with pytest.raises(DataError, match=r"data must be finite, got 1 NaN or infinite values in samples 0 to 49"):
         thresholded(mlp(), data, 0.5, **options)
 
 
@@ -531,8 +570,12 @@ def test_a_parametrised_layer_can_be_left_out_but_not_pruned():
     model = mlp()
     parametrizations.weight_norm(model.fc1)
     with pytest.raises(ModelError, match="layer 'fc1' must hold its weight as a plain parameter"):
-        thresholded(model, X)
+        thresholded(model, X, layers="fc1")
     assert list(thresholded(model, X, layers="fc2").masks) == ["fc2"]
+    by_default = thresholded(model, X)
+    assert list(by_default.masks) == ["fc2"]
+    (left,) = (entry for entry in by_default.report.skipped if entry.name == "fc1")
+    assert left.reason == "its weight is computed, so that nothing could be written to it"
 
 
 # One layer held as tensors

@@ -11,6 +11,7 @@ from torch.nn.utils import parametrizations
 from tuned import Around, build, same
 
 import feta
+from feta.calibration.inputs import places_of
 from feta.errors import ConfigError, FileError, ModelError
 from feta.tuning.batches import right_answers
 
@@ -213,7 +214,7 @@ def test_a_weight_that_is_computed_is_not_held():
 
 def test_values_that_are_not_finite_are_named():
     bad = X.clone()
-    bad[0, 0] = torch.nan  # the first row is held out
+    bad[places_of(len(X)) == 0, 0] = torch.nan  # a row that is held out
     with pytest.raises(ModelError, match="got nan; look for it in the data and the models"):
         feta.refine(pruned(network()), network(), bad)
     with pytest.raises(ModelError, match="or look for values in the data that are not finite"):
@@ -232,7 +233,7 @@ def test_a_loader_is_read_once_per_pass():
     report, whole = (feta.refine(pruned(network()), network(), rows, often).report for rows in (data, X))
     assert len(report.history) > 25
     assert data.reads <= 3 + 5  # once for each pass; before that to look, to count, for the held-out rows
-    assert report.loss_before == pytest.approx(whole.loss_before)
+    assert report.loss_before == pytest.approx(whole.loss_before, rel=1e-4)
 
 
 def test_dicts_whose_first_entry_is_a_number():

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from tuned import Around, build, holds, same
 
 import feta
-from feta.calibration.inputs import Inputs
+from feta.calibration.inputs import Inputs, places_of
 from feta.errors import ConfigError, ModelError
 from feta.tuning import loop
 from feta.tuning.batches import Original, StreamBatches, TensorBatches, matched
@@ -62,7 +62,7 @@ def test_it_comes_nearer_on_rows_it_has_not_seen(pruned, dense, loss):
     assert torch.equal(torch.random.get_rng_state(), state)
     assert torch.get_num_threads() == threads
     assert not any(p.grad is not None for p in dense.parameters())
-    held = DATA[::20]
+    held = DATA[places_of(400) % 20 == 0]
     assert report.loss_before == pytest.approx(measure(pruned.model, dense, held), rel=1e-4)
     assert report.loss_after == pytest.approx(measure(result.model, dense, held), rel=1e-4)
     assert report.loss_after == min(point.loss for point in report.history)
@@ -78,7 +78,7 @@ def test_it_is_adam_with_a_cosine(pruned, dense):
     """A reference in float64 from the equations, one pass, every look a lower loss."""
     start, original, x = copy.deepcopy(pruned.model).double(), copy.deepcopy(dense).double(), DATA.double()
     model = copy.deepcopy(start)
-    rows = torch.tensor([i for i in range(400) if i % 20])
+    rows = (places_of(400) % 20).nonzero()[:, 0]
     order = rows[torch.randperm(380, generator=torch.Generator().manual_seed(7 * 1_000_003))]
     first, second = ([torch.zeros_like(p) for p in model.parameters()] for _ in range(2))
     masks = {f"{name}.weight": mask for name, mask in pruned.masks.items()}
@@ -270,7 +270,8 @@ def test_prune_and_refine(dense, method):
     plain = feta.prune(dense, DATA, 0.8, method)
     events = []
     both = feta.prune(dense, DATA, 0.8, method, refine=feta.Refinement(passes=6), callback=events.append)
-    assert (plain.report.refinement, both.report.refinement.passes) == (None, 6.0)
+    assert plain.report.refinement is None
+    assert 1 < both.report.refinement.passes <= 6  # held-out rows may say that more is useless
     assert [layer.nonzeros for layer in both.report.layers] == [layer.nonzeros for layer in plain.report.layers]
     assert all(torch.equal(both.masks[name], mask) for name, mask in plain.masks.items())
     assert all(not both.model.get_submodule(n).weight[~mask].any() for n, mask in both.masks.items())

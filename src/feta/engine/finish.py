@@ -13,7 +13,7 @@ from feta.calibration.model import call, outputs_of
 from feta.calibration.trace import LayerTrace
 from feta.engine.run import Run
 from feta.files.sparse_file import stored_size
-from feta.layers import weight_of
+from feta.layers import owner_of
 from feta.problem import Status
 from feta.report import PruneReport, Size
 
@@ -68,7 +68,8 @@ def size_of_model(model: nn.Module, layers: Sequence[LayerTrace]) -> Size:
     """A model as it is now."""
     parameters = list(model.parameters())
     kept = [int(torch.count_nonzero(parameter)) for parameter in parameters]
-    adds = sum(int(layer.rows * torch.count_nonzero(weight_of(model, layer.name))) for layer in layers)
+    weights = ((layer.rows, getattr(*owner_of(model, layer.name)[:2])) for layer in layers)
+    adds = sum(int(rows * torch.count_nonzero(weight)) for rows, weight in weights)
     # What is stored for several modules is stored once.
     tensors = {id(tensor): tensor for tensor in [*parameters, *model.buffers()]}
     total = sum(stored_size(tensor.detach()) for tensor in tensors.values())

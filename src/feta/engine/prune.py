@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from feta.allocation import Allocation, make_allocation
 from feta.allocation.measure import Probe
-from feta.calibration.model import device_of, evaluating, fused_attention_off
+from feta.calibration.model import device_of, fused_attention_off
 from feta.calibration.stream import TensorStream
 from feta.engine.finish import Stages, settle_batchnorm, size_of_model, warn_of
 from feta.engine.run import Run
@@ -104,7 +104,7 @@ def prune(
     started = time.perf_counter()
     run = Run.start(model, data, how, device, seed)
     stages = Stages(started, run.clock)
-    with evaluating(run.original, run.pruned), fused_attention_off():
+    with fused_attention_off():
         stages.end("trace")
         chosen = select(run.original, run.layers, layers)
         goals, allocated = _allocate(run, chosen, sparsity, spread)

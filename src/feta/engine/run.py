@@ -1,7 +1,7 @@
 """The two networks of a run, the data, and where they live."""
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from feta.calibration.chain import Chain, find_chain
 from feta.calibration.hold import Room
 from feta.calibration.importance import output_importance
-from feta.calibration.inputs import Inputs, Merged, places_of, rows_of, tokens_of
+from feta.calibration.inputs import Batch, Inputs, Merged, places_of, rows_of, size_of, tokens_of
 from feta.calibration.lane import Lane
 from feta.calibration.model import clock, device_of, float_dtype, place
 from feta.calibration.trace import LayerTrace, record, trace_layers, untraced
 from feta.engine.settings import Settings
-from feta.errors import ModelError
+from feta.errors import DataError, ModelError
 
 IMPORTANCE_SAMPLES = 1000  # about
 IMPORTANCE_TOKENS = 2**14
@@ -89,8 +89,8 @@ class Run:
 
     def _split(self, given: Inputs) -> None:
         """Samples to fit and to judge by, at random; read from the user's data once, unless nothing is to be kept."""
-        batches: Iterable[Any] = given if self.settings.batch_size else Merged(given)
-        kept = Inputs(batches) if self.settings.cache == "replay" else Inputs(self.room.hold(batches))
+        batches = _finite(given if self.settings.batch_size else Merged(given))
+        kept = given if self.settings.cache == "replay" else Inputs(self.room.hold(batches))
         stride = max(HELD_SHARE, -(-kept.count // HELD_SAMPLES))
         self.samples = self.fit = kept
         if kept.count >= 4:
@@ -106,6 +106,20 @@ class Run:
             self.chain = find_chain(recording, self.layers, batch)
 
 
+def _finite(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """The batches, looked at: what is not finite in them would be found again in every layer."""
+    start = 0
+    for batch in batches:
+        for part in batch.values() if isinstance(batch, dict) else [batch]:
+            if isinstance(part, Tensor) and part.is_floating_point() and not bool(torch.isfinite(part.sum())):
+                bad = int((~torch.isfinite(part)).sum())
+                if bad:
+                    where = f"samples {start} to {start + size_of(batch) - 1}"
+                    raise DataError(f"data must be finite, got {bad} NaN or infinite values in {where}")
+        start += size_of(batch)
+        yield batch
+
+
 def shell(model: nn.Module) -> nn.Module:
     """Other modules with the same parameters and buffers; caches of keys and values are switched off in them."""
     kept = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
@@ -113,7 +127,7 @@ def shell(model: nn.Module) -> nn.Module:
     for module in found.modules():
         if hasattr(config := getattr(module, "config", None), "use_cache"):
             config.use_cache = False  # type: ignore[union-attr]
-    return found
+    return found.eval()  # they run as they do when the model is used; the user's modules keep their mode
 
 
 def copied(model: nn.Module, kept: dict[int, Any] | None = None) -> nn.Module:
