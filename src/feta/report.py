@@ -1,6 +1,7 @@
 """What a pruning run reports: per layer and in total, as data and as a readable table."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -171,7 +172,12 @@ class PruneReport:
 
     def notes(self) -> list[str]:
         """What there is to say beside the table."""
-        notes = [f"{layer.name}: {layer.message}" for layer in self.layers if layer.message]
+        said = [layer for layer in self.layers if layer.message]
+        notes = [f"{layer.name}: {layer.message}" for layer in said[:SHOWN]]
+        if len(said) > SHOWN:
+            counts = Counter(layer.status for layer in said[SHOWN:])
+            rest = ", ".join(f"{count} {status}" for status, count in counts.items())
+            notes.append(f"{len(said) - SHOWN} more layers have something to say ({rest}): see report.layers")
         notes += [f"{name}: its refit ended as {end}" for name, end in self.compensated.items() if end != "ok"]
         total = self.before.parameters if self.before is not None else 0
         by_reason: dict[str, list[Skipped]] = {}
@@ -196,6 +202,7 @@ def amount(number: float) -> str:
     return f"{number:.3g} "
 
 
+SHOWN = 5  # messages of layers that are printed
 HEADER = ("layer", "shape", "non-zeros", "sparsity", "rel. error", "seconds", "status")
 
 

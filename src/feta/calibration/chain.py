@@ -19,6 +19,9 @@ from feta.calibration.model import run_on
 from feta.calibration.trace import LayerTrace, Recording, Visit, tensors_in
 
 
+TRIES = 4  # chains that are verified, the best first
+
+
 class _Reached(Exception):
     """The last block of a chain is about to run: the head is done."""
 
@@ -125,11 +128,21 @@ class Chain:
 
 def find_chain(recording: Recording, layers: Sequence[LayerTrace], batch: Batch) -> Chain:
     """The chain that leaves the least work, of those that give the model's own outputs on the batch."""
-    best = min(_chains(recording), key=lambda chain: _work(chain, layers), default=Chain())
     whole = _work(Chain(), layers)
-    if not best.blocks or _work(best, layers) >= whole or not _cuts_cleanly(best, layers):
-        return Chain()
-    return best if _same_outputs(best, recording.model, batch) else Chain()
+    chains = sorted((_trimmed(chain, layers) for chain in _chains(recording)), key=lambda c: _work(c, layers))
+    for chain in chains[:TRIES]:
+        if _work(chain, layers) >= whole:
+            break
+        if _cuts_cleanly(chain, layers) and _same_outputs(chain, recording.model, batch):
+            return chain
+    return Chain()
+
+
+def _trimmed(chain: Chain, layers: Sequence[LayerTrace]) -> Chain:
+    """The chain from its first block with a layer in it: what the others make may be needed beside their state."""
+    filled = {name for layer in layers for name in layer.places[0]}
+    start = next((index for index, name in enumerate(chain.blocks) if name in filled), 0)
+    return Chain(chain.blocks[start:], chain.widths[start:])
 
 
 def _chains(recording: Recording) -> Iterator[Chain]:
