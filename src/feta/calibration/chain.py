@@ -18,7 +18,6 @@ from feta.calibration.inputs import Batch
 from feta.calibration.model import run_on
 from feta.calibration.trace import LayerTrace, Recording, Visit, tensors_in
 
-
 TRIES = 4  # chains that are verified, the best first
 
 
