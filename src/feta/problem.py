@@ -37,10 +37,13 @@ class Status(StrEnum):
 
 
 class Rows(NamedTuple):
-    """Some rows: inputs A, outputs B to reproduce, and R, what the network adds to the layer's outputs before rho."""
+    """Some rows: inputs A, the original's Z with B = rho(Z), and R, what the network adds to the outputs before rho.
+
+    Where only B is known it stands for Z.
+    """
 
     A: Tensor
-    B: Tensor
+    Z: Tensor
     R: Tensor | None = None
 
 
@@ -57,7 +60,7 @@ class ActivationStream(Protocol):
         ...
 
     def rows(self) -> Iterator[Rows]:
-        """The same with R, for methods that look through shortcuts (Needs.through)."""
+        """The same before the activation, and with R, for methods that look through shortcuts (Needs.through)."""
         ...
 
     def sampled(self, size: int) -> "ActivationStream":

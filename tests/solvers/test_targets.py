@@ -67,7 +67,7 @@ def test_a_small_sample_is_exact_at_the_trained_weights(case):
     given, _, V, _ = case
     statistics = gram(given.rows, with_bias=given.bias is not None)
     sampled = SampledTargets(given, statistics, 20)
-    assert sum(len(rows.A) for rows, _ in sampled.held) == 20
+    assert sum(len(rows.A) for rows in sampled.held) == 20
     torch.testing.assert_close(sampled.at(V)[1], StreamedTargets(given).at(V)[1])
 
 

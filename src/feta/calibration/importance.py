@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from feta.calibration.inputs import Batch
-from feta.calibration.model import call, differentiable, outputs_of
+from feta.calibration.model import call, device_of, differentiable, outputs_of
 from feta.calibration.operators import attention, name_of, reading_of
 from feta.calibration.trace import ADD, TRANSPARENT, LayerTrace
 from feta.layers import weight_of
@@ -26,7 +26,7 @@ def output_importance(
     model: nn.Module, layers: Sequence[LayerTrace], batches: Iterable[Batch], *, seed: int = 0, probes: int = 8
 ) -> dict[str, Tensor]:
     """s (d_out,) for each layer; a layer that gradients do not reach is left out."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(device_of(model)).manual_seed(seed)
     totals: dict[str, Tensor] = {}
     active: dict[str, Tensor] = {}
     for batch in batches:
@@ -39,9 +39,11 @@ def output_importance(
             names = list(mode.outputs)
             squares = {name: torch.zeros_like(mode.outputs[name], dtype=torch.float32) for name in names}
             for _ in range(probes):
-                signs = torch.randint(0, 2, logits.shape, generator=generator).to(logits) * 2 - 1
+                signs = torch.randint(0, 2, logits.shape, generator=generator, device=logits.device)
                 wanted = [mode.outputs[name] for name in names]
-                found = torch.autograd.grad(logits, wanted, signs, retain_graph=True, allow_unused=True)
+                found = torch.autograd.grad(
+                    logits, wanted, 2.0 * signs.to(logits) - 1, retain_graph=True, allow_unused=True
+                )
                 for name, gradient in zip(names, found, strict=True):
                     if gradient is not None:
                         squares[name] += gradient.float().square() / probes

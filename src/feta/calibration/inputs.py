@@ -109,11 +109,16 @@ class Merged:
 
     inputs: Iterable[Batch]
     budget: float = 1.0  # a share of what is usual
+    cut: bool = False  # whether larger batches are cut to that size
 
     def __iter__(self) -> Iterator[Batch]:
         held: list[Batch] = []
         for batch in self.inputs:
             room = fitting_size(batch, self.budget)
+            if self.cut and size_of(batch) > room:
+                for rows in torch.arange(size_of(batch)).split(room):
+                    yield rows_of(batch, rows)
+                continue
             if held and (not _alike(held[0], batch) or sum(map(size_of, held)) + size_of(batch) > room):
                 yield _joined(held)
                 held = []

@@ -82,7 +82,7 @@ class LayerStream:
         yield from self._rows(lambda count: None)
 
     def chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        yield from ((A, B) for A, B, _ in self.rows())
+        yield from ((A, self.through.activation(Z)) for A, Z, _ in self.rows())
 
     def inputs(self) -> Iterator[Tensor]:
         count = 0
@@ -100,8 +100,9 @@ class LayerStream:
         share = size / max(self.n_rows, 1)
         generator = torch.Generator().manual_seed(SEED)
         picked = list(self._rows(lambda n: None if share >= 1 else torch.rand(n, generator=generator) < share))
-        A, B, R = zip(*(picked or [next(self.rows())]), strict=True)
-        return TensorStream(torch.cat(A), torch.cat(B), R=None if R[0] is None else torch.cat(R))
+        A, Z, R = zip(*(picked or [next(self.rows())]), strict=True)
+        added = None if R[0] is None else torch.cat(R)
+        return TensorStream(torch.cat(A), torch.cat(Z), R=added, rho=self.through.activation)
 
     def _rows(self, choose: Callable[[int], Tensor | None]) -> Iterator[Rows]:
         """Rows by chunks, those that are chosen out of each chunk's number of them."""
@@ -127,7 +128,7 @@ class LayerStream:
                 if before is not None and now is not None:
                     Z = Z + view.output_rows(before[part], self.group, picked).to(dtype)
                     R = view.output_rows(now[part], self.group, picked).to(dtype)
-                yield Rows(A, through.activation(Z), R)
+                yield Rows(A, Z, R)
 
     def _flat(self, tensor: Tensor) -> Tensor:
         """Samples first, for a convolution; rows first, for a matrix product."""
@@ -145,6 +146,7 @@ class TensorStream:
     B: Tensor  # (m, d_out)
     chunk_rows: int = 8192
     R: Tensor | None = None  # (m, d_out), what is added to the layer's outputs
+    rho: Activation = Activation.LINEAR  # what makes B out of what is held
 
     def __post_init__(self) -> None:
         if self.A.ndim != 2 or self.B.ndim != 2 or len(self.A) != len(self.B) or len(self.A) == 0:
@@ -161,7 +163,7 @@ class TensorStream:
             yield Rows(self.A[part], self.B[part], None if self.R is None else self.R[part])
 
     def chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        yield from ((A, B) for A, B, _ in self.rows())
+        yield from ((A, self.rho(Z)) for A, Z, _ in self.rows())
 
     def inputs(self) -> Iterator[Tensor]:
         yield from self.A.split(self.chunk_rows)
@@ -171,7 +173,8 @@ class TensorStream:
             return self
         order = torch.randperm(len(self.A), generator=torch.Generator().manual_seed(SEED))
         rows = order[:size].sort().values.to(self.A.device)
-        return TensorStream(self.A[rows], self.B[rows], self.chunk_rows, None if self.R is None else self.R[rows])
+        added = None if self.R is None else self.R[rows]
+        return TensorStream(self.A[rows], self.B[rows], self.chunk_rows, added, self.rho)
 
 
 def minibatches(stream: ActivationStream, size: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:

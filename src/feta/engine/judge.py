@@ -54,7 +54,8 @@ def errors_of(
     wrong, right = [0.0] * len(choices), 0.0
     for group, (judge, stream) in enumerate(zip(judges, streams, strict=True)):
         candidates = [choice.behind(group, judge) for choice in choices]
-        for A, B, R in stream.rows():
+        for A, original, R in stream.rows():
+            B = judge.through.activation(original)
             right += float(B.square().sum(dtype=torch.float64))
             for index, (U, bias) in enumerate(candidates):
                 Z = A @ U if bias is None else torch.addmm(bias, A, U)

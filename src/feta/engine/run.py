@@ -79,7 +79,7 @@ class Run:
         tokens = tokens_of(next(iter(self.fit)))  # a sample of text is many rows
         samples = min(IMPORTANCE_SAMPLES, max(8, IMPORTANCE_TOKENS // tokens)) if tokens else IMPORTANCE_SAMPLES
         spread = self.fit.drawn(max(1, self.fit.count // samples))
-        found = output_importance(self.original, layers, Merged(spread, 0.25), seed=seed)
+        found = output_importance(self.original, layers, Merged(spread, 0.25, cut=True), seed=seed)
         # The square root: full weights starve the outputs that matter little, none spoil those that matter.
         return {name: (s / s.mean()).clamp_min(1e-4).sqrt() for name, s in found.items()}
 

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from feta.calibration.statistics import gram
 from feta.calibration.stream import TensorStream
 from feta.errors import check_range, unknown_name
-from feta.problem import LayerProblem, LayerSolution, Needs, Status
+from feta.problem import Activation, LayerProblem, LayerSolution, Needs, Status
 from feta.solvers.gram import SLOW, GramSettings, GramSystem, SampledTargets, StreamedTargets, solve_gram
 from feta.solvers.wide import RowsSystem
 from feta.sparsity import Sparsity
@@ -18,7 +18,7 @@ QUALITIES = {  # re-targets, searches for a support, how a search goes
     "best": GramSettings(10, 3, admm=replace(SLOW, schedule=((0.0, 1.05),), every=3, max_iterations=600)),
 }
 
-SAMPLE_VALUES = 2**23  # entries of the held rows: inputs, outputs and what they are measured against
+SAMPLE_VALUES = 2**23  # entries of the held rows
 GRAM_BYTES = 20  # of the solver's matrices, for each entry of H: 5 float32 at the most at once
 
 
@@ -32,7 +32,7 @@ class Feta:
 
     quality: how much work is put in: "fast", "default", or "best", which reads all rows for every re-target.
     outer: re-targets, at the most. None: by quality, 1, 3 or 10.
-    sample: rows that targets are read from, but for "best". None: 2 d_in, 4096 at least, and as many as take 32 MiB.
+    sample: rows that targets are read from, but for "best". None: 8 d_in, 4096 at least, and as many as take 32 MiB.
     memory: GiB for matrices of d_in². A wider layer is solved on rows held in as much memory, without them.
     weigh_outputs: whether outputs that matter more to the network's own outputs get more of the weights.
     ridge: of every refit towards the weights before it, as a share of the mean of H's diagonal.
@@ -62,7 +62,9 @@ class Feta:
         keep, d_in, settings = target.count(problem.W.numel()), len(problem.W), QUALITIES[self.quality]
         settings = replace(settings, ridge=self.ridge, retargets=self.outer or settings.retargets)
         # Rows of convolutions are short, and many of them look alike: as many as fit into the same room.
-        sample = self.sample or max(4096, 2 * d_in, SAMPLE_VALUES // (d_in + 2 * problem.W.shape[1]))
+        sample = self.sample or max(4096, 8 * d_in, SAMPLE_VALUES // (d_in + problem.W.shape[1]))
+        if problem.activation is Activation.LINEAR:
+            settings = replace(settings, retargets=0)  # its targets do not move
         needed, messages, more = GRAM_BYTES * d_in**2 / 2**30, [], {}
         if needed > self.memory:
             held = self._held(problem, sample)

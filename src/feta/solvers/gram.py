@@ -7,8 +7,9 @@
     3. refit: every column exactly on its support (solvers.refit)
     4. re-target: the new C = A~' T, and back to 3, or to 2 for a support that suits the new targets
 
-The targets T (objective.datafit) are read from all rows, or from m_s held ones, A_s~ and T_s. With W~ the trained
-weights C is then H W~ + (m / m_s) A_s~' (T_s - A_s~ W~): only what the ReLU changes is estimated.
+The targets T (objective.datafit) are read from all rows, or from m_s held ones, A_s~ and T_s. With Z the original's
+outputs before the ReLU C is then A~'Z + (m / m_s) A_s~' (T_s - Z_s): only what the ReLU changes is estimated, and
+for a linear layer nothing is.
 
 A step is kept only when it lowers F. Weights on the outputs enter the choice of the support alone: they say which
 outputs get the weights, not how an output is fitted.
@@ -48,13 +49,15 @@ class StreamedTargets:
 
     problem: LayerProblem
 
-    def rows(self) -> Iterator[tuple[Rows, Tensor | None]]:
-        """Chunks of rows, and A~ W~ where C is taken relative to it."""
-        yield from ((rows, None) for rows in self.problem.rows.rows())
+    def rows(self) -> Iterator[Rows]:
+        yield from self.problem.rows.rows()
 
     def start(self) -> Tensor:
-        """C at the trained weights."""
-        return self.at(self.problem.trained)[1]
+        """C of the original's own outputs, A~'(Z - R): exact, over all rows."""
+        C = torch.zeros_like(self.problem.trained, dtype=torch.float64)
+        for A, Z, R in self.problem.rows.rows():
+            add_cross(C, A, Z if R is None else Z - R)
+        return complete(C)
 
     def at(self, V: Tensor, *, revive: bool = True, targets: bool = True) -> tuple[float, Tensor]:
         """F(V), and C (d_in [+ 1], d_out) of the next least-squares problem: sums over rows in float64, like H.
@@ -62,15 +65,18 @@ class StreamedTargets:
         targets: whether C is asked for; F(V) alone comes at half the price.
         """
         fit, C, total, count = self.problem.fit, torch.zeros_like(V, dtype=torch.float64), 0.0, 0
-        for (A, B, R), reference in self.rows():
+        for A, original, R in self.rows():
             Z = fit.outputs(V, A) if R is None else fit.outputs(V, A).add_(R)
+            B = fit.rho(original)
             total += float(fit.error(Z, B))
             count += len(A)
             if targets:
-                T = fit.targets(Z, B, revive=revive)
-                T = T if R is None else T - R  # what the layer itself must give
-                add_cross(C, A, T if reference is None else T - reference)
+                add_cross(C, A, self.wanted(fit.targets(Z, B, revive=revive), original, R))
         return total / count, complete(C)
+
+    def wanted(self, T: Tensor, original: Tensor, R: Tensor | None) -> Tensor:
+        """What the layer itself must give for T, or how far that is from what is known."""
+        return T if R is None else T - R
 
 
 @dataclass
@@ -81,26 +87,28 @@ class SampledTargets(StreamedTargets):
     size: int
 
     @cached_property
-    def held(self) -> list[tuple[Rows, Tensor]]:
-        """Rows drawn over all samples and positions, and A_s~ W~."""
-        fit, W = self.problem.fit, self.problem.trained
-        return [(rows, fit.outputs(W, rows.A)) for rows in self.problem.rows.sampled(self.size).rows()]
+    def held(self) -> list[Rows]:
+        """Rows drawn over all samples and positions."""
+        return list(self.problem.rows.sampled(self.size).rows())
 
     @cached_property
     def base(self) -> Tensor:
-        """H W~."""
-        return self.statistics.H @ self.problem.trained.double()
+        """C of the original's outputs; for a layer's own outputs that is H W~, and no pass is needed."""
+        own = self.problem.own_outputs
+        return self.statistics.H @ self.problem.trained.double() if own else super().start()
 
-    def rows(self) -> Iterator[tuple[Rows, Tensor | None]]:
+    def rows(self) -> Iterator[Rows]:
         yield from self.held
+
+    def start(self) -> Tensor:
+        return self.base
 
     def at(self, V: Tensor, *, revive: bool = True, targets: bool = True) -> tuple[float, Tensor]:
         value, C = super().at(V, revive=revive, targets=targets)
-        return value, C.mul_(self.statistics.rows / sum(len(rows.A) for rows, _ in self.held)).add_(self.base)
+        return value, C.mul_(self.statistics.rows / sum(len(rows.A) for rows in self.held)).add_(self.base)
 
-    def start(self) -> Tensor:
-        # T is A~ W~ itself for a layer's own outputs, and the sample has nothing to say.
-        return self.base if self.problem.own_outputs else super().start()
+    def wanted(self, T: Tensor, original: Tensor, R: Tensor | None) -> Tensor:
+        return T - original
 
 
 @dataclass(frozen=True)
@@ -193,5 +201,6 @@ def solve_gram(
     solve.mask = solve.support(C, keep)
     solve.V = solve.refit(C, solve.mask)
     del C
-    solve.retarget()
+    if settings.retargets:
+        solve.retarget()
     return solve
