@@ -109,18 +109,18 @@ def _tensor(array: Any, name: str, path: Path) -> Tensor:
     if array.dtype.kind in "iu" and array.dtype != np.uint8:
         array = array.astype(np.int64)
     elif array.dtype.kind == "f" and array.dtype.itemsize not in (2, 4):
-        array = array.astype(np.float32)  # where 1e300 becomes infinite, the check for finite numbers says so
+        with np.errstate(over="ignore"):  # 1e300 becomes infinite, which is refused later
+            array = array.astype(np.float32)
     return torch.from_numpy(np.ascontiguousarray(array, array.dtype.newbyteorder("=")))
 
 
 def _of_numpy(path: Path) -> dict[str, Any]:
     try:
-        with np.errstate(over="ignore"):
-            opened = np.load(path, allow_pickle=False)
-            if isinstance(opened, np.ndarray):
-                return {"x": opened}
-            with opened:
-                return {name: opened[name] for name in opened.files}
+        opened = np.load(path, allow_pickle=False)
+        if isinstance(opened, np.ndarray):
+            return {"x": opened}
+        with opened:
+            return {name: opened[name] for name in opened.files}
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, EOFError, KeyError, zipfile.BadZipFile, SyntaxError) as error:

@@ -90,9 +90,9 @@ def _called(found: Any, name: str) -> Any:
     except ValueError:  # a callable written in C may have no signature
         pass
     except TypeError:
+        got = f"{name.split(':')[1]}{inspect.signature(found)}"
         raise ConfigError(
-            f"{name} must work without arguments, got {name.split(':')[1]}{inspect.signature(found)}; write a function "
-            "that fills them in, and name that"
+            f"{name} must work without arguments, got {got}; write a function that fills them in, and name that"
         ) from None
     try:
         return found()

@@ -24,6 +24,7 @@ KINDS = {
     "a folder of images": ("size", "channels", "mean", "std"),
     "text": ("tokenizer", "length"),
 }
+CURES = {"arrays": "", "a folder of images": "; see --size and --channels", "text": "; see --length and --tokenizer"}
 FLOATS, TOKENS = 2**22, 4096  # numbers in a batch: what a model makes of them is many times larger
 
 
@@ -40,6 +41,8 @@ def check_options(options: OwnOptions) -> Path | None:
         if name not in KINDS[kind]:
             home = " or ".join(other for other, names in KINDS.items() if name in names)
             raise ConfigError(f"--{name} must go with {home}, got --data {path}, which is {kind}")
+    if options.length is not None and options.length < 1:
+        raise ConfigError(f"--length must be >= 1, got {options.length}")
     if options.scale is not None and not 0 < options.scale < float("inf"):
         raise ConfigError(f"--scale must be a number > 0, got {options.scale}")
     return path
@@ -70,7 +73,7 @@ def read_batches(
         images, note = read_images(path, options, model, samples, seed)
         arrays = {"pixel_values": images}
     batches = _batches(arrays, model, batch_size, path)
-    _try(model, batches[0], path)
+    _try(model, batches[0], path, CURES[kind])
     return batches, note
 
 
@@ -116,7 +119,7 @@ def _batch_size(array: Tensor) -> int:
 
 
 @torch.no_grad()
-def _try(model: nn.Module, batch: Batch, path: Path) -> None:
+def _try(model: nn.Module, batch: Batch, path: Path, cure: str) -> None:
     """Run one sample, so that data that does not fit the model is said before the work and in one line."""
     sample: Any = {name: part[:1] for name, part in batch.items()} if isinstance(batch, Mapping) else batch[:1]
     shapes = {k: shape_of(v.shape) for k, v in sample.items()} if isinstance(sample, dict) else shape_of(sample.shape)
@@ -124,4 +127,4 @@ def _try(model: nn.Module, batch: Batch, path: Path) -> None:
         with evaluating(model):
             call(model, sample)
     except Exception as error:  # the user's own code runs here
-        raise DataError(f"{path}: the model must run on one sample, {shapes}, got {one_line(error)}") from None
+        raise DataError(f"{path}: the model must run on one sample, {shapes}, got {one_line(error)}{cure}") from None

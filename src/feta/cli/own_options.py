@@ -10,7 +10,9 @@ from feta.cli.options import MaybeWhole
 
 _GROUP = Group(
     "Your own model",
-    help="For module:factory and Hugging Face folders. Labels among the arrays (y, labels, targets …) are left out.",
+    help="For module:factory and Hugging Face folders. Labels among the arrays (y, labels, targets …) are left out. "
+    "A folder's result is a folder, unless --output ends in .safetensors. A record is written only to --records.",
+    sort_key=1,
 )
 
 

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from feta.cli.source import Source
     from feta.cli.subject import Subject
 
-_GROUP = Group("Method options", help="For example --feta.quality best; `feta methods --verbose` lists them all.")
+_GROUP = Group(
+    "Method options", help="For example --feta.quality best; `feta methods --verbose` lists them all.", sort_key=2
+)
 _OPTIONS = Parameter(group=_GROUP, help="Followed by .OPTION VALUE.", show_default=False)
 # Every method is a file with its name, so that they can be listed without importing torch.
 _FIELDS = [
@@ -118,9 +120,7 @@ def _open(source: "Source", needs_data: bool, method: str, data_dir: Path | None
 
     if source.is_own:
         if needs_data and source.options.data is None:
-            raise ConfigError(
-                f"--data must be given for method {method}, got none; only --method threshold works without"
-            )
+            raise ConfigError(f"--data must be given for method {method}, got none; --method threshold works without")
         return source.open(data_dir, **reading)
     try:
         return source.open(data_dir, **reading)

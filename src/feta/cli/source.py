@@ -100,11 +100,11 @@ class Source:
             return None
         if not self.is_folder:
             return f"import feta; {factory.recipe(self.name, output)}"
-        return (
-            f"from_pretrained({str(output)!r}) of transformers"
-            if self._as_folder(output)
-            else (f"feta.load_into(model, {str(output)!r}), where model is that of from_pretrained({self.name!r})")
-        )
+        if self._as_folder(output):
+            return (
+                f"from_pretrained({str(output)!r}) (dense, as transformers has it; a .safetensors output is smaller)"
+            )
+        return f"feta.load_into(model, {str(output)!r}), where model is that of from_pretrained({self.name!r})"
 
     def _as_folder(self, output: Path) -> bool:
         return self.is_folder and output.suffix != ".safetensors"

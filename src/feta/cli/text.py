@@ -22,8 +22,6 @@ def read_text(path: Path, tokenizer: Path, length: int, samples: int | None, see
 
     Texts are taken in a seeded order and joined, each with the marks that the tokenizer sets itself.
     """
-    if length < 1:
-        raise ConfigError(f"--length must be >= 1, got {length}")
     encoder = _tokenizer(tokenizer)
     texts, wanted = _texts(path), samples or MOST
     order = torch.randperm(len(texts), generator=torch.Generator().manual_seed(seed)).tolist()
