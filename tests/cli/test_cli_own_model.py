@@ -6,6 +6,7 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -166,8 +167,22 @@ def test_nothing_is_imported_before_places_and_options_are_checked(run, options,
     run(f"prune {name}:make {options}").refused(words)
 
 
-def test_a_network_file_takes_no_weights(run, trained):
+def test_a_network_file_takes_another_data_set_but_no_option_of_an_own_model(run, trained):
     run(f"prune {trained} --weights w.safetensors").refused("--weights must go with module:factory")
+    run(f"prune {trained} --size 3x3").refused("--size must go with a model of your own")
+    run(f"prune {trained} --data mnist-minni").refused("unknown data set 'mnist-minni'; did you mean 'mnist-mini'?")
+    run(f"prune {trained} --data mnist-mini").says("test accuracy")
+
+
+def test_states_that_cannot_be_saved_and_memory_that_runs_out(run, module, monkeypatch):
+    code = "from torch import nn\nclass Odd(nn.Linear):\n    def get_extra_state(self):\n        return 3\n"
+    name = write_code(f"{code}def make():\n    return nn.Sequential(Odd(20, 4), nn.Linear(4, 3))\n")
+    run(f"prune {name}:make --data x.npy").refused(
+        "must have tensors alone in its state dict, got others in '0._extra"
+    )
+    monkeypatch.setattr("feta.cli.subject.prune", Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory")))
+    import_module_here(module)
+    run(f"prune {module}:make --data x.npy").refused("give a smaller --batch-size")
 
 
 def test_a_file_of_weights_alone_leads_to_the_command_that_works(run, module):

@@ -97,6 +97,7 @@ def _ready(array: Any, name: str, path: Path, options: OwnOptions) -> Tensor:
         raise DataError(f"{path}: '{name}' must hold real numbers, got {tensor.dtype}")
     if not tensor.is_floating_point():
         return tensor if tensor.dtype == torch.bool else tensor.long()
+    tensor = tensor if tensor.element_size() in (2, 4) else tensor.float()
     odd = int((~tensor.isfinite()).sum())
     if odd:
         raise DataError(f"{path}: '{name}' must be finite, got {odd} NaN or infinite of {tensor.numel()}")
@@ -108,7 +109,7 @@ def _tensor(array: Any, name: str, path: Path) -> Tensor:
         raise DataError(f"{path}: '{name}' must be an array of numbers, got {array.dtype}")
     if array.dtype.kind in "iu" and array.dtype != np.uint8:
         array = array.astype(np.int64)
-    elif array.dtype.kind == "f" and array.dtype.itemsize not in (2, 4):
+    elif array.dtype.kind == "f" and array.dtype.itemsize > 4:
         with np.errstate(over="ignore"):  # 1e300 becomes infinite, which is refused later
             array = array.astype(np.float32)
     return torch.from_numpy(np.ascontiguousarray(array, array.dtype.newbyteorder("=")))

@@ -102,7 +102,7 @@ def write_folder(model: nn.Module, source: Path, output: Path) -> int:
     It is written beside its place and renamed, so that it appears whole or not at all.
     """
     saved: Any = model
-    output = output.absolute()
+    output = output.resolve()
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory("", f".{output.name}.", output.parent, ignore_cleanup_errors=True) as place:

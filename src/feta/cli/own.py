@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+from torch import Tensor
 
 from feta import __version__
 from feta.cli import factory, huggingface
+from feta.cli.optional import listed
 from feta.cli.own_data import check_options, read_batches
 from feta.cli.own_options import OwnOptions
 from feta.cli.subject import Subject
-from feta.errors import ConfigError, FileError
+from feta.errors import ConfigError, FileError, ModelError
 from feta.files.network import encode
 
 
@@ -24,6 +26,8 @@ def open_own(network: str, options: OwnOptions, *, samples: int | None, seed: in
     model = huggingface.open_folder(folder) if folder else factory.made(network)
     if options.weights is not None:
         factory.fill(model, options.weights, network)
+    if odd := [name for name, value in model.state_dict().items() if not isinstance(value, Tensor)]:
+        raise ModelError(f"{network} must have tensors alone in its state dict, got others in {listed(odd)}")
     batches, note, path = None, None, check_options(options)
     if path is not None:
         how: dict[str, Any] = {"samples": samples, "seed": seed, "batch_size": batch_size, "folder": folder}

@@ -11,7 +11,7 @@ import feta
 from feta.cli.console import err, out, print_json, print_table, progress_bar, resolve_device, size
 from feta.cli.options import DataDir, Device, Flag, Json, MaybeWhole, Output, Records, Whole
 from feta.cli.own_options import OwnOptions
-from feta.errors import ConfigError, DataError
+from feta.errors import ConfigError, DataError, ModelError
 
 if TYPE_CHECKING:
     from feta.cli.source import Source
@@ -71,6 +71,8 @@ def prune(
         refine_passes: Passes of --refine over the samples; by default 3.
         seed: Seed for the choice of samples and for methods that draw at random.
     """
+    from torch import OutOfMemoryError
+
     from feta.cli.source import Source
     from feta.cli.subject import prune_subject
     from feta.engine.settings import Settings
@@ -97,7 +99,13 @@ def prune(
         work["callback"] = lambda event: update(
             total=event.total, completed=event.index + (event.kind == "done"), note=f"{event.layer} {event.phase}"
         )
-        model, summary, kept = prune_subject(subject, target, method, **spread, **work)
+        try:
+            model, summary, kept = prune_subject(subject, target, method, **spread, **work)
+        except OutOfMemoryError:
+            raise ModelError(
+                f"the work must fit into the memory of {where}, got out of it; give a smaller --batch-size or "
+                "--samples, or --device cpu"
+            ) from None
     written = source.write(subject, model, kept, (summary["accuracy"] or {}).get("pruned", {}), output)
     summary["file_bytes"] = {"dense": source.bytes_before(subject.model), "pruned": written}
     config = {"network": source.path.name, "method": method, "sparsity": sparsity, "samples": samples, "mode": mode}

@@ -5,7 +5,7 @@ A name is taken for a folder or a file if there is one, and otherwise for module
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +46,10 @@ class Source:
     def check(self, output: Path | None, records: Path | None) -> Path | None:
         """The file for the run's record, after everything that can be refused before any work."""
         self._refuse_pickles()
-        weights = self.options.weights
-        if weights is not None and (self.is_folder or not self.is_own):
-            raise ConfigError(f"--weights must go with module:factory, got {self.name}, which has its own")
+        self._refuse_options()
         if not self.is_own:
             return check_places(self.path, output, records)
-        inputs = (weights, check_options(self.options), self.path)
+        inputs = (self.options.weights, check_options(self.options), self.path)
         if output and any(path.resolve() == output.resolve() for path in inputs if path):
             raise ConfigError(f"--output must differ from the input, got {output} for both")
         if self.is_folder:
@@ -108,6 +106,14 @@ class Source:
 
     def _as_folder(self, output: Path) -> bool:
         return self.is_folder and output.suffix != ".safetensors"
+
+    def _refuse_options(self) -> None:
+        """Options that would be of no use are refused: nobody should think that they were followed."""
+        if self.options.weights is not None and (self.is_folder or not self.is_own):
+            raise ConfigError(f"--weights must go with module:factory, got {self.name}, which has its own")
+        given = [name for name, value in asdict(self.options).items() if value is not None and name != "data"]
+        if given and not self.is_own:
+            raise ConfigError(f"--{given[0]} must go with a model of your own, got {self.name}, which names its data")
 
     def _refuse_pickles(self) -> None:
         name, weights, data = self.name, str(self.options.weights or ""), self.options.data or ""
