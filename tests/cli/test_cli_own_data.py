@@ -82,7 +82,16 @@ def test_a_draw_of_samples_is_seeded_and_keeps_rows_together():
     assert torch.equal(first["x"][:, 0].long(), first["mask"])
     assert torch.equal(first["mask"], again["mask"])
     assert not torch.equal(first["mask"], other["mask"])
+    assert read_arrays(Path("d.npz"), NONE, 1, 0)[0]["x"].shape == (1, 1)
     assert 350 < first["mask"].float().mean() < 650
+
+
+def test_one_row_of_tokens_is_cut_into_windows():
+    np.save("d.npy", np.arange(103, dtype=np.uint16))
+    (found,) = batches("d.npy", Pair(), OwnOptions(length=10))
+    assert torch.equal(found, torch.arange(100).reshape(10, 10))
+    with pytest.raises(Exception, match=r"one row of 200 tokens or more, got d.npy with \{'x': '103'\} uint16"):
+        batches("d.npy", Pair(), OwnOptions(length=200))
 
 
 def test_bytes_are_scaled_and_normalised_channel_by_channel():

@@ -92,6 +92,18 @@ def test_weights_that_share_memory_need_one_name(run, module):
     assert bool((load_file("out.safetensors")["b.weight"] == 1).all())
 
 
+def test_files_without_counts_of_batches_are_taken(run):
+    name = write_code(
+        "from torch import nn\ndef make():\n    return nn.Sequential(nn.Linear(20, 4), nn.BatchNorm1d(4))\n"
+    )
+    state = {"0.weight": torch.ones(4, 20), "0.bias": torch.ones(4)}
+    save_file(
+        {**state, **{f"1.{key}": torch.ones(4) for key in ("weight", "bias", "running_mean", "running_var")}}, "w"
+    )
+    np.save("x.npy", rows())
+    run(f"prune {name}:make --weights w --data x.npy --layers 0 --sparsity 0.5").says("40", "50.00 %")
+
+
 def test_a_pruned_file_serves_as_weights(run, module):
     run(f"prune {module}:make --data x.npy --sparsity 0.5 -o half.safetensors")
     run(f"prune {module}:make --weights half.safetensors --data x.npy --sparsity 0.8 -o more.safetensors").says()

@@ -23,15 +23,31 @@ def read_arrays(path: Path, options: OwnOptions, samples: int | None, seed: int)
     kept = {name: array for name, array in found.items() if name.lower() not in LABELS}
     if not kept:
         raise DataError(f"{path} must hold inputs for the model, got {sorted(found) or 'no array'}: labels alone")
+    if options.length is not None:
+        kept = {"input_ids": _windows(kept, path, options.length)}
     sizes = {name: shape_of(array.shape) for name, array in kept.items()}
     counts = {array.shape[:1] for array in kept.values()}
     if len(counts) > 1 or counts <= {(), (0,)}:
         raise DataError(f"{path}: arrays must have one row per sample, the same number in each, got {sizes}")
     n = int(next(iter(kept.values())).shape[0])
     rows = drawn(n, samples, seed)
-    inputs = {name: _ready(array[rows], name, path, options) for name, array in kept.items()}
+    # NumPy takes a tensor of one index for a plain number, and the rows would lose a dimension.
+    chosen = {name: array[rows] if isinstance(array, Tensor) else array[rows.numpy()] for name, array in kept.items()}
+    inputs = {name: _ready(array, name, path, options) for name, array in chosen.items()}
     _normalise(inputs, options, path)
     return inputs, f"{len(rows)} of {n} samples of {path}" if len(rows) < n else f"{n} samples of {path}"
+
+
+def _windows(arrays: dict[str, Any], path: Path, length: int) -> Any:
+    """One long row of tokens, cut into windows (samples, length)."""
+    tokens = next(iter(arrays.values()))
+    kind = str(tokens.dtype)
+    if len(arrays) > 1 or tokens.ndim != 1 or "int" not in kind or tokens.shape[0] < length:
+        sizes = {name: shape_of(array.shape) for name, array in arrays.items()}
+        raise ConfigError(
+            f"--length must go with text or one row of {length} tokens or more, got {path} with {sizes} {kind}"
+        )
+    return tokens[: tokens.shape[0] // length * length].reshape(-1, length)
 
 
 def drawn(n: int, wanted: int | None, seed: int) -> Tensor:

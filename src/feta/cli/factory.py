@@ -112,12 +112,14 @@ def _place(error: BaseException) -> str:
 def fill(model: nn.Module, path: Path, name: str) -> None:
     """Put a file's weights into a model, all of them or none. Raises FileError that names what does not fit.
 
-    Of weights that share memory one name is enough: safetensors stores them once.
+    Of weights that share memory one name is enough: safetensors stores them once. Old files do not count the batches
+    that batch-norms have seen, which torch does without as well.
     """
     tensors, _ = sparse_file.read(path)
     own = model.state_dict()
     present = {_memory(own[key]) for key in own if key in tensors}
-    missing = [key for key in own if key not in tensors and _memory(own[key]) not in present]
+    counted = {key for key in own if key.endswith("num_batches_tracked")}
+    missing = [key for key in own if key not in {*tensors, *counted} and _memory(own[key]) not in present]
     unexpected = [key for key in tensors if key not in own]
     faults = [f"lacks {listed(missing)}"] if missing else []
     if unexpected:

@@ -20,7 +20,7 @@ Batch = Tensor | dict[str, Tensor]
 ARRAYS, TEXT = (".npz", ".npy", ".safetensors"), (".jsonl", ".txt")
 # Which options go with which kind of data.
 KINDS = {
-    "arrays": ("scale", "mean", "std"),
+    "arrays": ("scale", "mean", "std", "length"),
     "a folder of images": ("size", "channels", "mean", "std"),
     "text": ("tokenizer", "length"),
 }

@@ -48,4 +48,4 @@ class OwnOptions:
     tokenizer: Annotated[
         Path | None, _option("Text: a tokenizer.json; by default the one in the model's folder or beside the text.")
     ] = None
-    length: Annotated[MaybeWhole, _option("Text: tokens per sample; by default 512.")] = None
+    length: Annotated[MaybeWhole, _option("Text, or one row of tokens: tokens per sample; by default 512.")] = None
