@@ -1,5 +1,6 @@
 """feta prune module:factory: what is imported, which weights are taken, what is written, and every refusal."""
 
+import json
 import os
 import shlex
 import subprocess
@@ -72,7 +73,9 @@ def test_weights_are_loaded_whole_and_the_usual_options_work(run, module):
     loaded = feta.load_into(factory(module), "out.safetensors")
     for name, tensor in expected.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], tensor), name
-    assert Path("all.jsonl").read_text().count('"kind": "prune"') == 1
+    (line,) = map(json.loads, Path("all.jsonl").read_text().splitlines())
+    assert (line["kind"], line["metrics"]["sparsity"]) == ("prune", pytest.approx(0.8))
+    assert line["config"]["data"] == "100 of 300 samples of x.npy"
 
 
 def import_module_here(name: str):
@@ -167,7 +170,8 @@ def test_the_current_folder_is_searched_for_this_import_alone(run, module):
         ("-o x.npy --data x.npy", "--output must differ from the input, got x.npy"),
         ("--records file/all.jsonl", "cannot write file/all.jsonl"),
         ("--method feta --data no.npy", "cannot read no.npy: No such file"),
-        ("--method feta", "--data must be given for method feta, got none; --method threshold works without"),
+        ("--method feta", "--data must be given for --method feta, got none; --method threshold alone works without"),
+        ("--refine", "--data must be given for --refine, got none"),
         ("--batch-size 0", "--batch-size must be >= 1, got 0"),
         ("--length 3", "--length must go with --data"),
     ],

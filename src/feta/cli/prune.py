@@ -93,8 +93,8 @@ def prune(
     settings = Settings(n_samples=samples, batch_size=batch_size or Settings.batch_size, mode=mode)
     work: dict[str, Any] = {"options": given, "settings": settings, "device": where, "seed": seed}
     work["refine"] = refine if refine_passes is None else feta.Refinement(passes=refine_passes)
-    needs_data = pruner.needs.passes != "none" or refine
-    subject = _open(source, needs_data, method, data_dir, samples=samples, seed=seed, batch_size=batch_size)
+    needing = f"--method {method}" if pruner.needs.passes != "none" else "--refine" if refine else None
+    subject = _open(source, needing, data_dir, samples=samples, seed=seed, batch_size=batch_size)
     with progress_bar(f"pruning by {method}") as update:
         work["callback"] = lambda event: update(
             total=event.total, completed=event.index + (event.kind == "done"), note=f"{event.layer} {event.phase}"
@@ -110,6 +110,8 @@ def prune(
     summary["file_bytes"] = {"dense": source.bytes_before(subject.model), "pruned": written}
     config = {"network": source.path.name, "method": method, "sparsity": sparsity, "samples": samples, "mode": mode}
     config |= {**spread, "refine": refine, "options": summary["options"]}
+    if subject.note is not None:
+        config["data"] = subject.note
     if record_file is not None:
         subject.record(record_file, "prune", config, seed, summary)
     if json:
@@ -122,18 +124,18 @@ def prune(
                 out().print(f"load it with: {how}")
 
 
-def _open(source: "Source", needs_data: bool, method: str, data_dir: Path | None, **reading: Any) -> "Subject":
-    """The network with its data; without, where the method needs none and there is none."""
+def _open(source: "Source", needing: str | None, data_dir: Path | None, **reading: Any) -> "Subject":
+    """The network with its data; without, where there is none and no option is `needing` it."""
     from feta.cli.subject import open_subject
 
     if source.is_own:
-        if needs_data and source.options.data is None:
-            raise ConfigError(f"--data must be given for method {method}, got none; --method threshold works without")
+        if needing and source.options.data is None:
+            raise ConfigError(f"--data must be given for {needing}, got none; --method threshold alone works without")
         return source.open(data_dir, **reading)
     try:
         return source.open(data_dir, **reading)
     except DataError as error:
-        if needs_data:
+        if needing:
             raise
         err().print(f"feta: warning: accuracy is not measured: {error}")
         return open_subject(source.path, with_data=False)
