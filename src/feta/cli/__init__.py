@@ -5,6 +5,7 @@ can also be set in feta.toml ([prune] sparsity = 0.95) or by the environment (FE
 Other packages add commands by entry points. The laboratory's are named here, so that their absence is explained.
 """
 
+import os
 import sys
 
 from cyclopts import App
@@ -37,6 +38,7 @@ for _name, _entry in added("feta.commands").items():
 
 def main() -> None:
     """Run a command. An error of feta's own is one line on stderr and exit code 1, never a traceback."""
+    _let_threads_sleep()
     wanted = "".join(sys.argv[1:2])
     try:
         if wanted in LAB_COMMANDS and wanted not in added("feta.commands"):
@@ -53,3 +55,13 @@ def main() -> None:
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(141)
+
+
+def _let_threads_sleep() -> None:
+    """Have OpenMP's threads sleep while they wait: on a busy machine, threads that spin take each other's time.
+
+    OpenMP reads this once, when torch is imported. Whoever has set either variable keeps what it gives.
+    """
+    settings = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
+    if "torch" not in sys.modules and not any(name in os.environ for name in settings):
+        os.environ.update(settings)

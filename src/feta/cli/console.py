@@ -33,7 +33,8 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     for index, column in enumerate(columns):
         cells = re.sub("kB|MB|None", "", " ".join(str(row[index]) for row in rows))
         numbers = index > 0 and not any(map(str.isalpha, cells))
-        table.add_column(column, justify="right" if numbers else "left", no_wrap=index == 0)
+        # Where a table is too wide, long names are folded and numbers stay whole.
+        table.add_column(column, justify="right" if numbers else "left", no_wrap=numbers, overflow="fold")
     for row in rows:
         table.add_row(*map(str, row))
     out().print(table)

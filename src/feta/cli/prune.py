@@ -1,18 +1,25 @@
-"""feta prune: a trained network file in, a pruned one out."""
+"""feta prune: a trained network in, a pruned one out; a file of `feta train` or a model of the user's own."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
 import feta
 from feta.cli.console import err, out, print_json, print_table, progress_bar, resolve_device, size
-from feta.cli.options import DataDir, Device, Flag, Json, MaybeWhole, Output, Records, Whole, check_places
-from feta.errors import ConfigError, DataError
+from feta.cli.options import DataDir, Device, Flag, Json, MaybeWhole, Output, Records, Whole
+from feta.cli.own_options import OwnOptions
+from feta.errors import ConfigError, DataError, ModelError
 
-_GROUP = Group("Method options", help="For example --feta.quality best; `feta methods --verbose` lists them all.")
+if TYPE_CHECKING:
+    from feta.cli.source import Source
+    from feta.cli.subject import Subject
+
+_GROUP = Group(
+    "Method options", help="For example --feta.quality best; `feta methods --verbose` lists them all.", sort_key=2
+)
 _OPTIONS = Parameter(group=_GROUP, help="Followed by .OPTION VALUE.", show_default=False)
 # Every method is a file with its name, so that they can be listed without importing torch.
 _FIELDS = [
@@ -24,13 +31,14 @@ MethodOptions = Parameter(name="*")(MethodOptions)
 
 
 def prune(
-    network: Path,
+    network: str,
     /,
     *,
     method: str = "feta",
     sparsity: str = "0.9",
     layers: Annotated[list[str] | None, Parameter(negative="")] = None,
     samples: MaybeWhole = None,
+    batch_size: MaybeWhole = None,
     mode: Literal["cascade", "parallel"] = "cascade",
     allocation: str = "uniform",
     compensate: Flag = False,
@@ -42,16 +50,19 @@ def prune(
     data_dir: DataDir = None,
     records: Records = None,
     json: Json = False,
+    own: OwnOptions | None = None,
     options: MethodOptions | None = None,
 ) -> None:
     """Prune a network and report what that did to its accuracy and its size.
 
     Args:
-        network: A file made by `feta train`.
+        network: What to prune: a file made by `feta train`; module:factory for a model in your own code, where the
+            factory is a function without arguments, an nn.Module class or an object; or a Hugging Face folder.
         method: A name from `feta methods`.
         sparsity: Share of zero weights in [0, 1), or per layer: fc1=0.95,fc2=0.8.
         layers: Name or pattern of the layers to prune, once per pattern; by default the hidden dense ones.
-        samples: Calibration samples; by default the whole training set.
+        samples: Calibration samples, drawn at random; by default all, of images 2000 and of text 256 at the most.
+        batch_size: Samples that run at once; by default 1000, fewer where they are large.
         mode: cascade: each layer is fitted to its inputs in the network pruned so far; parallel: to the original's.
         allocation: How the budget is shared over layers: uniform, global-magnitude (one threshold for all), erk (by
             the layers' shapes), sensitivity (by what pruning each does to the outputs), bound (by the theorems).
@@ -60,46 +71,74 @@ def prune(
         refine_passes: Passes of --refine over the samples; by default 3.
         seed: Seed for the choice of samples and for methods that draw at random.
     """
-    from feta.cli.subject import open_subject, prune_subject
+    from torch import OutOfMemoryError
+
+    from feta.cli.source import Source
+    from feta.cli.subject import prune_subject
     from feta.engine.settings import Settings
-    from feta.files.atomic import write_atomic
     from feta.pruners import make
 
     given = _method_options(method, options)
     pruner = make(method, given)
     target = parse_sparsity(sparsity)
     where = resolve_device(device)
-    if samples is not None and samples < 1:
-        raise ConfigError(f"--samples must be >= 1, got {samples}")
+    for name, value in (("samples", samples), ("batch-size", batch_size)):
+        if value is not None and value < 1:
+            raise ConfigError(f"--{name} must be >= 1, got {value}")
     if refine_passes is not None and not refine:
         raise ConfigError(f"--refine-passes must go with --refine, got {refine_passes} without")
-    record_file = check_places(network, output, records)
+    source = Source(network, own or OwnOptions())
+    record_file = source.check(output, records)
     spread: dict[str, Any] = {"layers": layers, "allocation": allocation, "compensate": compensate}
-    work: dict[str, Any] = {"options": given, "settings": Settings(n_samples=samples, mode=mode), "device": where}
-    refinement = refine if refine_passes is None else feta.Refinement(passes=refine_passes)
-    try:
-        subject = open_subject(network, data_dir)
-    except DataError as error:
-        if pruner.needs.passes != "none" or refine:
-            raise
-        err().print(f"feta: warning: accuracy is not measured: {error}")
-        subject = open_subject(network, with_data=False)
+    settings = Settings(n_samples=samples, batch_size=batch_size or Settings.batch_size, mode=mode)
+    work: dict[str, Any] = {"options": given, "settings": settings, "device": where, "seed": seed}
+    work["refine"] = refine if refine_passes is None else feta.Refinement(passes=refine_passes)
+    needing = f"--method {method}" if pruner.needs.passes != "none" else "--refine" if refine else None
+    subject = _open(source, needing, data_dir, samples=samples, seed=seed, batch_size=batch_size)
     with progress_bar(f"pruning by {method}") as update:
         work["callback"] = lambda event: update(
             total=event.total, completed=event.index + (event.kind == "done"), note=f"{event.layer} {event.phase}"
         )
-        model, summary, kept = prune_subject(subject, target, method, **spread, **work, refine=refinement, seed=seed)
-    content = subject.encode(model, kept, (summary["accuracy"] or {}).get("pruned", {}))
-    summary["file_bytes"] = {"dense": network.stat().st_size, "pruned": len(content)}
-    if output is not None:
-        write_atomic(output, content)
-    config = {"network": network.name, "method": method, "sparsity": sparsity, "samples": samples, "mode": mode}
+        try:
+            model, summary, kept = prune_subject(subject, target, method, **spread, **work)
+        except OutOfMemoryError:
+            raise ModelError(
+                f"the work must fit into the memory of {where}, got out of it; give a smaller --batch-size or "
+                "--samples, or --device cpu"
+            ) from None
+    written = source.write(subject, model, kept, (summary["accuracy"] or {}).get("pruned", {}), output)
+    summary["file_bytes"] = {"dense": source.bytes_before(subject.model), "pruned": written}
+    config = {"network": source.path.name, "method": method, "sparsity": sparsity, "samples": samples, "mode": mode}
     config |= {**spread, "refine": refine, "options": summary["options"]}
-    subject.record(record_file, "prune", config, seed, summary)
+    if subject.note is not None:
+        config["data"] = subject.note
+    if record_file is not None:
+        subject.record(record_file, "prune", config, seed, summary)
     if json:
         print_json(summary)
     else:
-        _show(summary, output)
+        _show(summary, subject.note)
+        if output is not None:
+            out().print(f"written to {output}")
+            if (how := source.loading(output)) is not None:
+                out().print(f"load it with: {how}")
+
+
+def _open(source: "Source", needing: str | None, data_dir: Path | None, **reading: Any) -> "Subject":
+    """The network with its data; without, where there is none and no option is `needing` it."""
+    from feta.cli.subject import open_subject
+
+    if source.is_own:
+        if needing and source.options.data is None:
+            raise ConfigError(f"--data must be given for {needing}, got none; --method threshold alone works without")
+        return source.open(data_dir, **reading)
+    try:
+        return source.open(data_dir, **reading)
+    except DataError as error:
+        if needing:
+            raise
+        err().print(f"feta: warning: accuracy is not measured: {error}")
+        return open_subject(source.path, with_data=False)
 
 
 def _method_options(method: str, options: Any) -> dict[str, str]:
@@ -129,11 +168,13 @@ def _share(text: str, where: str) -> float:
     return check_share(number, where)
 
 
-def _show(summary: Mapping[str, Any], output: Path | None) -> None:
+def _show(summary: Mapping[str, Any], note: str | None) -> None:
     from feta.report import HEADER, RefineReport, layer_row
 
     title = f"{summary['method']}, {100 * summary['sparsity']:.2f} % zeros"
     print_table(title, HEADER, list(map(layer_row, summary["layers"])))
+    if note is not None:
+        out().print(f"data: {note}")
     if (refined := summary["refinement"]) is not None:
         out().print(repr(RefineReport(**refined)))
     allocation = summary["allocation"]
@@ -143,5 +184,3 @@ def _show(summary: Mapping[str, Any], output: Path | None) -> None:
         out().print(f"test accuracy {accuracy['dense']['test']:.2f} % → {accuracy['pruned']['test']:.2f} %")
     dense, pruned = summary["file_bytes"]["dense"], summary["file_bytes"]["pruned"]
     out().print(f"file {size(dense)} → {size(pruned)} ({dense / pruned:.1f}× smaller)")
-    if output is not None:
-        out().print(f"written to {output}")

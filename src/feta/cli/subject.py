@@ -1,11 +1,12 @@
 """What commands work on: a network with data to prune on and to judge by.
 
-A package that knows a kind of network file adds a function that opens it, see feta.plugins.
+A package that knows a kind of network file adds a function that opens it, see feta.plugins. A model of the user's own
+has inputs to prune on, but no labels to judge by, see feta.cli.own.
 """
 
 import copy
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -34,7 +35,7 @@ class Subject:
 
     model: nn.Module
     specification: str  # the network in one line
-    data: str | None  # what its data is called; None where there is none
+    data: str | None  # what its labelled data is called; None where there is none
     preparation: tuple[Any, ...]  # shape and normalisation of its inputs: equal for a network and its pruned form
     deviations: tuple[float, ...]  # by what each channel of pixels in [0, 1] was divided
     rows: Callable[[Part, str], tuple[Tensor, Tensor]]  # part and device -> inputs and labels
@@ -42,6 +43,8 @@ class Subject:
     record: Callable[[Path, str, Mapping[str, Any], int, Any], None]  # file, kind, config, seed, metrics
     pruning: Mapping[str, Any] | None = None  # what was done to it since it was trained
     environment: Mapping[str, str] = field(default_factory=dict)  # versions and machine
+    inputs: Sequence[Any] | None = None  # batches to prune on, of data without labels
+    note: str | None = None  # what these inputs are, in words
 
 
 def open_subject(
@@ -82,9 +85,10 @@ def prune_subject(
 
     Returns the new model, a summary of the run that is ready for JSON, and what the model's file remembers of it.
     """
-    rows = None if subject.data is None else subject.rows("train", device)[0]
-    model = copy.deepcopy(subject.model).to(device)
-    result = prune(model, rows, sparsity, method, device=device, **options)
+    rows: Any = subject.inputs
+    if subject.data is not None:
+        rows = subject.rows("train", device)[0]
+    result = prune(subject.model, rows, sparsity, method, device=device, **options)
     summary = json.loads(result.report.to_json())
     for layer in summary["layers"]:
         del layer["stats"]  # for people who look into a solver
@@ -93,7 +97,11 @@ def prune_subject(
         kept["refinement"] = {key: summary["refinement"][key] for key in ("passes", "loss")}
     summary["accuracy"] = None
     if subject.data is not None:
-        scores = {"dense": accuracy(model, subject, device), "pruned": accuracy(result.model, subject, device)}
+        models = {
+            "dense": copy.deepcopy(subject.model),
+            "pruned": result.model,
+        }  # the subject's own stays where it is
+        scores = {name: accuracy(model, subject, device) for name, model in models.items()}
         summary["accuracy"] = scores
         kept["dense_accuracy"] = scores["dense"]  # what retraining has to come back to
     return result.model.to("cpu"), summary, kept

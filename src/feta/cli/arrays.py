@@ -1,0 +1,151 @@
+"""Arrays as model inputs: from .npy, .npz and safetensors files, checked and in the type a model takes."""
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from feta.cli.optional import one_line, shape_of
+from feta.cli.own_options import OwnOptions
+from feta.errors import ConfigError, DataError, FileError
+from feta.files import sparse_file
+
+LABELS = frozenset({"y", "label", "labels", "target", "targets"})
+Arrays = dict[str, Tensor]
+
+
+def read_arrays(path: Path, options: OwnOptions, samples: int | None, seed: int) -> tuple[Arrays, str]:
+    """The arrays of a file without labels, by name, at most `samples` rows; and what they are in words."""
+    found = _of_safetensors(path) if path.suffix == ".safetensors" else _of_numpy(path)
+    kept = {name: array for name, array in found.items() if name.lower() not in LABELS}
+    if not kept:
+        raise DataError(f"{path} must hold inputs for the model, got {sorted(found) or 'no array'}: labels alone")
+    if options.length is not None:
+        kept = {"input_ids": _windows(kept, path, options.length)}
+    sizes = {name: shape_of(array.shape) for name, array in kept.items()}
+    counts = {array.shape[:1] for array in kept.values()}
+    if len(counts) > 1 or counts <= {(), (0,)}:
+        raise DataError(f"{path}: arrays must have one row per sample, the same number in each, got {sizes}")
+    n = int(next(iter(kept.values())).shape[0])
+    rows = drawn(n, samples, seed)
+    # NumPy takes a tensor of one index for a plain number, and the rows would lose a dimension.
+    chosen = {name: array[rows] if isinstance(array, Tensor) else array[rows.numpy()] for name, array in kept.items()}
+    inputs = {name: _ready(array, name, path, options) for name, array in chosen.items()}
+    _normalise(inputs, options, path)
+    return inputs, f"{len(rows)} of {n} samples of {path}" if len(rows) < n else f"{n} samples of {path}"
+
+
+def _windows(arrays: dict[str, Any], path: Path, length: int) -> Any:
+    """One long row of tokens, cut into windows (samples, length)."""
+    tokens = next(iter(arrays.values()))
+    kind = str(tokens.dtype)
+    if len(arrays) > 1 or tokens.ndim != 1 or "int" not in kind or tokens.shape[0] < length:
+        sizes = {name: shape_of(array.shape) for name, array in arrays.items()}
+        raise ConfigError(
+            f"--length must go with text or one row of {length} tokens or more, got {path} with {sizes} {kind}"
+        )
+    return tokens[: tokens.shape[0] // length * length].reshape(-1, length)
+
+
+def drawn(n: int, wanted: int | None, seed: int) -> Tensor:
+    """Which of n samples are used: a seeded draw, in their order."""
+    if wanted is None or wanted >= n:
+        return torch.arange(n)
+    return torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:wanted].sort().values
+
+
+def numbers(text: str, name: str) -> Tensor:
+    """0.5 or 0.49,0.48,0.45. Raises ConfigError for anything else, and for deviations that are not above 0."""
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or not np.isfinite(found).all() or (name == "--std" and min(found) <= 0):
+        kind = "numbers > 0" if name == "--std" else "numbers"
+        raise ConfigError(f"{name} must be {kind} separated by commas, got '{text}'")
+    return torch.tensor(found)
+
+
+def normalised(images: Tensor, options: OwnOptions) -> Tensor:
+    """(images − mean) / std, channel by channel; images are samples × channels × height × width."""
+    for name, text in (("--mean", options.mean), ("--std", options.std)):
+        if text is None:
+            continue
+        values = numbers(text, name)
+        if len(values) not in (1, images.shape[1]):
+            shape = shape_of(images.shape)
+            raise ConfigError(
+                f"{name} must be one number or one per channel, got {len(values)} for images of {shape} "
+                "(samples × channels × height × width)"
+            )
+        values = values[:, None, None]
+        images = images - values if name == "--mean" else images / values
+    return images
+
+
+def _normalise(inputs: Arrays, options: OwnOptions, path: Path) -> None:
+    if options.mean is None and options.std is None:
+        return
+    images = [name for name, array in inputs.items() if array.ndim == 4 and array.is_floating_point()]
+    if not images:
+        sizes = {name: shape_of(array.shape) for name, array in inputs.items()}
+        raise ConfigError(
+            f"--mean and --std must go with images (samples × channels × height × width), got {path} with {sizes}"
+        )
+    for name in images:
+        inputs[name] = normalised(inputs[name], options)
+
+
+def _ready(array: Any, name: str, path: Path, options: OwnOptions) -> Tensor:
+    """An array as the model takes it: whole numbers as int64, others as they are. Bytes need --scale."""
+    tensor = array if isinstance(array, Tensor) else _tensor(array, name, path)
+    if tensor.dtype == torch.uint8:
+        if options.scale is None:
+            raise DataError(
+                f"{path}: '{name}' must be numbers the model takes, got bytes (uint8); for images give --scale 255 "
+                "to divide by 255, tokens and masks must be saved as int64 or bool"
+            )
+        return tensor.float() / options.scale
+    if tensor.is_complex():
+        raise DataError(f"{path}: '{name}' must hold real numbers, got {tensor.dtype}")
+    if not tensor.is_floating_point():
+        return tensor if tensor.dtype == torch.bool else tensor.long()
+    tensor = tensor if tensor.element_size() in (2, 4) else tensor.float()
+    odd = int((~tensor.isfinite()).sum())
+    if odd:
+        raise DataError(f"{path}: '{name}' must be finite, got {odd} NaN or infinite of {tensor.numel()}")
+    return tensor
+
+
+def _tensor(array: Any, name: str, path: Path) -> Tensor:
+    if array.dtype.kind not in "biufc":
+        raise DataError(f"{path}: '{name}' must be an array of numbers, got {array.dtype}")
+    if array.dtype.kind in "iu" and array.dtype != np.uint8:
+        array = array.astype(np.int64)
+    elif array.dtype.kind == "f" and array.dtype.itemsize > 4:
+        with np.errstate(over="ignore"):  # 1e300 becomes infinite, which is refused later
+            array = array.astype(np.float32)
+    return torch.from_numpy(np.ascontiguousarray(array, array.dtype.newbyteorder("=")))
+
+
+def _of_numpy(path: Path) -> dict[str, Any]:
+    try:
+        opened = np.load(path, allow_pickle=False)
+        if isinstance(opened, np.ndarray):
+            return {"x": opened}
+        with opened:
+            return {name: opened[name] for name in opened.files}
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, EOFError, KeyError, zipfile.BadZipFile, SyntaxError) as error:
+        raise FileError(
+            f"{path} must be a whole .npy or .npz file of numbers, got one that cannot be read without pickle: "
+            f"{one_line(error)}"
+        ) from None
+
+
+def _of_safetensors(path: Path) -> dict[str, Any]:
+    return dict(sparse_file.read(path)[0])

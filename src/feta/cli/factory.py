@@ -1,0 +1,137 @@
+"""module:factory: a model out of the user's own code, and its weights out of a safetensors file.
+
+The factory is a callable without arguments, an nn.Module class, or an nn.Module object. Only the module that is named
+is imported. The current folder is searched first, as `python -m` does, and only while the model is made.
+"""
+
+import contextlib
+import importlib
+import inspect
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from feta.cli.optional import listed, one_line, shape_of
+from feta.errors import ConfigError, FileError, ModelError, unknown_name
+from feta.files import sparse_file
+
+FORM = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<factory>[A-Za-z_][\w.]*)")
+
+
+def made(name: str) -> nn.Module:
+    """The model that module:factory stands for. Whatever goes wrong in the user's code is one line."""
+    module, factory = name.split(":")
+    if module.endswith(".py"):
+        raise ConfigError(f"model must be module:factory, got '{name}'; write {module.removesuffix('.py')}:{factory}")
+    with _current_folder_first():
+        found = _attribute(_imported(module), module, factory)
+        model = found if isinstance(found, nn.Module) else _called(found, name)
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"{name} must give an nn.Module, got a {type(model).__name__}")
+    return model
+
+
+def recipe(name: str, path: Path | str) -> str:
+    """How the result is loaded again, as Python code."""
+    module, factory = name.split(":")
+    parts = factory.split(".")
+    made_here = factory if isinstance(sys.modules[module].__dict__.get(parts[0]), nn.Module) else f"{factory}()"
+    return f"from {module} import {parts[0]}; model = feta.load_into({made_here}, {str(path)!r})"
+
+
+@contextlib.contextmanager
+def _current_folder_first() -> Iterator[None]:
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    importlib.invalidate_caches()
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # stdout is for results: what the code prints must not mix in
+            yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(here)
+
+
+def _imported(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+            raise ConfigError(
+                f"model must name a module that can be imported, got '{name}': there is no {error.name}.py in the "
+                "current folder and no installed module of that name"
+            ) from None
+        raise ModelError(f"module '{name}' cannot be imported: {_place(error)}") from None
+
+
+def _attribute(module: Any, name: str, path: str) -> Any:
+    found = module
+    for part in path.split("."):
+        if not hasattr(found, part):
+            public = [key for key in dir(found) if not key.startswith("_")]
+            place = getattr(module, "__file__", None) or "built into Python"
+            raise unknown_name(f"name in module '{name}' ({place})", part, public)
+        found = getattr(found, part)
+    return found
+
+
+def _called(found: Any, name: str) -> Any:
+    if not callable(found):
+        kind = type(found).__name__
+        raise ConfigError(f"{name} must be a function without arguments, an nn.Module class or object, got a {kind}")
+    try:
+        inspect.signature(found).bind()
+    except ValueError:  # a callable written in C may have no signature
+        pass
+    except TypeError:
+        got = f"{name.split(':')[1]}{inspect.signature(found)}"
+        raise ConfigError(
+            f"{name} must work without arguments, got {got}; write a function that fills them in, and name that"
+        ) from None
+    try:
+        return found()
+    except (Exception, SystemExit) as error:
+        raise ModelError(f"{name} must give a model, got {_place(error)}") from None
+
+
+def _place(error: BaseException) -> str:
+    """An error with the last line of the user's own code that led to it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    outer = ("site-packages", "<frozen", str(Path(__file__).parent), str(Path(importlib.__file__ or "").parent))
+    own = [frame for frame in frames if not any(part in frame.filename for part in outer)]
+    where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    return one_line(error) + where
+
+
+def fill(model: nn.Module, path: Path, name: str) -> None:
+    """Put a file's weights into a model, all of them or none. Raises FileError that names what does not fit.
+
+    Of weights that share memory one name is enough: safetensors stores them once. Old files do not count the batches
+    that batch-norms have seen, which torch does without as well.
+    """
+    tensors, _ = sparse_file.read(path)
+    own = model.state_dict()
+    present = {_memory(own[key]) for key in own if key in tensors}
+    counted = {key for key in own if key.endswith("num_batches_tracked")}
+    missing = [key for key in own if key not in {*tensors, *counted} and _memory(own[key]) not in present]
+    unexpected = [key for key in tensors if key not in own]
+    faults = [f"lacks {listed(missing)}"] if missing else []
+    if unexpected:
+        faults.append(f"has {listed(unexpected)}, which the model does not know")
+    for key in own:
+        if key in tensors and own[key].shape != tensors[key].shape:
+            theirs, ours = shape_of(tensors[key].shape), shape_of(own[key].shape)
+            faults.append(f"has '{key}' of {theirs} where the model has {ours}")
+    if faults:
+        raise FileError(f"--weights must hold the weights of {name}, got {path}, which {'; '.join(faults[:4])}")
+    model.load_state_dict(tensors, strict=False)
+
+
+def _memory(tensor: Tensor) -> tuple[int, ...]:
+    return (tensor.data_ptr(), *tensor.shape, *tensor.stride()) if tensor.numel() else (id(tensor),)

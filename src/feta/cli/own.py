@@ -1,0 +1,63 @@
+"""A model of the user's own as commands see it: module:factory or a Hugging Face folder, with unlabelled data."""
+
+import json
+import platform
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from feta import __version__
+from feta.cli import factory, huggingface
+from feta.cli.optional import listed
+from feta.cli.own_data import check_options, read_batches
+from feta.cli.own_options import OwnOptions
+from feta.cli.subject import Subject
+from feta.errors import ConfigError, FileError, ModelError
+from feta.files.network import encode
+
+
+def open_own(network: str, options: OwnOptions, *, samples: int | None, seed: int, batch_size: int | None) -> Subject:
+    """The model and its data, ready to prune."""
+    folder = Path(network) if Path(network).is_dir() else None
+    model = huggingface.open_folder(folder) if folder else factory.made(network)
+    if options.weights is not None:
+        factory.fill(model, options.weights, network)
+    if odd := [name for name, value in model.state_dict().items() if not isinstance(value, Tensor)]:
+        raise ModelError(f"{network} must have tensors alone in its state dict, got others in {listed(odd)}")
+    batches, note, path = None, None, check_options(options)
+    if path is not None:
+        how: dict[str, Any] = {"samples": samples, "seed": seed, "batch_size": batch_size, "folder": folder}
+        batches, note = read_batches(path, model, options, **how)
+    return Subject(
+        model=model,
+        specification=network,
+        data=None,  # no labels: nothing to judge by
+        preparation=(),
+        deviations=(),
+        rows=_no_rows,
+        encode=lambda pruned, pruning, accuracy: encode(pruned),
+        record=_record,
+        inputs=batches,
+        note=note,
+    )
+
+
+def _no_rows(*args: object) -> NoReturn:
+    raise ConfigError("data must have labels to judge by, got inputs alone")
+
+
+def _record(path: Path, kind: str, config: Mapping[str, Any], seed: int, metrics: Any) -> None:
+    """Add the run to a file of records, one JSON object per line."""
+    time = datetime.now(UTC).isoformat(timespec="seconds")
+    versions = {"feta": __version__, "torch": torch.__version__, "python": platform.python_version()}
+    line = {"kind": kind, "key": {**config, "seed": seed}, "time": time, "config": dict(config), "seed": seed}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({**line, "metrics": metrics, "environment": versions}, allow_nan=False) + "\n")
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror or error}") from error

@@ -1,0 +1,51 @@
+"""Options of `feta prune` for a model of the user's own: its weights, its data, and how the data is read."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Group, Parameter
+
+from feta.cli.options import MaybeWhole
+
+_GROUP = Group(
+    "Your own model",
+    help="For module:factory and Hugging Face folders. Labels among the arrays (y, labels, targets …) are left out. "
+    "A folder's result is a folder, unless --output ends in .safetensors. A record is written only to --records.",
+    sort_key=1,
+)
+
+
+def _option(text: str) -> Parameter:
+    return Parameter(help=text)
+
+
+@Parameter(name="*", group=_GROUP)
+@dataclass(frozen=True)
+class OwnOptions:
+    """What goes with a model of one's own; every field is an option of the command line."""
+
+    weights: Annotated[
+        Path | None, _option("safetensors file of its state dict; by default the weights the factory gives it.")
+    ] = None
+    data: Annotated[
+        str | None,
+        _option(
+            "What to prune on: arrays (.npz, .npy, .safetensors; several become keyword arguments), a folder of "
+            'images, or text (.jsonl with {"text": …} per line, .txt). For a file of `feta train`: the name of a '
+            "data set."
+        ),
+    ] = None
+    size: Annotated[str | None, _option("Images: height x width, such as 224x224; cut at the centre.")] = None
+    channels: Annotated[
+        Literal["1", "3"] | None, _option("Images: 3 for colour, 1 for grey; by default what the model takes.")
+    ] = None
+    scale: Annotated[float | None, _option("Arrays of bytes: divide by this; images of a folder by 255.")] = None
+    mean: Annotated[str | None, _option("Images: subtract this, one number or one per channel: 0.49,0.48,0.45.")] = (
+        None
+    )
+    std: Annotated[str | None, _option("Images: divide by this after --mean, one number or one per channel.")] = None
+    tokenizer: Annotated[
+        Path | None, _option("Text: a tokenizer.json; by default the one in the model's folder or beside the text.")
+    ] = None
+    length: Annotated[MaybeWhole, _option("Text, or one row of tokens: tokens per sample; by default 512.")] = None

@@ -1,0 +1,39 @@
+"""Files that are pickles: never loaded, since reading one can run code. The user gets the commands that work."""
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+from feta.errors import FileError
+
+SUFFIXES = (".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".bin")
+# weights_only: torch then makes tensors and plain containers alone, so that the command is as safe as it can be.
+_LOAD = 'import torch; from safetensors.torch import save_file; s = torch.load(FILE, "cpu", weights_only=True)'
+_STATE = 's = next((s[k] for k in ("state_dict", "model_state_dict", "model") if k in s), s)'
+_TENSORS = "s = s if isinstance(s, dict) else dict(x=s)"
+_SAVE = 'save_file(dict((k, v.clone().contiguous()) for k, v in s.items()), FILE, dict(format="pt"))'
+
+
+def is_pickle(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES
+
+
+def conversion(path: Path, to: Path, *, weights: bool) -> str:
+    """A shell command that makes a safetensors file of a pickle with a state dict, or with tensors."""
+    load, save = (code.replace("FILE", json.dumps(str(file))) for code, file in ((_LOAD, path), (_SAVE, to)))
+    return f"python -c {shlex.quote('; '.join((load, _STATE if weights else _TENSORS, save)))}"
+
+
+def refusal(
+    path: Path, where: str, then: Callable[[str], str], *, weights: bool = True, to: Path | None = None
+) -> FileError:
+    """The error for a pickle, with the command that converts it and the one that works afterwards.
+
+    then: that second command, given the new file.
+    """
+    new = to or path.with_suffix(".safetensors")
+    return FileError(
+        f"{where} must not be a pickle, got {path}, which feta never loads: reading one can run code. If you trust "
+        f"it, convert it: {conversion(path, new, weights=weights)} and then: {then(shlex.quote(str(new)))}"
+    )

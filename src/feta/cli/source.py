@@ -1,0 +1,128 @@
+"""What `feta prune` is given: a network file, module:factory, or a Hugging Face folder.
+
+A name is taken for a folder or a file if there is one, and otherwise for module:factory if it has that form.
+"""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from feta.cli import factory, huggingface
+from feta.cli.options import check_places
+from feta.cli.own import open_own
+from feta.cli.own_data import check_options
+from feta.cli.own_options import OwnOptions
+from feta.cli.pickles import is_pickle, refusal
+from feta.cli.subject import Subject, open_subject
+from feta.errors import ConfigError, FileError
+from feta.files import sparse_file
+from feta.files.atomic import check_writable, write_atomic
+
+
+@dataclass(frozen=True)
+class Source:
+    """A network by its name on the command line, with the options for a model of the user's own."""
+
+    name: str
+    options: OwnOptions
+
+    @property
+    def path(self) -> Path:
+        return Path(self.name)
+
+    @property
+    def is_folder(self) -> bool:
+        return self.path.is_dir()
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is the user's own model; its records are written only where they are asked for."""
+        return self.is_folder or (factory.FORM.fullmatch(self.name) is not None and not self.path.exists())
+
+    def check(self, output: Path | None, records: Path | None) -> Path | None:
+        """The file for the run's record, after everything that can be refused before any work."""
+        self._refuse_pickles()
+        self._refuse_options()
+        if not self.is_own:
+            return check_places(self.path, output, records)
+        inputs = (self.options.weights, check_options(self.options), self.path)
+        if output and any(path.resolve() == output.resolve() for path in inputs if path):
+            raise ConfigError(f"--output must differ from the input, got {output} for both")
+        if self.is_folder:
+            huggingface.check_folder(self.path)
+        if output and self._as_folder(output):
+            huggingface.check_output(self.path, output)
+        for place in (output, records):
+            if place:
+                check_writable(place / "config.json" if place is output and self._as_folder(place) else place)
+        return records
+
+    def open(self, data_dir: Path | None, **reading: Any) -> Subject:
+        """The network with its data. `reading`: how many samples of the user's own data, their seed and batches."""
+        if self.is_own:
+            return open_own(self.name, self.options, **reading)
+        if not sparse_file.read(self.path)[1].get("network"):
+            raise FileError(
+                f"{self.name} must describe its network, got a safetensors file without feta's description; prune it "
+                f"as the weights of your own model: feta prune my_model:make --weights {shlex.quote(self.name)} …"
+            )
+        return open_subject(self.path, data_dir, self.options.data)
+
+    def bytes_before(self, model: nn.Module) -> int:
+        """What the network took: its files, or its tensors where it came without any."""
+        files = huggingface.weight_files(self.path) if self.is_folder else [] if self.is_own else [self.path]
+        if self.options.weights is not None:
+            files = [self.options.weights]
+        if files:
+            return sum(path.stat().st_size for path in files)
+        return sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
+
+    def write(
+        self, subject: Subject, model: nn.Module, pruning: Mapping[str, Any], accuracy: Any, output: Path | None
+    ) -> int:
+        """Write the pruned model, if there is a place for it; its bytes, or those it would take."""
+        if output is not None and self._as_folder(output):
+            return huggingface.write_folder(model, self.path, output)
+        content = subject.encode(model, pruning, accuracy)
+        if output is not None:
+            write_atomic(output, content)
+        return len(content)
+
+    def loading(self, output: Path) -> str | None:
+        """How the result is loaded in Python, where that depends on the user's own code."""
+        if not self.is_own:
+            return None
+        if not self.is_folder:
+            return f"import feta; {factory.recipe(self.name, output)}"
+        if self._as_folder(output):
+            return (
+                f"from_pretrained({str(output)!r}) (dense, as transformers has it; a .safetensors output is smaller)"
+            )
+        return f"feta.load_into(model, {str(output)!r}), where model is that of from_pretrained({self.name!r})"
+
+    def _as_folder(self, output: Path) -> bool:
+        return self.is_folder and output.suffix != ".safetensors"
+
+    def _refuse_options(self) -> None:
+        """Options that would be of no use are refused: nobody should think that they were followed."""
+        if self.options.weights is not None and (self.is_folder or not self.is_own):
+            raise ConfigError(f"--weights must go with module:factory, got {self.name}, which has its own")
+        given = [name for name, value in asdict(self.options).items() if value is not None and name != "data"]
+        if given and not self.is_own:
+            raise ConfigError(f"--{given[0]} must go with a model of your own, got {self.name}, which names its data")
+
+    def _refuse_pickles(self) -> None:
+        name, weights, data = self.name, str(self.options.weights or ""), self.options.data or ""
+        told = f" --data {shlex.quote(data)}" if data and not is_pickle(Path(data)) else " --data FILE"
+        if is_pickle(self.path):
+            raise refusal(self.path, "model", lambda new: f"feta prune my_model:make --weights {new}{told}")
+        if is_pickle(Path(weights)):
+            raise refusal(Path(weights), "--weights", lambda new: f"feta prune {name} --weights {new}{told}")
+        if is_pickle(Path(data)):
+            kept = f" --weights {shlex.quote(weights)}" if weights else ""
+            command = f"feta prune {name}{kept} --data"
+            raise refusal(Path(data), "--data", lambda new: f"{command} {new}", weights=False)

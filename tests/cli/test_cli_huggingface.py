@@ -1,0 +1,150 @@
+"""feta prune FOLDER: a Hugging Face folder in, one out that transformers loads; every refusal before any work."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from test_cli_own_data import tokenizer
+
+import feta
+
+LAYERS = {
+    "llama": ("model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj"),
+    "bert": ("bert.encoder.layer.0.attention.self.query", "bert.encoder.layer.1.output.dense"),
+}
+
+
+@pytest.fixture
+def transformers():
+    return pytest.importorskip("transformers", reason="transformers is not installed")
+
+
+def write(transformers, kind: str) -> Path:
+    """A tiny model with its tokenizer, in bfloat16 and tied, or in parts."""
+    transformers.utils.logging.disable_progress_bar()
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 100, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 4, "max_position_embeddings": 32}
+    if kind == "llama":
+        config = transformers.LlamaConfig(**sizes, num_key_value_heads=2, tie_word_embeddings=True)
+        transformers.LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(kind)
+    else:
+        config = transformers.BertConfig(**sizes, num_labels=3)
+        transformers.BertForSequenceClassification(config).save_pretrained(kind, max_shard_size="20KB")
+        assert len(list(Path(kind).glob("*.safetensors"))) > 2
+    tokenizer(f"{kind}/tokenizer.json")
+    Path(kind, "notes.py").write_text("raise SystemExit(1)")
+    Path("t.txt").write_text(" ".join(f"w{i}" for i in np.random.default_rng(0).integers(2, 100, 4000)))
+    return Path(kind)
+
+
+@pytest.mark.parametrize("kind", ["llama", "bert"])
+def test_a_folder_comes_out_that_transformers_loads(run, transformers, kind):
+    source = write(transformers, kind)
+    answer = run(f"prune {kind} --data t.txt --sparsity 0.5 --method wanda --samples 40 -o deep/out")
+    answer.says("data: 40 windows of 32 tokens of t.txt", "from_pretrained('deep/out')")
+    names = {path.name for path in Path("deep/out").iterdir()}
+    assert {"config.json", "tokenizer.json"} <= names
+    assert "notes.py" not in names
+    for name in ("config.json", "tokenizer.json"):
+        assert Path("deep/out", name).read_bytes() == (source / name).read_bytes()
+    known = transformers.LlamaForCausalLM if kind == "llama" else transformers.BertForSequenceClassification
+    pruned, loaded = known.from_pretrained("deep/out", output_loading_info=True, dtype="auto")
+    assert not any(loaded[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    dense = known.from_pretrained(source, dtype="auto")
+    assert next(pruned.parameters()).dtype == next(dense.parameters()).dtype
+    for name in LAYERS[kind]:
+        weight = pruned.get_submodule(name).weight
+        assert int((weight != 0).sum()) == weight.numel() // 2
+    assert torch.equal(pruned.get_input_embeddings().weight, dense.get_input_embeddings().weight)
+    assert os.listdir("deep") == ["out"]
+
+
+def test_a_feta_file_comes_out_where_its_name_says_so(run, transformers):
+    write(transformers, "llama")
+    answer = run("prune llama --data t.txt --length 8 --sparsity 0.7 --method alps --json -o out.safetensors")
+    found = answer.json()
+    dense = sum(path.stat().st_size for path in Path("llama").glob("*.safetensors"))
+    assert found["file_bytes"] == {"dense": dense, "pruned": Path("out.safetensors").stat().st_size}
+    model = transformers.LlamaForCausalLM.from_pretrained("llama")
+    feta.load_into(model, "out.safetensors")
+    assert int((model.model.layers[0].mlp.up_proj.weight != 0).sum()) == round(0.3 * 64 * 32)
+
+
+def test_arrays_reach_it_by_their_names(run, transformers):
+    write(transformers, "bert")
+    ids = np.random.default_rng(0).integers(2, 100, (30, 12))
+    np.savez("d.npz", input_ids=ids, attention_mask=np.ones_like(ids), labels=ids[:, 0])
+    assert run("prune bert --data d.npz --sparsity 0.5 --json").json()["sparsity"] == pytest.approx(0.5)
+
+
+def test_weights_that_are_not_all_there(run, transformers):
+    folder = write(transformers, "llama")
+    from safetensors.torch import load_file
+
+    state = load_file(folder / "model.safetensors")
+    del state["model.layers.0.mlp.up_proj.weight"]
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+    answer = run("prune llama --data t.txt -o out")
+    answer.refused("llama must hold all weights of LlamaForCausalLM", "'model.layers.0.mlp.up_proj.weight'")
+    assert "out" not in os.listdir()
+
+
+def test_code_that_comes_with_a_model_is_not_run(run, transformers):
+    folder = write(transformers, "llama")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"architectures": ["OwnModel"], "model_type": "own", "auto_map": {"AutoModel": "notes.OwnModel"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    run("prune llama --data t.txt").refused("llama must be a model that transformers can load, got ValueError")
+
+
+# Refusals, which need no transformers
+
+
+def folder(config: str = "{}") -> None:
+    os.makedirs("model", exist_ok=True)
+    Path("model/config.json").write_text(config)
+    save_file({"x": torch.ones(2)}, "model/model.safetensors")
+    np.save("x.npy", np.ones((3, 4), dtype=np.float32))
+
+
+def test_without_transformers_the_cure_is_named(run, monkeypatch):
+    folder()
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    run("prune model --data x.npy").refused("model: a Hugging Face folder", "pip install transformers")
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "words"),
+    [
+        ("{}", "--data x.npy -o model", "--output must differ from the input"),
+        ("{}", "--data x.npy -o model/new", "--output must be a new folder outside of the input"),
+        ("{}", "--data x.npy -o full", "--output must be a new or an empty folder, got full with 1 files"),
+        ("{}", "--data x.npy -o x.npy/out", "cannot write x.npy/out"),
+        ("{}", "--weights w.safetensors", "--weights must go with module:factory"),
+        ("{", "--data x.npy", "model/config.json must be JSON"),
+        ("[]", "--data x.npy", "model/config.json must be a JSON object, got a list"),
+        ('{"quantization_config": {}}', "--data x.npy", "must hold float weights, got a quantised model"),
+    ],
+)
+def test_folders_that_are_refused(run, monkeypatch, config, options, words):
+    folder(config)
+    os.makedirs("full/inner")
+    monkeypatch.setitem(sys.modules, "transformers", None)  # it does not come to that
+    run(f"prune model {options}").refused(words)
+
+
+def test_folders_without_configuration_or_with_pickles(run):
+    folder()
+    os.makedirs("empty")
+    run("prune empty --data x.npy").refused("empty must be a Hugging Face folder, got one without config.json")
+    Path("model/model.safetensors").unlink()
+    run("prune model --data x.npy").refused("model must hold model.safetensors or its parts")
+    Path("model/pytorch_model.bin").touch()
+    answer = run("prune model --data x.npy")
+    answer.refused("must not be a pickle, got model/pytorch_model.bin", "model/model.safetensors", "feta prune model")

@@ -1,0 +1,247 @@
+"""feta prune module:factory: what is imported, which weights are taken, what is written, and every refusal."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+import torch
+from own_models import rows, write_code
+from safetensors.torch import load_file, save_file
+
+import feta
+
+
+@pytest.fixture
+def module(empty_folder, monkeypatch) -> str:
+    name = write_code()
+    np.save("x.npy", rows())
+    return name
+
+
+def factory(module: str, name: str = "make") -> torch.nn.Module:
+    return getattr(sys.modules[module], name)()
+
+
+def test_the_result_is_that_of_the_library_and_is_loaded_as_the_last_line_says(run, module):
+    answer = run(f"prune {module}:make --data x.npy --sparsity 0.5 --method alps -o deep/out.safetensors")
+    assert (answer.code, answer.err) == (0, "the user's code says hello\n")
+    assert "data: 300 samples of x.npy" in answer.out
+    expected = feta.prune(factory(module), torch.from_numpy(rows()), 0.5, "alps").model
+    line = answer.out.partition("load it with: ")[2]
+    scope: dict = {}
+    sys.path.insert(0, os.getcwd())
+    try:
+        exec(line, scope)
+    finally:
+        sys.path.remove(os.getcwd())
+    for name, tensor in expected.state_dict().items():
+        assert torch.equal(scope["model"].state_dict()[name], tensor), name
+    assert int((scope["model"][0].weight != 0).sum()) == 400
+    assert "feta-records.jsonl" not in os.listdir()
+
+
+def test_a_class_an_object_and_a_dotted_module(run, module):
+    os.makedirs("pack/inner")
+    Path("pack/inner/nets.py").write_text(Path(f"{module}.py").read_text())
+    for name in (f"{module}:net", "pack.inner.nets:net", f"{module}:Tied"):
+        found = run(f"prune {name} --data x.npy --sparsity 0.5 --json --layers {'c' if 'Tied' in name else '0'}")
+        assert found.code == 0
+    answer = run(f"prune {module}:net --data x.npy -o out.safetensors")
+    assert "feta.load_into(net, 'out.safetensors')" in answer.out
+
+
+def test_weights_are_loaded_whole_and_the_usual_options_work(run, module):
+    other = torch.nn.Sequential(*import_module_here(module).make())
+    with torch.no_grad():
+        other[2].weight.mul_(2).add_(0.1)
+    save_file(other.state_dict(), "w.safetensors")
+    line = f"prune {module}:make --weights w.safetensors --data x.npy --json --records all.jsonl"
+    options = "--sparsity 0.8 --allocation erk --compensate --samples 100 --batch-size 30 --mode parallel --seed 3"
+    answer = run(f"{line} {options} --method wanda --refine --refine-passes 1 -o out.safetensors")
+    assert (answer.code, answer.err) == (0, "")
+    chosen = torch.randperm(300, generator=torch.Generator().manual_seed(3))[:100].sort().values
+    data = list(torch.from_numpy(rows())[chosen].split(30))
+    how = {"allocation": "erk", "compensate": True, "settings": feta.Settings(mode="parallel"), "seed": 3}
+    expected = feta.prune(other, data, 0.8, "wanda", refine=feta.Refinement(passes=1), **how).model
+    loaded = feta.load_into(factory(module), "out.safetensors")
+    for name, tensor in expected.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor), name
+    (line,) = map(json.loads, Path("all.jsonl").read_text().splitlines())
+    assert (line["kind"], line["metrics"]["sparsity"]) == ("prune", pytest.approx(0.8))
+    assert line["config"]["data"] == "100 of 300 samples of x.npy"
+
+
+def import_module_here(name: str):
+    sys.path.insert(0, os.getcwd())
+    try:
+        return import_module(name)
+    finally:
+        sys.path.remove(os.getcwd())
+
+
+def test_weights_that_share_memory_need_one_name(run, module):
+    model = import_module_here(module).Tied()
+    state = {key: value for key, value in model.state_dict().items() if key != "b.weight"}
+    state["a.weight"] = torch.ones(20, 20)
+    save_file(state, "tied.safetensors")
+    run(f"prune {module}:Tied --weights tied.safetensors --data x.npy --layers c -o out.safetensors").says()
+    assert bool((load_file("out.safetensors")["b.weight"] == 1).all())
+
+
+def test_files_without_counts_of_batches_are_taken(run):
+    name = write_code(
+        "from torch import nn\ndef make():\n    return nn.Sequential(nn.Linear(20, 4), nn.BatchNorm1d(4))\n"
+    )
+    state = {"0.weight": torch.ones(4, 20), "0.bias": torch.ones(4)}
+    save_file(
+        {**state, **{f"1.{key}": torch.ones(4) for key in ("weight", "bias", "running_mean", "running_var")}}, "w"
+    )
+    np.save("x.npy", rows())
+    run(f"prune {name}:make --weights w --data x.npy --layers 0 --sparsity 0.5").says("40", "50.00 %")
+
+
+def test_a_pruned_file_serves_as_weights(run, module):
+    run(f"prune {module}:make --data x.npy --sparsity 0.5 -o half.safetensors")
+    run(f"prune {module}:make --weights half.safetensors --data x.npy --sparsity 0.8 -o more.safetensors").says()
+    assert int((feta.load_into(factory(module), "more.safetensors")[0].weight != 0).sum()) == 160
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"0.weight": None}, ("lacks '0.weight'",)),
+        ({"extra": torch.ones(2)}, ("has 'extra', which the model does not know",)),
+        ({"0.weight": torch.ones(40, 21)}, ("has '0.weight' of 40×21 where the model has 40×20",)),
+    ],
+)
+def test_weights_of_another_model_are_refused(run, module, change, words):
+    state = {**import_module_here(module).make().state_dict(), **change}
+    save_file({key: value for key, value in state.items() if value is not None}, "w.safetensors")
+    answer = run(f"prune {module}:make --weights w.safetensors --data x.npy -o out.safetensors")
+    answer.refused(f"--weights must hold the weights of {module}:make, got w.safetensors", *words)
+    assert "out.safetensors" not in os.listdir()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("MODULE:mak", ("unknown name in module", "'mak'; did you mean 'make'?")),
+        ("MODULE:number", ("must be a function without arguments, an nn.Module class or object, got a int",)),
+        ("MODULE:wide", ("must work without arguments, got wide(width, depth=2)",)),
+        ("MODULE:broken", ("must give a model, got TypeError", "MODULE.py, line ")),
+        ("MODULE:torch.manual_seed", ("must work without arguments",)),
+        ("MODULE:torch.get_num_threads", ("must give an nn.Module, got a int",)),
+        ("MODULE.py:make", ("got 'MODULE.py:make'; write MODULE:make",)),
+        ("nowhere_at_all:make", ("there is no nowhere_at_all.py in the current folder",)),
+        ("bad_syntax:make", ("module 'bad_syntax' cannot be imported: SyntaxError",)),
+        ("bad_import:make", ("cannot be imported: ModuleNotFoundError: No module named 'not_there'", "line 2")),
+        ("bad_exit:make", ("module 'bad_exit' cannot be imported: SystemExit: 3 (bad_exit.py, line 1)",)),
+    ],
+)
+def test_names_that_are_refused(run, module, name, words):
+    Path("bad_syntax.py").write_text("def make(:\n")
+    Path("bad_import.py").write_text("import os\nimport not_there\n")
+    Path("bad_exit.py").write_text("raise SystemExit(3)\n")
+    import_module_here(module)  # what it prints is said only once
+    answer = run(f"prune {name.replace('MODULE', module)} --data x.npy -o out.safetensors")
+    answer.refused(*(word.replace("MODULE", module) for word in words))
+    assert "out.safetensors" not in os.listdir()
+
+
+def test_the_current_folder_is_searched_for_this_import_alone(run, module):
+    before = list(sys.path)
+    run(f"prune {module}:make --data x.npy")
+    assert sys.path == before
+    Path("feta.toml").write_text(f'[prune]\nnetwork = "{module}:make"\n')
+    assert run("prune --data x.npy").code != 0  # a settings file cannot name code
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("-o file/out.safetensors", "cannot write file/out.safetensors"),
+        ("-o x.npy --data x.npy", "--output must differ from the input, got x.npy"),
+        ("--records file/all.jsonl", "cannot write file/all.jsonl"),
+        ("--method feta --data no.npy", "cannot read no.npy: No such file"),
+        ("--method feta", "--data must be given for --method feta, got none; --method threshold alone works without"),
+        ("--refine", "--data must be given for --refine, got none"),
+        ("--batch-size 0", "--batch-size must be >= 1, got 0"),
+        ("--length 3", "--length must go with --data"),
+    ],
+)
+def test_nothing_is_imported_before_places_and_options_are_checked(run, options, words):
+    Path("file").touch()
+    np.save("x.npy", rows())
+    name = write_code("raise RuntimeError('imported')\n")
+    run(f"prune {name}:make {options}").refused(words)
+
+
+def test_a_network_file_takes_another_data_set_but_no_option_of_an_own_model(run, trained):
+    run(f"prune {trained} --weights w.safetensors").refused("--weights must go with module:factory")
+    run(f"prune {trained} --size 3x3").refused("--size must go with a model of your own")
+    run(f"prune {trained} --data mnist-minni").refused("unknown data set 'mnist-minni'; did you mean 'mnist-mini'?")
+    run(f"prune {trained} --data mnist-mini").says("test accuracy")
+
+
+def test_states_that_cannot_be_saved_and_memory_that_runs_out(run, module, monkeypatch):
+    code = "from torch import nn\nclass Odd(nn.Linear):\n    def get_extra_state(self):\n        return 3\n"
+    name = write_code(f"{code}def make():\n    return nn.Sequential(Odd(20, 4), nn.Linear(4, 3))\n")
+    run(f"prune {name}:make --data x.npy").refused(
+        "must have tensors alone in its state dict, got others in '0._extra"
+    )
+    monkeypatch.setattr("feta.cli.subject.prune", Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory")))
+    import_module_here(module)
+    run(f"prune {module}:make --data x.npy").refused("give a smaller --batch-size")
+
+
+def test_a_file_of_weights_alone_leads_to_the_command_that_works(run, module):
+    save_file(import_module_here(module).make().state_dict(), "w.safetensors")
+    answer = run("prune w.safetensors")
+    answer.refused("must describe its network", "feta prune my_model:make --weights w.safetensors")
+
+
+# Pickles
+
+
+def shell(command: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable if word == "python" else word for word in shlex.split(command)]
+    return subprocess.run(words, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(("name", "nested"), [("it's my net.pt", False), ("net.PTH", True)])
+def test_the_commands_for_a_pickle_work(run, monkeypatch, capsys, module, name, nested):
+    model = import_module_here(module).make()
+    state = model.state_dict()
+    torch.save({"state_dict": state, "epoch": 3} if nested else state, name)
+    monkeypatch.setattr(sys, "argv", ["feta", "prune", name, "--data", "x.npy"])
+    from feta.cli import main
+
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main()
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.startswith(f"feta: model must not be a pickle, got {name}, which feta never loads")
+    convert, _, then = said.partition("convert it: ")[2].strip().partition(" and then: ")
+    assert shell(convert).stderr == ""
+    monkeypatch.setattr(sys, "argv", shlex.split(then.replace("my_model", module)))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+
+
+def test_pickles_as_weights_and_as_data(run, module):
+    torch.save(torch.from_numpy(rows()), "x.pt")
+    answer = run(f"prune {module}:make --weights w.pth --data x.npy")
+    answer.refused("--weights must not be a pickle", f"feta prune {module}:make --weights w.safetensors --data x.npy")
+    answer = run(f"prune {module}:make --data x.pt")
+    answer.refused("--data must not be a pickle", f"feta prune {module}:make --data x.safetensors")
+    assert shell(answer.err.partition("convert it: ")[2].partition(" and then: ")[0]).stderr == ""
+    assert run(f"prune {module}:make --data x.safetensors").code == 0
