@@ -59,6 +59,11 @@ class ActivationStream(Protocol):
         """The rows of A alone: B need not be computed for them."""
         ...
 
+    @property
+    def rho(self) -> Activation:
+        """What makes B out of the rows' Z; LINEAR: they hold B itself."""
+        ...
+
     def rows(self) -> Iterator[Rows]:
         """The same before the activation, and with R, for methods that look through shortcuts (Needs.through)."""
         ...

@@ -156,23 +156,12 @@ def _chains(recording: Recording) -> Iterator[Chain]:
         run: list[Visit] = []
         ends: list[Visit | None] = [*siblings, None]
         for visit in ends:  # type: ignore[assignment]
-            if run and (visit is None or visits[visit.name] > 1 or not _feeds(run[-1], visit)):
+            if run and (visit is None or visits[visit.name] > 1 or visit.given != run[-1].gave):
                 if len(run) > 1:
-                    widths = (len(v.output) if isinstance(v.output, tuple | list) else 0 for v in run)
-                    yield Chain(tuple(v.name for v in run), tuple(widths))
+                    yield Chain(tuple(v.name for v in run), tuple(v.width for v in run))
                 run = []
-            if visit is not None and visits[visit.name] == 1 and _state_of(visit.output) is not None:
+            if visit is not None and visits[visit.name] == 1 and visit.gave is not None:
                 run.append(visit)
-
-
-def _feeds(one: Visit, other: Visit) -> bool:
-    state = _state_of(one.output)
-    return state is not None and next(tensors_in((other.args, other.kwargs)), None) is state
-
-
-def _state_of(output: Any) -> Tensor | None:
-    first = output[0] if isinstance(output, tuple | list) and output else output
-    return first if isinstance(first, Tensor) else None
 
 
 def _split(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Extra]:

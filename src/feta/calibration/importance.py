@@ -39,11 +39,9 @@ def output_importance(
             names = list(mode.outputs)
             squares = {name: torch.zeros_like(mode.outputs[name], dtype=torch.float32) for name in names}
             for _ in range(probes):
-                signs = torch.randint(0, 2, logits.shape, generator=generator, device=logits.device)
+                signs = torch.randint(0, 2, logits.shape, generator=generator, device=logits.device).to(logits)
                 wanted = [mode.outputs[name] for name in names]
-                found = torch.autograd.grad(
-                    logits, wanted, 2.0 * signs.to(logits) - 1, retain_graph=True, allow_unused=True
-                )
+                found = torch.autograd.grad(logits, wanted, 2 * signs - 1, retain_graph=True, allow_unused=True)
                 for name, gradient in zip(names, found, strict=True):
                     if gradient is not None:
                         squares[name] += gradient.float().square() / probes

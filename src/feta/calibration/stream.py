@@ -78,6 +78,10 @@ class LayerStream:
                 pass
         return int(self.shared["rows"])
 
+    @property
+    def rho(self) -> Activation:
+        return self.through.activation
+
     def rows(self) -> Iterator[Rows]:
         yield from self._rows(lambda count: None)
 

@@ -17,10 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakIdKeyDictionary
 
 from feta.calibration.inputs import Batch, size_of
 from feta.calibration.model import device_of, evaluating, float_dtype, place, run_on
-from feta.calibration.operators import Reading, attention, name_of, reading_of
+from feta.calibration.operators import attention, name_of, reading_of
 from feta.layers import LayerView, Operator, owner_of, prunable_names
 from feta.problem import Activation
 
@@ -30,7 +31,6 @@ TRANSPARENT = frozenset({"dropout", "dropout_", "flatten", "reshape", "view", "c
 ADD = frozenset({"add", "add_", "__add__", "__iadd__", "__radd__"})
 # What may lie between the last layer of a model and its outputs.
 SCORES = TRANSPARENT | {"softmax", "log_softmax", "sigmoid", "squeeze", "squeeze_", "float", "to", "__getitem__"}
-_LOOKS = frozenset({"size", "dim", "numel", "stride", "__get__", "is_floating_point", "requires_grad_", "__len__"})
 
 Value = tuple[int, int]  # a tensor, and how often it has been written to in place
 
@@ -74,32 +74,35 @@ class LayerTrace:
 
 @dataclass
 class Note:
-    """One function call: what it was given and gave, the values it read and wrote, and the modules around it."""
+    """One function call: the values it read and wrote, their shapes, and the modules around it. No tensor is held."""
 
     name: str
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    result: Any
     reads: list[Value]
     writes: list[Value]
+    given: list[torch.Size]  # shapes of the tensors it was called with
+    shape: torch.Size  # of the first it gave
     modules: tuple[str, ...]
-    reading: Reading | None = None
+    plain: bool  # two arguments, by position
+    weighted: bool  # a parameter is among its arguments
+    operator: Operator | None = None  # where it reads a weight …
+    weight: int = 0  # … this one, by id
 
 
 @dataclass
 class Visit:
-    """One call of a module: what it was given and what it gave back."""
+    """One call of a module: the value it was given first, and what it gave first, of how many things (0: alone)."""
 
     name: str
     modules: tuple[str, ...]  # around it, from the outermost
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    output: Any = None
+    given: Value | None
+    gave: Value | None = None
+    width: int = 0
+    open: bool = True
 
 
 @dataclass
 class Recording:
-    """A forward pass of a model. All its tensors are held, so that no two share an id."""
+    """A forward pass of a model."""
 
     model: nn.Module
     notes: list[Note]
@@ -116,7 +119,6 @@ class Recording:
                 self.readers[value].append(note)
             for value in note.writes:
                 self.writer.setdefault(value, note)
-        self.parameters = {id(parameter) for parameter in self.model.parameters()}
 
     def behind(self, value: Value, through: frozenset[str] = TRANSPARENT) -> Iterator[tuple[str, Note | None]]:
         """The functions that read a value, or what some functions hand on of it; "output": the model's caller."""
@@ -139,7 +141,7 @@ class Recording:
                 continue
             seen.add(value)
             note = self.writer.get(value)
-            if note is None or any(id(tensor) in self.parameters for tensor in tensors_in((note.args, note.kwargs))):
+            if note is None or note.weighted:
                 return False
             todo += note.reads
         return True
@@ -148,7 +150,7 @@ class Recording:
 def record(model: nn.Module, batch: Batch) -> Recording:
     """Run a model on a batch and note everything; hooks are on for that long."""
     batch = place(batch, device_of(model), float_dtype(model))
-    mode = _Notes()
+    mode = _Notes(model)
     with ExitStack() as stack, evaluating(model), torch.no_grad():
         for name, module in model.named_modules():
             hooks = (module.register_forward_pre_hook, mode.enter), (module.register_forward_hook, mode.leave)
@@ -171,8 +173,8 @@ def trace_layers(recording: Recording) -> list[LayerTrace]:
             names.setdefault(id(module._parameters[weight]), name)
     found: dict[str, list[Note]] = defaultdict(list)
     for note in recording.notes:
-        if note.reading is not None and id(note.reading.weight) in names:
-            found[names[id(note.reading.weight)]].append(note)
+        if note.operator is not None and note.weight in names:
+            found[names[note.weight]].append(note)
     return [_trace(recording, name, notes) for name, notes in found.items()]
 
 
@@ -188,20 +190,20 @@ def untraced(model: nn.Module) -> list[LayerTrace]:
 
 
 def _trace(recording: Recording, name: str, notes: Sequence[Note]) -> LayerTrace:
-    (first, *others), z = notes, notes[0].result
-    assert first.reading is not None  # by which it was found
+    (first, *others), z, x = notes, notes[0].shape, notes[0].given[0]
+    assert first.operator is not None  # by which it was found
     after = [step for note in notes for step in recording.behind(note.writes[0])]
     scores = [step for note in notes for step in recording.behind(note.writes[0], SCORES)]
-    positions = z.numel() // z.shape[1] if first.reading.operator.spatial else z.numel() // z.shape[-1]
+    positions = z.numel() // z[1] if first.operator.spatial else z.numel() // z[-1]
     consumers = tuple(kind for kind, _ in after)
     return LayerTrace(
         name,
-        first.reading.operator,
+        first.operator,
         len(notes),
         positions * len(notes) / recording.samples,
-        (first.reading.input.numel() + z.numel()) * len(notes) / recording.samples,
+        (x.numel() + z.numel()) * len(notes) / recording.samples,
         first.reads[0],
-        tuple(first.reading.input.shape[1:]),
+        tuple(x[1:]),
         tuple(note.modules for note in notes),
         consumers,
         Follow(activation=_activation(consumers)) if others else _follow(recording, first),
@@ -217,8 +219,8 @@ def _activation(consumers: Sequence[str]) -> Activation:
 
 def _follow(recording: Recording, note: Note) -> Follow:
     """The batch-norm and the shortcut behind a layer, as far as nothing else reads what lies between."""
-    assert note.reading is not None
-    norm, shortcut, z, spatial = None, False, note.result, note.reading.operator.spatial
+    assert note.operator is not None
+    norm, shortcut, z, spatial = None, False, note.shape, note.operator.spatial
     after = list(recording.behind(note.writes[0]))
     if len(after) == 1 and (one := after[0][1]) is not None and _scales(recording, one, z, spatial):
         norm, after = one.modules[-1], list(recording.behind(one.writes[0]))
@@ -227,65 +229,81 @@ def _follow(recording: Recording, note: Note) -> Follow:
     return Follow(norm, shortcut, _activation([kind for kind, _ in after]))
 
 
-def _scales(recording: Recording, note: Note, z: Tensor, spatial: int) -> bool:
+def _scales(recording: Recording, note: Note, z: torch.Size, spatial: int) -> bool:
     """Whether a note is a batch-norm in eval mode: a fixed scale and shift of this layer's outputs alone."""
-    if note.name != "batch_norm" or not note.modules or note.result.shape != z.shape or not (spatial or z.ndim == 2):
+    if note.name != "batch_norm" or not note.modules or note.shape != z or not (spatial or len(z) == 2):
         return False
     norm = recording.model.get_submodule(note.modules[-1])
     calls = sum(visit.name == note.modules[-1] for visit in recording.visits)
     return isinstance(norm, _BatchNorm) and norm.running_mean is not None and norm.bias is not None and calls == 1
 
 
-def _adds_rows(note: Note, z: Tensor, spatial: int) -> bool:
+def _adds_rows(note: Note, z: torch.Size, spatial: int) -> bool:
     """Whether a note is the plain sum of a layer's output and another tensor with the same rows."""
-    if note.name not in ADD or len(note.args) != 2 or note.kwargs or len(set(note.reads)) != 2:
+    shapes = note.given
+    if note.name not in ADD or not note.plain or len(set(note.reads)) != 2 or shapes[0] != shapes[1]:
         return False
-    shapes = [value.shape for value in note.args if isinstance(value, Tensor)]
-    alike = len(shapes) == 2 and shapes[0] == shapes[1]
-    return alike and (
-        shapes[0] == z.shape or (not spatial and shapes[0].numel() == z.numel() and shapes[0][-1] == z.shape[-1])
-    )
+    flat = not spatial and shapes[0].numel() == z.numel() and shapes[0][-1] == z[-1]
+    return shapes[0] == z or flat
 
 
 class _Notes(TorchFunctionMode):
     """Notes every function that is called, functional calls included, and every module."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.notes: list[Note] = []
         self.visits: list[Visit] = []
         self.modules: tuple[str, ...] = ()
-        self.written: dict[int, int] = {}  # tensor -> how often in place
+        self.parameters = {id(parameter) for parameter in model.parameters()}
+        self.numbers = WeakIdKeyDictionary()  # tensor -> its number: an id may come again once a tensor is gone
+        self.written: dict[int, int] = {}  # number -> how often in place
 
     def value(self, tensor: Tensor) -> Value:
-        return id(tensor), self.written.get(id(tensor), 0)
+        number: int = self.numbers.setdefault(tensor, len(self.written))
+        return number, self.written.setdefault(number, 0)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is F.multi_head_attention_forward:
             return attention(self, args, kwargs)
         reading = reading_of(func, args, kwargs)
-        given = list(tensors_in((args, kwargs)))
-        reads = [self.value(tensor) for tensor in ([reading.input] if reading else []) + given]
+        given = ([reading.input] if reading else []) + list(tensors_in((args, kwargs)))
+        reads = [self.value(tensor) for tensor in given]
         result = func(*args, **kwargs)
-        name = name_of(func)
-        tensors = list(tensors_in(result))
-        if tensors or name not in _LOOKS:
-            for tensor in tensors:
-                if name not in TRANSPARENT and any(tensor is one for one in given):
-                    self.written[id(tensor)] = self.written.get(id(tensor), 0) + 1
-            writes = [self.value(tensor) for tensor in tensors]
-            self.notes.append(Note(name, args, kwargs, result, reads, writes, self.modules, reading))
+        name, tensors = name_of(func), list(tensors_in(result))
+        if not tensors:
+            return result
+        for tensor in tensors:
+            if name not in TRANSPARENT and any(tensor is one for one in given):  # in place
+                self.written[self.value(tensor)[0]] += 1
+        note = Note(
+            name,
+            reads,
+            [self.value(tensor) for tensor in tensors],
+            [tensor.shape for tensor in given],
+            tensors[0].shape,
+            self.modules,
+            len(args) == len(given) == 2 and not kwargs,
+            any(id(tensor) in self.parameters for tensor in given),
+        )
+        if reading is not None:
+            note.operator, note.weight = reading.operator, id(reading.weight)
+        self.notes.append(note)
         return result
 
     def enter(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
-        self.visits.append(Visit(name, self.modules, args, kwargs))
+        first = next(tensors_in((args, kwargs)), None)
+        self.visits.append(Visit(name, self.modules, None if first is None else self.value(first)))
         self.modules += (name,)
 
     def leave(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         self.modules = self.modules[:-1]
-        open_visits = (visit for visit in reversed(self.visits) if visit.name == name and visit.output is None)
-        next(open_visits).output = output
+        visit = next(visit for visit in reversed(self.visits) if visit.name == name and visit.open)
+        several = isinstance(output, tuple | list)
+        first = output[0] if several and output else output
+        visit.gave = self.value(first) if isinstance(first, Tensor) else None
+        visit.width, visit.open = len(output) if several else 0, False
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:

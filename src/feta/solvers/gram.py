@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from feta.calibration.statistics import Gram, add_cross, complete
-from feta.problem import LayerProblem, Rows, Status
+from feta.problem import ActivationStream, LayerProblem, Rows, Status
 from feta.solvers.refit import Refit, masked_refit
 from feta.solvers.support_admm import Admm, SupportResult, support_admm
 from feta.solvers.wide import RowsSystem
@@ -50,12 +50,22 @@ class StreamedTargets:
     problem: LayerProblem
 
     def rows(self) -> Iterator[Rows]:
-        yield from self.problem.rows.rows()
+        yield from self.originals(self.problem.rows)
+
+    def originals(self, stream: ActivationStream) -> Iterator[Rows]:
+        """The rows of a stream. Where it knows B alone, Z is what the trained weights give where B is not active."""
+        fit, V = self.problem.fit, self.problem.trained
+        for A, Z, R in stream.rows():
+            if stream.rho is fit.rho:
+                yield Rows(A, Z, R)
+            else:
+                now = fit.outputs(V, A)
+                yield Rows(A, fit.targets(now if R is None else now + R, Z), R)
 
     def start(self) -> Tensor:
         """C of the original's own outputs, A~'(Z - R): exact, over all rows."""
         C = torch.zeros_like(self.problem.trained, dtype=torch.float64)
-        for A, Z, R in self.problem.rows.rows():
+        for A, Z, R in self.originals(self.problem.rows):
             add_cross(C, A, Z if R is None else Z - R)
         return complete(C)
 
@@ -89,7 +99,7 @@ class SampledTargets(StreamedTargets):
     @cached_property
     def held(self) -> list[Rows]:
         """Rows drawn over all samples and positions."""
-        return list(self.problem.rows.sampled(self.size).rows())
+        return list(self.originals(self.problem.rows.sampled(self.size)))
 
     @cached_property
     def base(self) -> Tensor:
