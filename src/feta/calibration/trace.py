@@ -25,7 +25,6 @@ from feta.calibration.operators import attention, name_of, reading_of
 from feta.layers import LayerView, Operator, owner_of, prunable_names
 from feta.problem import Activation
 
-RELU = frozenset({"relu", "relu_"})
 # These hand on the values they are given, so that what follows them follows the layer.
 TRANSPARENT = frozenset({"dropout", "dropout_", "flatten", "reshape", "view", "contiguous", "identity"})
 ADD = frozenset({"add", "add_", "__add__", "__iadd__", "__radd__"})
@@ -68,8 +67,9 @@ class LayerTrace:
 
     @property
     def activation(self) -> Activation:
-        """What the layer's own outputs go through, batch-norms and shortcuts not looked through."""
-        return _activation(self.consumers)
+        """ReLU where that alone reads the layer's own outputs, batch-norms and shortcuts not looked through."""
+        found = _activation(self.consumers)
+        return found if found is Activation.RELU else Activation.LINEAR
 
 
 @dataclass
@@ -213,8 +213,9 @@ def _trace(recording: Recording, name: str, notes: Sequence[Note]) -> LayerTrace
 
 
 def _activation(consumers: Sequence[str]) -> Activation:
-    """ReLU when everything that reads the output is a ReLU; linear targets are right for all else."""
-    return Activation.RELU if consumers and all(name in RELU for name in consumers) else Activation.LINEAR
+    """The activation when it is all that reads the output; linear targets are right for all else."""
+    names = {name.removesuffix("_") for name in consumers}
+    return Activation(names.pop()) if len(names) == 1 and names <= set(Activation) else Activation.LINEAR
 
 
 def _follow(recording: Recording, note: Note) -> Follow:
@@ -289,6 +290,8 @@ class _Notes(TorchFunctionMode):
         )
         if reading is not None:
             note.operator, note.weight = reading.operator, id(reading.weight)
+        if name.removesuffix("_") == "leaky_relu" and kwargs.get("negative_slope", *args[1:2] or [0.01]) != 0.01:
+            note.name = "leaky_relu of another slope"
         self.notes.append(note)
         return result
 

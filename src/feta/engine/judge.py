@@ -88,7 +88,7 @@ def verdict(error: float, safe: float, falls_back: bool) -> tuple[Status, str] |
             f"thresholded instead: on held-out samples the method's error is {error:.3g}, thresholding's {safe:.3g}; "
             "more samples, or a lower sparsity for this layer, would help"
         )
-    if error > max(safe, 0.0) or error > 1:
+    if error > MARGIN * safe or error > 1:
         beside = f"thresholding has {safe:.3g}" if error > safe else "no output at all would have 1"
         return Status.POOR, f"the error on held-out samples is {error:.3g}, {beside}; prune this layer less"
     return None
@@ -112,4 +112,5 @@ def few_rows(source: Source, frame: Folded, ratio: float | None) -> str | None:
     return None
 
 
+MARGIN = 1.05  # an error this many times that of thresholding is worse by more than chance
 OVERFIT = 2.0  # times as large an error on held-out rows as on fitted ones

@@ -1,9 +1,11 @@
 """What follows a layer's product: the activation rho(z) and its slope rho'(z), entry by entry."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from feta.errors import check_range
@@ -14,16 +16,57 @@ class Activation(StrEnum):
 
     RELU: max(z, 0), with slope 0 at z = 0.
     LINEAR: nothing, or something that the methods know nothing of; B then holds pre-activations.
+    The others are torch's functions of these names, LEAKY_RELU with a slope of 0.01.
     """
 
     RELU = "relu"
     LINEAR = "linear"
+    GELU = "gelu"
+    SILU = "silu"
+    RELU6 = "relu6"
+    HARDSWISH = "hardswish"
+    LEAKY_RELU = "leaky_relu"
 
     def __call__(self, Z: Tensor) -> Tensor:
-        return torch.relu(Z) if self is Activation.RELU else Z
+        return Z if self is Activation.LINEAR else _FUNCTIONS[self](Z)
 
     def slope(self, Z: Tensor) -> Tensor:
-        return (Z > 0).to(Z.dtype) if self is Activation.RELU else torch.ones_like(Z)
+        if self is Activation.LINEAR:
+            return torch.ones_like(Z)
+        return _SLOPES[self](Z).to(Z.dtype)
+
+    @property
+    def steepest(self) -> float:
+        """The largest |rho'|."""
+        return _STEEPEST.get(self, 1.0)
+
+
+def _gelu_slope(Z: Tensor) -> Tensor:
+    return 0.5 * (1 + torch.erf(Z * 0.5**0.5)) + Z * torch.exp(-0.5 * Z.square()) * (2 * torch.pi) ** -0.5
+
+
+def _silu_slope(Z: Tensor) -> Tensor:
+    s = torch.sigmoid(Z)
+    return s * (1 + Z * (1 - s))
+
+
+_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "relu6": F.relu6,
+    "hardswish": F.hardswish,
+    "leaky_relu": F.leaky_relu,
+}
+_SLOPES: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": lambda Z: Z > 0,
+    "gelu": _gelu_slope,
+    "silu": _silu_slope,
+    "relu6": lambda Z: (Z > 0) & (Z < 6),
+    "hardswish": lambda Z: (Z / 3 + 0.5).where(Z > -3, 0).where(Z < 3, 1),
+    "leaky_relu": lambda Z: (Z > 0) + 0.01 * (Z <= 0),
+}
+_STEEPEST = {"gelu": 1.129, "silu": 1.1, "hardswish": 1.5}
 
 
 @dataclass(frozen=True)

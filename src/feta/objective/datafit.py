@@ -10,7 +10,9 @@ any sign. Sums, not means, so that chunks add up. V (d_in [+ 1], d_out) holds th
     fit(V) <= ||A~ V - T||_F^2,      T = B where B > 0, min(Z_k, 0) elsewhere
 
 The bound is tight at V_k but for outputs that have died (B > 0, Z_k <= 0): there it asks for B again, which can
-revive them. The slope of h asks for Z_k there, which is tight but leaves them dead.
+revive them. The slope of h asks for Z_k there, which is tight but leaves them dead. For other activations
+T = Z_k - rho'(Z_k) (rho(Z_k) - B) / L^2 with L >= |rho'|: a step of Gauss and Newton, no bound, so that a solver must see
+for itself whether it helps.
 """
 
 from dataclasses import dataclass
@@ -74,5 +76,7 @@ class DataFit:
         """T of the bound at Z; without `revive` dead outputs stay where they are. A linear layer's T is B."""
         if self.rho is Activation.LINEAR:
             return B
+        if isinstance(self.rho, Activation) and self.rho is not Activation.RELU:
+            return Z - self.rho.slope(Z) * (self.rho(Z) - B) / self.rho.steepest**2
         active = B > 0 if revive else (B > 0) & (Z > 0)
         return torch.where(active, B, Z.clamp_max(0))
