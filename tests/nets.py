@@ -6,6 +6,11 @@ from itertools import pairwise
 import torch
 from torch import nn
 
+from feta.calibration.model import run_on
+from feta.calibration.tap import Caught, Tap
+from feta.calibration.trace import LayerTrace, record, trace_layers
+from feta.layers import LayerView
+
 
 def mlp(*widths: int, seed: int = 0) -> nn.Sequential:
     """fc1, relu1, fc2, relu2, …, out."""
@@ -24,3 +29,15 @@ def convnet(features: int, *, norm: nn.Module | None = None, pool: nn.Module | N
     layers |= {"pool": pool or nn.Identity(), "flatten": nn.Flatten()}
     layers |= {"fc1": nn.Linear(features, 5), "relu3": nn.ReLU(), "out": nn.Linear(5, 3)}
     return nn.Sequential(OrderedDict(layers))
+
+
+def traced(model: nn.Module, batch) -> dict[str, LayerTrace]:
+    """The layers that run, by name, in order of execution."""
+    return {trace.name: trace for trace in trace_layers(record(model, batch))}
+
+
+def caught(model: nn.Module, batch, name: str = "") -> tuple[LayerView, list[Caught]]:
+    """A layer, and what each of its calls is given and gives."""
+    trace = traced(model, batch)[name]
+    calls = Tap(model, [trace]).run(lambda: run_on(model, batch), outputs=True, shortcuts=True)[name]
+    return LayerView.of(model, name, trace.operator), calls
