@@ -172,6 +172,23 @@ def test_of_two_layers_that_meet_in_a_sum():
         torch.testing.assert_close(found[name], at_the_sum(model), rtol=1e-6, atol=0)
 
 
+@pytest.mark.xfail(reason="autograd refuses an input that a function in place changes later", raises=RuntimeError)
+def test_a_network_that_adds_to_what_its_layers_have_read():
+    """It cannot be trained as it is, but it runs, and what it computes has a gradient."""
+
+    class Adds(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(5, 5)
+
+        def forward(self, x):
+            x += torch.relu(self.a(x))
+            return x
+
+    model = nn.Sequential(nn.Linear(5, 5), Adds(), Adds(), nn.Linear(5, 1)).double().eval()
+    assert set(importance(model, ["1.a", "2.a"])) == {"1.a", "2.a"}
+
+
 def test_attention_is_weighed_too():
     layer = nn.TransformerEncoderLayer(6, 2, 8, batch_first=True).eval()
     names = ["self_attn.in_proj", "self_attn.out_proj", "linear1", "linear2"]

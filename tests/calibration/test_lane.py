@@ -41,20 +41,51 @@ def residual() -> nn.Module:
     return nn.Sequential(nn.Conv2d(2, 4, 3), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)).eval()
 
 
+class AddsInPlace(nn.Module):
+    """A block that adds twice to the very tensor it is given, as many transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x):
+        x += torch.relu(self.a(x))
+        x += torch.relu(self.b(x))
+        return x
+
+
+def adds_in_place() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 6), AddsInPlace(), AddsInPlace(), nn.Linear(6, 2))
+
+
 MODELS = {"mlp": (lambda: nets.mlp(6, 8, 7, 5, 3), X, 4), "residual": (residual, MAPS, 3)}
 
 
 def plain(model: nn.Module, trace, batch):
     """Calls of a layer in a run of the whole model."""
     tap = Tap(model, [trace])
-    return tap.run(lambda: run_on(model, batch), outputs=True, shortcuts=True)[trace.name]
+    return tap.run(lambda: run_on(model, batch.clone()), outputs=True, shortcuts=True)[trace.name]
 
 
 @pytest.mark.parametrize("room", [1e9, 0], ids=["memory", "file"])
 @pytest.mark.parametrize("cascaded", [True, False])
 @pytest.mark.parametrize(("make", "data", "size"), list(MODELS.values()), ids=list(MODELS))
 def test_rows_at_every_segment_are_those_of_plain_runs(make, data, size, cascaded, room):
-    model = make()
+    check_rows(make(), data, size, cascaded, room)
+
+
+@pytest.mark.xfail(reason="states that are held in memory are changed by a block that works in place on its input")
+@pytest.mark.parametrize("cascaded", [True, False])
+def test_rows_of_a_network_that_works_in_place_on_its_states(cascaded):
+    check_rows(adds_in_place(), X, 4, cascaded, 1e9)
+
+
+def test_rows_of_a_network_that_works_in_place_on_its_states_from_a_file():
+    check_rows(adds_in_place(), X, 4, True, 0)
+
+
+def check_rows(model: nn.Module, data: torch.Tensor, size: int, cascaded: bool, room: float) -> None:
+    """At every layer of a walk: what lanes see against runs of both networks as a whole."""
     pruned = copy.deepcopy(model)
     lane, layers = lane_of(model, Inputs(data, batch_size=size), pruned, room=room)
     segments, met = lane.chain.segments(layers), []
