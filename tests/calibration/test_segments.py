@@ -30,7 +30,7 @@ def chain_of(model: nn.Module, batch):
 
 
 def check_states(model: nn.Module, batch, least: int = 2) -> Chain:
-    """States behind every segment, twice, are what the blocks return in a plain run; layers are all in one segment."""
+    """States behind every segment, twice, are those of a plain run; each layer is in one segment."""
     chain, layers = chain_of(model, batch)
     assert len(chain.blocks) >= least
     plain: dict[str, torch.Tensor] = {}
@@ -191,7 +191,9 @@ def test_a_list_of_blocks(step):
     names = [[layer.name for layer in s.layers] for s in chain.segments(chain_of(model, X)[1])]
     assert names[0] == ["stem"]
     assert names[-1] == ["fc"] or names[-2] == ["fc"]
-    assert [f"blocks.{i}.{name}" for i in range(3) for name in ("up", "down")] == sum(names, [])[1:-1]
+    assert [f"blocks.{i}.{name}" for i in range(3) for name in ("up", "down")] == [n for part in names for n in part][
+        1:-1
+    ]
 
 
 WRAPPED = {

@@ -160,7 +160,7 @@ def test_rows_behind_a_norm_and_a_shortcut(max_values):
     Z = (A @ stream.view.matrix() + stream.view.bias()) * scale + through.shift + R
     torch.testing.assert_close(torch.relu(Z), flat(pruned(data)))
     some = stream.sampled(50)
-    index = [int((A == row).all(1).nonzero()[0, 0]) for row in some.A]
+    index = [int((row == A).all(1).nonzero()[0, 0]) for row in some.A]
     assert torch.equal(some.B, B[index])
     assert torch.equal(some.R, R[index])
 

@@ -1,4 +1,4 @@
-"""Calls of layers out of a running network: what is caught, that it is safe from later functions, when the pass ends."""
+"""Calls of layers out of a running network: what is caught, that nothing changes it later, when the pass ends."""
 
 import pytest
 import torch
