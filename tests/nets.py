@@ -52,7 +52,7 @@ def caught(model: nn.Module, batch, name: str = "") -> tuple[LayerView, list[Cau
 def lane_of(
     model: nn.Module, inputs: Inputs, pruned: nn.Module | None = None, *, cut: bool = True, room: float = 1e9
 ):
-    """A model and a pruned one at the start of some samples, and the layers of the model; cut into segments or not."""
+    """A model and a pruned one at the start of some samples, cut into segments or not, and the model's layers."""
     batch, chain = next(iter(inputs)), Chain()
     with evaluating(model):
         recording = record(model, batch)

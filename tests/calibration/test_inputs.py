@@ -240,6 +240,15 @@ def test_small_batches_are_merged_in_order_up_to_what_fits():
     assert list(Merged([])) == []
 
 
+@pytest.mark.xfail(reason="what is held back comes after a later batch that is cut")
+def test_large_batches_are_cut_where_that_is_asked_for():
+    cut = list(Merged(small(9, 1, 1, 4, 5), cut=True))
+    assert [len(batch) for batch in cut] == [4, 4, 1, 2, 4, 4, 1]
+    assert torch.equal(torch.cat(cut)[:, 0, 0], torch.arange(20.0))
+    (one, other, last) = Merged([{"x": small(9)[0], "flag": True}], cut=True)
+    assert (len(one["x"]), len(other["x"]), len(last["x"]), last["flag"]) == (4, 4, 1, True)
+
+
 def test_only_batches_that_are_alike_are_merged():
     """Another kind, another shape or another type ends a batch; so does a dict's entry that is not per sample."""
     batches = [X[:2], X[2:3], {"x": X[:1]}, {"x": X[1:4]}, X[7:8], X[:1, :1], X[8:].double(), X[:1]]

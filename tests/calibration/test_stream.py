@@ -152,17 +152,25 @@ def test_rows_behind_a_norm_and_a_shortcut(max_values):
     scale = model.bn.weight / (model.bn.running_var + model.bn.eps).sqrt()
     through = Through(Activation.RELU, scale, model.bn.bias - model.bn.running_mean * scale, shortcut=True)
     stream = stream_of(model, "conv", Inputs(data, batch_size=4), pruned, through=through, max_values=max_values)
-    A, B, R = map(torch.cat, zip(*stream.rows(), strict=True))
-    flat = lambda t: t.movedim(1, -1).reshape(-1, 3)  # noqa: E731
-    torch.testing.assert_close(B, flat(model(data)))
+    A, Z, R = map(torch.cat, zip(*stream.rows(), strict=True))
+
+    def flat(t: torch.Tensor) -> torch.Tensor:
+        return t.movedim(1, -1).reshape(-1, 3)
+
+    assert (Z < 0).any()
+    torch.testing.assert_close(torch.relu(Z), flat(model(data)))
+    assert torch.equal(rows(stream)[1], torch.relu(Z))
     torch.testing.assert_close(R, flat(torch.relu(pruned.stem(data))))
     # What the pruned network gives, by its rows.
-    Z = (A @ stream.view.matrix() + stream.view.bias()) * scale + through.shift + R
-    torch.testing.assert_close(torch.relu(Z), flat(pruned(data)))
+    now = (A @ stream.view.matrix() + stream.view.bias()) * scale + through.shift + R
+    torch.testing.assert_close(torch.relu(now), flat(pruned(data)))
     some = stream.sampled(50)
-    index = [int((row == A).all(1).nonzero()[0, 0]) for row in some.A]
-    assert torch.equal(some.B, B[index])
+    index = [int((A == row).all(1).nonzero()[0, 0]) for row in some.A]
+    assert torch.equal(some.B, Z[index])
     assert torch.equal(some.R, R[index])
+    assert torch.equal(rows(some)[1], torch.relu(Z[index]))
+    fewer = some.sampled(20)
+    assert torch.equal(rows(fewer)[1], torch.relu(fewer.B))
 
 
 # Padding
