@@ -165,7 +165,7 @@ def test_rows_behind_a_norm_and_a_shortcut(max_values):
     now = (A @ stream.view.matrix() + stream.view.bias()) * scale + through.shift + R
     torch.testing.assert_close(torch.relu(now), flat(pruned(data)))
     some = stream.sampled(50)
-    index = [int((A == row).all(1).nonzero()[0, 0]) for row in some.A]
+    index = [int((row == A).all(1).nonzero()[0, 0]) for row in some.A]
     assert torch.equal(some.B, Z[index])
     assert torch.equal(some.R, R[index])
     assert torch.equal(rows(some)[1], torch.relu(Z[index]))
