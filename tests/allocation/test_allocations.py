@@ -54,24 +54,22 @@ def test_global_magnitude_is_one_threshold_with_an_exact_total(percent, seed):
 class Known:
     """A probe whose curves are known; gains are 1, and `bound` takes roots."""
 
-    curves: ClassVar = {"a": 1.0, "b": 1.0, "c": 9.0}
+    errors: ClassVar = {"a": 1.0, "b": 1.0, "c": 9.0}
 
-    def curve(self, name, judge):
-        size = weights()[name].numel()
-        return Curve((0, size), (self.curves[name], 0.0))
+    def curves(self, names, measure):
+        assert measure == self.expected
+        return {name: Curve((0, weights()[name].numel()), (self.errors[name], 0.0)) for name in names}
 
-    def outputs_moved(self):
-        return None
-
-    response_moved = None
+    def __init__(self, expected):
+        self.expected = expected
 
     def gains(self):
-        return dict.fromkeys(self.curves, 1.0)
+        return dict.fromkeys(self.errors, 1.0)
 
 
-@pytest.mark.parametrize("allocation", ["sensitivity", "bound"])
-def test_measured_allocations_go_by_the_steepest_curve(allocation):
+@pytest.mark.parametrize(("allocation", "measure"), [("sensitivity", "outputs"), ("bound", "response")])
+def test_measured_allocations_go_by_the_steepest_curve(allocation, measure):
     # The flattest layer keeps a quarter of its uniform share.
-    assert allocate(weights(), 0.5, allocation, Known()) == {"a": 4, "b": 12, "c": 36}
+    assert allocate(weights(), 0.5, allocation, Known(measure)) == {"a": 4, "b": 12, "c": 36}
     with pytest.raises(ConfigError, match="data must be given for an allocation that measures"):
         allocate(weights(), 0.5, allocation)

@@ -11,11 +11,10 @@ import nets
 from feta.allocation import measure
 from feta.allocation.budget import Curve
 from feta.allocation.measure import GRID, HastyLayer, Probe
-from feta.calibration.capture import trace_layers
 from feta.calibration.inputs import Inputs, size_of
 from feta.calibration.model import evaluating
 from feta.calibration.stream import TensorStream
-from feta.errors import ModelError
+from feta.errors import DataError, ModelError
 from feta.layers import LayerView, prunable_names
 
 F64 = torch.float64
@@ -33,39 +32,49 @@ X = torch.randn(600, 9, generator=torch.Generator().manual_seed(1), dtype=F64)
 IMAGES = torch.randn(60, 2, 7, 7, generator=torch.Generator().manual_seed(2), dtype=F64)
 
 
-def probe_of(model, data):
+def probe_of(model, data, cut=True):
+    """Of the data a tenth to judge by, or all of it where there is little."""
     inputs = Inputs(data)
-    traces = trace_layers(model, prunable_names(model), next(iter(inputs)))
-    return Probe.of(model, copy.deepcopy(model), traces, inputs)
+    lane, layers = nets.lane_of(model, inputs, copy.deepcopy(model), cut=cut)
+    if inputs.count < 4:
+        return Probe.of(lane, layers, inputs)
+    judged = torch.arange(inputs.count) % 10 == 0
+    lane.inputs = inputs.picked(~judged)
+    return Probe.of(lane, layers, inputs.picked(judged))
 
 
-def errors_of(model, data, allocation, names):
+def errors_of(model, data, allocation, names, cut=True):
     """E_l of each layer as the allocation measures it, before errors are compounded."""
-    probe = probe_of(model, data)
-    with evaluating(model, probe.copy):
-        judge = probe.outputs_moved() if allocation == "sensitivity" else probe.response_moved
-        found = {name: probe.curve(name, judge) for name in names}
+    probe = probe_of(model, data, cut)
+    with evaluating(model, probe.fit.pruned):
+        found = probe.curves(names, "outputs" if allocation == "sensitivity" else "response")
         if allocation == "bound":
-            for name, gain in ((name, probe.gains()[name]) for name in names):
-                errors = tuple(gain * error**0.5 for error in found[name].errors)
-                found[name] = Curve(found[name].counts, errors)
-    assert all(map(torch.equal, probe.copy.parameters(), model.parameters()))
+            gains = probe.gains()
+            found = {
+                name: Curve(curve.counts, tuple(gains[name] * error**0.5 for error in curve.errors))
+                for name, curve in found.items()
+            }
+    assert all(map(torch.equal, probe.fit.pruned.parameters(), model.parameters()))
     return found, probe
+
+
+def samples_of(lane):
+    return torch.cat(list(lane.inputs))
 
 
 def pruned_by_hand(name, probe, count):
     """The network with one layer pruned in haste, from the rows that meet that layer."""
     model, end = mlp(), {"fc1": 0, "fc2": 2}[name]
-    A = mlp()[:end](torch.cat(list(probe.fit))).detach()
+    A = mlp()[:end](samples_of(probe.fit)).detach()
     stream = TensorStream(A, A[:, :1], 1000)
-    layer = model.get_submodule(name)
-    HastyLayer.of(LayerView(mlp().get_submodule(name)), (stream,)).write_(LayerView(layer), count)
+    HastyLayer.of(LayerView.of(mlp(), name), (stream,)).write_(LayerView.of(model, name), count)
     return model
 
 
-def test_sensitivity_by_hand():
-    found, probe = errors_of(mlp(), X, "sensitivity", ["fc2"])
-    held = torch.cat(probe.held)
+@pytest.mark.parametrize("cut", [True, False])
+def test_sensitivity_by_hand(cut):
+    found, probe = errors_of(mlp(), X, "sensitivity", ["fc2"], cut)
+    held = samples_of(probe.held)
     curve = found["fc2"]
     assert list(found) == ["fc2"]
     assert curve.counts == (0, *sorted({round(share * 96) for share in GRID} - {0}), 96)
@@ -75,9 +84,10 @@ def test_sensitivity_by_hand():
     assert curve.errors[-1] == 0
 
 
-def test_bound_by_hand():
-    found, probe = errors_of(mlp(), X, "bound", ["fc1", "fc2"])
-    held, model = torch.cat(probe.held), mlp()
+@pytest.mark.parametrize("cut", [True, False])
+def test_bound_by_hand(cut):
+    found, probe = errors_of(mlp(), X, "bound", ["fc1", "fc2"], cut)
+    held, model = samples_of(probe.held), mlp()
     last, middle = (torch.linalg.matrix_norm(layer.weight, 2).item() for layer in (model.out, model.fc2))
     for name, gain, end in (("fc1", middle * last, 2), ("fc2", last, 4)):
         for count, error in zip(found[name].counts[:-1], found[name].errors, strict=False):
@@ -98,21 +108,38 @@ def test_the_bound_bounds_what_sensitivity_measures(model, data):
         assert moved[name].errors[0] > 10 * moved[name].errors[-2] >= 0
 
 
+def test_segments_change_nothing():
+    names = ["conv1", "conv2", "fc1"]
+    for allocation in ("sensitivity", "bound"):
+        cut, whole = (errors_of(convnet(), IMAGES, allocation, names, cut)[0] for cut in (True, False))
+        for name in names:
+            assert cut[name].counts == whole[name].counts
+            assert cut[name].errors == pytest.approx(whole[name].errors, rel=1e-9)
+
+
 def test_what_is_read_is_little_and_held_out():
     data = torch.arange(30_000.0)[:, None].repeat(1, 2)
-    probe = Probe.of(nn.Linear(2, 2), nn.Linear(2, 2), [], Inputs(data))
-    fit, held = (torch.cat(list(part))[:, 0] for part in (probe.fit, probe.held))
-    assert 0.5 * measure.FIT_SAMPLES < len(fit) == probe.fit_samples <= measure.FIT_SAMPLES
+    probe = probe_of(nn.Sequential(nn.Linear(2, 2)), data)
+    fit, held = (samples_of(part)[:, 0] for part in (probe.fit, probe.held))
+    assert 0.5 * measure.FIT_SAMPLES < len(fit) <= measure.FIT_SAMPLES
     assert 0.5 * measure.HELD_SAMPLES < len(held) <= measure.HELD_SAMPLES
     assert not set(fit.tolist()) & set(held.tolist())
     assert float(fit.max()) > 29_000 < float(held.max())  # from all over the data
-    assert max(map(size_of, probe.fit)) <= 2 * 1000
+    for part in (fit, held):
+        counts = torch.histc(part, 10, 0, 30_000)
+        assert bool(((counts - len(part) / 10).abs() < 5 * (len(part) / 10) ** 0.5).all())
+    assert max(map(size_of, probe.fit.inputs)) <= 1000
+
+
+def test_outputs_of_many_values_are_held_for_few_samples(monkeypatch):
+    monkeypatch.setattr(measure, "HELD_VALUES", 90)  # three outputs a sample
+    assert samples_of(probe_of(mlp(), X).held).shape[0] == 30
 
 
 @pytest.mark.parametrize("samples", [1, 2, 3])
 def test_hardly_any_samples(samples):
     found, probe = errors_of(mlp(), X[:samples], "sensitivity", ["fc1"])
-    assert sum(map(size_of, probe.held)) >= 1
+    assert sum(map(size_of, probe.held.inputs)) >= 1
     assert found["fc1"].errors[0] > 0
 
 
@@ -128,7 +155,24 @@ def test_rows_of_convolutions_are_limited(monkeypatch):
     monkeypatch.setattr(measure.HastyLayer, "of", classmethod(spy))
     errors_of(convnet(), IMAGES, "bound", ["conv1", "conv2", "fc1"])
     assert [len(rows) for rows in seen] == [1, 2, 1]
-    assert all(10 <= count <= 250 for rows in seen for count in rows)
+    assert all(10 <= count <= 150 for rows in seen for count in rows)
+
+
+@pytest.mark.xfail(reason="the sum over a share of the rows is divided by all samples")
+def test_the_response_on_some_rows_is_scaled_to_all_of_them(monkeypatch):
+    """A sample of the held-out rows stands for all of them, also where a layer has many."""
+    whole, _ = errors_of(convnet(), IMAGES, "bound", ["conv1", "fc1"])
+    monkeypatch.setattr(measure, "FIT_ROWS", 150)  # conv1 has 49 rows a sample and 6 held-out samples
+    some, _ = errors_of(convnet(), IMAGES, "bound", ["conv1", "fc1"])
+    assert some["conv1"].errors[0] == pytest.approx(whole["conv1"].errors[0], rel=0.15)
+
+
+def test_errors_that_are_not_finite_are_named():
+    model = mlp()
+    with torch.no_grad():
+        model.out.weight.fill_(1e200)
+    with pytest.raises(DataError, match="layer 'fc1': outputs must be finite while its error is measured"):
+        errors_of(model, X, "sensitivity", ["fc1"])
 
 
 class Wrapped(nn.Module):

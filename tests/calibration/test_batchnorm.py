@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from feta.calibration.batchnorm import reestimate
+from feta.calibration.batchnorm import reestimate, statistics_of
 from feta.calibration.inputs import Inputs
 from feta.calibration.model import evaluating
 
@@ -67,3 +67,16 @@ def test_modes_weights_and_momentum_stay(model):
 def test_nothing_to_do_without_statistics():
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=False))
     assert run(model, X, 10) == 0
+
+
+def test_statistics_can_be_put_back(model):
+    """Buffers with copies of what is in them, the number of batches included; norms without any have none."""
+    kept = statistics_of(model)
+    assert len(kept) == 3
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    run(model, X, 10)
+    assert not torch.equal(model[1].running_mean, before["1.running_mean"])
+    for buffer, copied in kept:
+        buffer.copy_(copied)
+    assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
+    assert statistics_of(nn.Sequential(nn.BatchNorm1d(4, track_running_stats=False))) == []

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from feta.calibration.model import outputs_of, place
+from feta.calibration.model import fused_attention_off, outputs_of, place
 from feta.errors import ModelError
 
 X, WHOLE = torch.randn(8, 6), torch.arange(8)
@@ -31,3 +31,16 @@ def test_place_touches_only_the_dtype_of_floats():
     batch = {"x": torch.ones(2), "ids": torch.ones(2, dtype=torch.int32), "scale": 3}
     found = place(batch, torch.device("cpu"), torch.float64)
     assert (found["x"].dtype, found["ids"].dtype, found["scale"]) == (torch.float64, torch.int32, 3)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_fused_attention_is_as_it_was_also_after_an_error(before):
+    found = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(before)
+    try:
+        with pytest.raises(KeyError), fused_attention_off():
+            assert not torch.backends.mha.get_fastpath_enabled()
+            raise KeyError
+        assert torch.backends.mha.get_fastpath_enabled() == before
+    finally:
+        torch.backends.mha.set_fastpath_enabled(found)

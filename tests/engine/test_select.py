@@ -1,34 +1,159 @@
-"""Which layers are pruned: the default, patterns, and every choice that cannot be met."""
+"""Which layers are pruned: the default, patterns, every choice that cannot be met, and why the others are not."""
+
+from collections import OrderedDict
 
 import pytest
+import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
 from feta.allocation import make_allocation
-from feta.engine.select import select, targets
+from feta.calibration.model import fused_attention_off
+from feta.calibration.trace import LayerTrace, record, trace_layers, untraced
+from feta.engine.select import select, skipped, spared, targets
 from feta.errors import ConfigError, ModelError
 from feta.layers import prunable_names
 from feta.sparsity import Sparsity
+
+X = torch.randn(2, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.fixture
 def model():
     block = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4))
-    layers = {"conv1": nn.Conv2d(1, 2, 3), "relu": nn.ReLU(), "fc1": nn.Linear(4, 4), "block": block}
-    return nn.ModuleDict(layers | {"out": nn.Linear(4, 2)})
+    layers = {"conv1": nn.Conv2d(1, 2, 3), "relu": nn.ReLU(), "conv2": nn.Conv2d(2, 1, 1), "flat": nn.Flatten()}
+    layers |= {"fc1": nn.Linear(4, 4), "block": block, "out": nn.Linear(4, 2)}
+    return nn.Sequential(OrderedDict(layers))
 
 
-NAMES = ["conv1", "fc1", "block.0", "block.2", "out"]
+NAMES = ["conv1", "conv2", "fc1", "block.0", "block.2", "out"]
 
 
-def test_by_default_every_linear_but_the_last_to_run(model):
+def traces(model: nn.Module, x=X) -> list[LayerTrace]:
+    with fused_attention_off():
+        return trace_layers(record(model, x))
+
+
+def chosen(model: nn.Module, layers=None, x=X) -> list[str]:
+    return select(model, traces(model, x), layers)
+
+
+def reasons(model: nn.Module, layers=None, x=X) -> dict[str, str]:
+    """Of all that is left as it is."""
+    found = skipped(model, traces(model, x), chosen(model, layers, x), by_default=layers is None)
+    return {entry.name: entry.reason for entry in found}
+
+
+# The default
+
+
+def test_by_default_all_but_the_ends(model):
+    """A convolution that reads the model's input and a layer whose outputs are the model's stay as they are."""
     assert prunable_names(model) == NAMES
-    assert select(model, NAMES, None) == ["fc1", "block.0", "block.2"]
-    assert select(model, ["out", "fc1", "block.2", "block.0", "conv1"], None) == ["out", "fc1", "block.2"]
+    assert chosen(model) == ["conv2", "fc1", "block.0", "block.2"]
+    assert reasons(model) == {"conv1": "it reads the model's input", "out": "its outputs are the model's"}
+
+
+def test_a_linear_layer_that_reads_the_input_is_pruned():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.ReLU(), nn.Linear(4, 2))
+    assert chosen(model) == ["1"]
+
+
+def test_the_order_is_that_of_execution(model):
+    class Backwards(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.out, self.b, self.a = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(16, 4)
+
+        def forward(self, x):
+            return self.out(self.b(torch.relu(self.a(x.flatten(1)))).relu())
+
+    assert chosen(Backwards()) == ["a", "b"]
+    assert chosen(Backwards(), "*") == ["a", "b", "out"]
+
+
+def test_two_heads_and_an_auxiliary_one():
+    class Heads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.one, self.two = nn.Linear(16, 4), nn.Linear(4, 2), nn.Linear(4, 3)
+
+        def forward(self, x):
+            h = torch.relu(self.a(x.flatten(1)))
+            return {"logits": self.one(h), "other": self.two(h).softmax(1)}
+
+    assert chosen(Heads()) == ["a"]
+
+
+def test_a_weight_that_is_an_embeddings_too():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.fc, self.head = nn.Embedding(9, 4), nn.Linear(4, 4), nn.Linear(4, 9, bias=False)
+            self.head.weight = self.embed.weight
+
+        def forward(self, ids):
+            return self.head(torch.relu(self.fc(self.embed(ids))))
+
+    ids = torch.zeros(2, 3, dtype=torch.int64)
+    assert chosen(Tied(), x=ids) == ["fc"]
+    assert reasons(Tied(), x=ids) == {"head": "its weight is an embedding's too"}
+    assert chosen(Tied(), "head", x=ids) == ["head"]  # by name it can be
+
+
+def test_attention_and_convolutions_of_every_kind():
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem, self.mid = nn.Conv1d(1, 4, 3, padding=1), nn.Conv1d(4, 4, 3, padding=1)
+            self.encoder = nn.TransformerEncoderLayer(4, 2, 6, batch_first=True)
+            self.rnn, self.up = nn.GRU(4, 4, batch_first=True), nn.ConvTranspose1d(4, 4, 1)
+            self.fc = nn.Linear(4, 2)
+
+        def forward(self, x):
+            x = torch.relu(self.mid(torch.relu(self.stem(x.flatten(2)))))
+            x, _ = self.rnn(self.encoder(x.transpose(1, 2)))
+            return self.fc(self.up(x.transpose(1, 2)).mean(2))
+
+    names = [f"encoder.{name}" for name in ("self_attn.in_proj", "self_attn.out_proj", "linear1", "linear2")]
+    assert chosen(Odd()) == ["mid", *names]
+    assert reasons(Odd()) == {
+        "stem": "it reads the model's input",
+        "fc": "its outputs are the model's",
+        "rnn": "recurrent: its inputs depend on its own outputs",
+        "up": "a transposed convolution",
+    }
+
+
+def test_a_model_may_say_which(model):
+    model.default_layers = ["fc*", "out"]
+    assert chosen(model) == ["fc1", "out"]
+    assert chosen(model, "conv1") == ["conv1"]  # the user has the last word
+    model.default_layers = []
+    assert chosen(model) == ["conv2", "fc1", "block.0", "block.2"]
+    model.default_layers = ["fc9"]
+    with pytest.raises(ConfigError, match="got 'fc9' which matches none"):
+        chosen(model)
+
+
+def test_nothing_is_left_for_the_default():
+    model = nn.Sequential(nn.Conv2d(1, 1, 1), nn.Flatten(), nn.Linear(16, 1))
+    with pytest.raises(ModelError, match=r"neither its last nor reads its input .* layers=, out of \['0', '2'\]"):
+        chosen(model)
+    assert chosen(model, "*") == ["0", "2"]
+
+
+def test_without_data_the_first_and_the_last_defined_are_the_ends(model):
+    found = untraced(model)
+    assert select(model, found, None) == ["conv2", "fc1", "block.0", "block.2"]
+    assert select(model, found, "*") == NAMES
+
+
+# By name
 
 
 @pytest.mark.parametrize(
-    ("layers", "chosen"),
+    ("layers", "names"),
     [
         ("fc1", ["fc1"]),
         ("fc*", ["fc1"]),
@@ -38,43 +163,80 @@ def test_by_default_every_linear_but_the_last_to_run(model):
         ("block.[02]", ["block.0", "block.2"]),
     ],
 )
-def test_patterns(model, layers, chosen):
-    assert select(model, NAMES, layers) == chosen
+def test_patterns(model, layers, names):
+    assert chosen(model, layers) == names
 
 
 @pytest.mark.parametrize("pattern", ["fc2", "relu", "block", "FC1", "block.1", None])
 def test_a_pattern_that_matches_nothing(model, pattern):
     message = rf"layers must name layers that can be pruned, got '{pattern}' .*'fc1'"
     with pytest.raises(ConfigError, match=message if pattern else "layers must name at least one layer, got none"):
-        select(model, NAMES, ["fc1", pattern] if pattern else [])
-
-
-def test_one_linear_layer_is_the_last_one():
-    with pytest.raises(ModelError, match=r"two or more Linear layers .* got \['1'\]; .*layers=, out of \['0', '1'\]"):
-        select(nn.Sequential(nn.Conv2d(1, 1, 1), nn.Linear(1, 1)), ["0", "1"], None)
+        chosen(model, ["fc1", pattern] if pattern else [])
 
 
 def test_layers_that_do_not_run_can_be_left_out_but_not_pruned(model):
-    running = [name for name in NAMES if name != "block.0"]
+    running = [trace for trace in traces(model) if trace.name != "block.0"]
     message = r"must run in the model's forward pass, got \['block.0'\] which do not; name the others with layers="
-    for layers in (None, "block.*", ["fc1", "block.0"]):
+    for layers in ("*", "block.*", ["fc1", "block.0"]):
         with pytest.raises(ModelError, match=message):
             select(model, running, layers)
     assert select(model, running, ["fc1", "block.2"]) == ["fc1", "block.2"]
-    assert select(model, NAMES[1:], None) == ["fc1", "block.0", "block.2"]  # an idle convolution is in nobody's way
+    assert select(model, running, None) == ["conv2", "fc1", "block.2"]  # by default it is in nobody's way
+    found = skipped(model, running, select(model, running, None), by_default=True)
+    assert {entry.name: entry.reason for entry in found}["block.0"] == (
+        "no operator of the forward pass reads its weight alone"
+    )
 
 
-def test_layers_with_one_weight(model):
-    model["block"][2].weight = model["fc1"].weight
-    with pytest.raises(ModelError, match=r"got 'fc1' and 'block.2' with one weight; name one of them alone"):
-        select(model, NAMES, "*")
-    assert select(model, NAMES, ["fc1", "block.0"]) == ["fc1", "block.0"]
+def test_layers_with_one_weight_are_pruned_once_by_either_name(model):
+    model.block[2].weight = model.fc1.weight
+    assert chosen(model, "*") == ["conv1", "conv2", "fc1", "block.0", "out"]
+    assert chosen(model, "block.2") == ["fc1"]
+    assert chosen(model) == ["conv2", "fc1", "block.0"]
+    found = skipped(model, traces(model), chosen(model), by_default=True)
+    (entry,) = (entry for entry in found if entry.name == "block.2")
+    assert (entry.weights, entry.reason) == (0, "it has the weight of 'fc1'")
 
 
-def test_weights_that_are_computed_are_not_taken_for_one(model):
-    for name in ("fc1", "block.0", "out"):
+def test_weights_that_are_computed_are_left_alone_and_refused_by_name(model):
+    for name in ("fc1", "block.0"):
         parametrizations.weight_norm(model.get_submodule(name))
-    assert select(model, NAMES, "*") == NAMES
+    assert chosen(model) == ["conv2", "block.2"]
+    assert reasons(model)["fc1"] == "its weight is computed, so that nothing could be written to it"
+    with pytest.raises(ModelError, match="layer 'fc1' must hold its weight as a plain parameter"):
+        chosen(model, "fc1")
+    (trace,) = (trace for trace in untraced(model) if trace.name == "fc1")
+    assert spared(model, trace) == "its weight is computed"
+
+
+def test_what_is_left_by_the_users_choice_is_told_apart(model):
+    found = skipped(model, traces(model), ["fc1", "out"], by_default=False)
+    assert {entry.name for entry in found} == set(NAMES) - {"fc1", "out"}
+    assert {entry.reason for entry in found} == {"it was not chosen"}
+    assert sum(entry.weights for entry in found) == 18 + 2 + 16 + 16
+    assert {entry.name: entry.kind for entry in found}["conv1"] == "Conv2d"
+
+
+def test_tables_and_weights_of_other_kinds_are_named_with_their_size():
+    class Other(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.places = nn.Embedding(9, 4), nn.Parameter(torch.zeros(3, 4))
+            self.fc, self.out = nn.Linear(4, 4), nn.Linear(4, 2)
+
+        def forward(self, ids):
+            return self.out(torch.relu(self.fc(self.table(ids) + self.places)))
+
+    ids = torch.zeros(2, 3, dtype=torch.int64)
+    found = skipped(Other(), traces(Other(), ids), ["fc"], by_default=True)
+    assert [(entry.name, entry.kind, entry.weights, entry.reason) for entry in found] == [
+        ("out", "Linear", 8, "its outputs are the model's"),
+        ("", "Other", 12, "not a kind feta prunes"),
+        ("table", "Embedding", 36, "a table that is looked up"),
+    ]
+
+
+# Targets
 
 
 def test_one_share_for_all_or_one_per_pattern_of_which_the_first_match_counts(model):

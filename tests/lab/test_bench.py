@@ -17,6 +17,9 @@ from feta_lab.experiments.subject import network_path
 from feta_lab.page.sections.bench import sparsity_charts, time_charts, verdicts, write_bench
 from feta_lab.records import read
 
+# Untrained networks and few samples: that layers need a look is no news here.
+pytestmark = pytest.mark.filterwarnings("ignore::feta.engine.finish.PruneWarning")
+
 ROOT = Path(__file__).parents[2]
 SMALL = {"methods": "threshold", "seeds": 1, "compensate": "false", "sparsity": "0.9"}
 
