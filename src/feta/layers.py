@@ -62,6 +62,12 @@ def owner_of(model: nn.Module, name: str) -> tuple[nn.Module, str, str]:
     return model.get_submodule(name), "weight", "bias"
 
 
+def weight_path(model: nn.Module, name: str) -> str:
+    """A layer's weight as named_parameters names it; of a weight with several names, the first."""
+    weight = weight_of(model, name)
+    return next(path for path, parameter in model.named_parameters() if parameter is weight)
+
+
 def weight_of(model: nn.Module, name: str) -> nn.Parameter:
     """A layer's weight. Raises ModelError for what cannot be pruned."""
     return LayerView.of(model, name).weight
@@ -77,6 +83,7 @@ class Operator:
     dilation: tuple[int, ...] = ()
     groups: int = 1
     transposed: bool = False  # whether the weight is held as (d_in, d_out)
+    time_first: bool = False  # whether the input is (positions, samples, width), as inside torch's attention
 
     def pad_of(self, kernel: Sequence[int]) -> list[int]:
         """Zeros around the input, as F.pad wants them: the last dimension first."""

@@ -136,7 +136,9 @@ class Probe:
         name, samples = trace.name, held.inputs.count
         view, kept = (LayerView.of(model, name, trace.operator) for model in (held.pruned, held.original))
         hasty = HastyLayer.of(kept, [part.sampled(FIT_ROWS) for part in _streams(fit, ahead[0], trace, kept)])
-        rows = [] if before else [part.sampled(FIT_ROWS) for part in _streams(held, ahead[0], trace, kept)]
+        streams = [] if before else _streams(held, ahead[0], trace, kept)
+        rows = [stream.sampled(FIT_ROWS) for stream in streams]
+        share = sum(part.n_rows for part in rows) / max(1, sum(stream.n_rows for stream in streams))
         size = kept.weight.numel()
         counts = sorted({0, *(round(share * size) for share in GRID)} - {size})
         errors = []
@@ -147,7 +149,7 @@ class Probe:
                     moved = zip(_outputs(held, ahead, 1), before, strict=True)
                     errors.append(sum(_squared(now - then) for now, then in moved) / samples)
                 else:
-                    errors.append(_response(view, trace, rows) / samples)
+                    errors.append(_response(view, trace, rows) / share / samples)
                 if not math.isfinite(errors[-1]):
                     got = f"{errors[-1]}; look at the data and the weights"
                     raise DataError(f"layer '{name}': outputs must be finite while its error is measured, got {got}")

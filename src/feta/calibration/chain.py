@@ -67,6 +67,7 @@ class Chain:
             return run_on(model, batch)
         if state is None:
             return self._head(model, batch)
+        state = state._replace(hidden=state.hidden.clone())  # a block may work in place, and states run again
         if segment.start == len(self.blocks):
             last = state.hidden
             with self._switched(model, lambda index, args, kwargs: self._wrapped(index, last)):
@@ -186,23 +187,31 @@ def _cuts_cleanly(chain: Chain, layers: Sequence[LayerTrace]) -> bool:
 
 @torch.no_grad()
 def _same_outputs(chain: Chain, model: nn.Module, batch: Batch) -> bool:
-    """Whether a walk over the segments, twice, gives what the model gives."""
-    expected = list(tensors_in(run_on(model, batch)))
-    for _ in range(2):
-        state: Any = None
-        try:
-            for segment in chain.segments(()):
-                state = chain.run(model, segment, batch, state)
-        except Exception:
-            return False
-        got = list(tensors_in(state))
-        if len(got) != len(expected) or not all(map(_close, got, expected)):
-            return False
-    return True
+    """Whether a walk over the segments, each of them run twice from its state, gives what the model gives."""
+    expected, state = _outputs(run_on(model, batch)), None
+    try:
+        for segment in chain.segments(()):
+            first, second = (chain.run(model, segment, batch, state) for _ in range(2))
+            if not _alike(first, second):
+                return False
+            state = second
+    except Exception:
+        return False
+    return bool(expected) and _alike(_outputs(state), expected)
+
+
+def _outputs(result: Any) -> list[Tensor]:
+    """The tensors among what a model returns, an object with attributes included."""
+    return list(tensors_in(result)) or list(tensors_in(getattr(result, "__dict__", {})))
+
+
+def _alike(one: Any, other: Any) -> bool:
+    pairs = list(tensors_in(one)), list(tensors_in(other))
+    return len(pairs[0]) == len(pairs[1]) and all(map(_close, *pairs))
 
 
 def _close(one: Tensor, other: Tensor) -> bool:
-    if one.shape != other.shape or not one.is_floating_point():
-        return one.shape == other.shape
+    if one.shape != other.shape or not one.is_floating_point() or not other.is_floating_point():
+        return torch.equal(one, other)
     one, other = (tensor.double().nan_to_num(0.0, 1.0, -1.0) for tensor in (one, other))
     return torch.allclose(one, other, rtol=1e-3, atol=1e-3 * float(other.abs().max()) if other.numel() else 0.0)

@@ -13,27 +13,33 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
 from feta.calibration.inputs import Batch
-from feta.calibration.model import call, device_of, differentiable, outputs_of
+from feta.calibration.model import device_of, differentiable, float_dtype, outputs_of, place
 from feta.calibration.operators import attention, name_of, reading_of
 from feta.calibration.trace import ADD, TRANSPARENT, LayerTrace
-from feta.layers import weight_of
+from feta.layers import weight_path
 
 
 def output_importance(
     model: nn.Module, layers: Sequence[LayerTrace], batches: Iterable[Batch], *, seed: int = 0, probes: int = 8
 ) -> dict[str, Tensor]:
     """s (d_out,) for each layer; a layer that gradients do not reach is left out."""
-    generator = torch.Generator(device_of(model)).manual_seed(seed)
+    # Detached weights: nothing is held for gradients of the weights, and models that work in place can be run.
+    weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    watched = {id(weights[path]): layer for layer in layers for path in [weight_path(model, layer.name)]}
+    device, dtype = device_of(model), float_dtype(model)
+    generator = torch.Generator(device).manual_seed(seed)
     totals: dict[str, Tensor] = {}
     active: dict[str, Tensor] = {}
     for batch in batches:
-        mode = _Outputs({id(weight_of(model, layer.name)): layer for layer in layers})
+        mode, batch = _Outputs(watched), place(batch, device, dtype)
+        args, kwargs = ((), batch) if isinstance(batch, Mapping) else ((batch,), {})
         with torch.enable_grad(), differentiable(model):
             with mode:
-                logits = outputs_of(call(model, batch))
+                logits = outputs_of(functional_call(model, weights, args, kwargs))
             if not logits.requires_grad:
                 continue
             names = list(mode.outputs)
@@ -67,28 +73,31 @@ class _Outputs(TorchFunctionMode):
         super().__init__()
         self.layers = layers
         self.outputs: dict[str, Tensor] = {}
-        self.tagged: dict[int, tuple[Tensor, LayerTrace]] = {}
+        self.tagged: dict[int, tuple[Tensor, list[LayerTrace]]] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is F.multi_head_attention_forward:
             return attention(self, args, kwargs)
         reading = reading_of(func, args, kwargs)
-        layer = None if reading is None else self.layers.get(id(reading.weight))
-        if layer is None:
-            tags = [self.tagged[id(value)][1] for value in args if id(value) in self.tagged]
-            follows = tags and name_of(func) in TRANSPARENT | ADD | {"batch_norm"}
-            layer = tags[0] if follows and self._expected(name_of(func), tags[0]) else None
+        found = (
+            [] if reading is None else [self.layers[id(reading.weight)]] if id(reading.weight) in self.layers else []
+        )
+        if reading is None:
+            tags = (layer for value in args if id(value) in self.tagged for layer in self.tagged[id(value)][1])
+            found = [layer for layer in tags if self._expected(name_of(func), layer)]
         result = func(*args, **kwargs)
-        if layer is None:
+        if not found:
             return result
-        # Where parameters are frozen and inputs are integers nothing would ask for gradients.
+        # Weights are detached and inputs may be whole numbers: nothing else would ask for gradients.
         result = result if result.requires_grad else result.detach().requires_grad_()
-        self.outputs[layer.name] = result
+        self.outputs.update((layer.name, result) for layer in found)
         handed = result.clone()  # in-place functions that follow must not touch what is kept
-        self.tagged[id(handed)] = handed, layer
+        self.tagged[id(handed)] = handed, found
         return handed
 
     def _expected(self, name: str, layer: LayerTrace) -> bool:
         """Whether a function is part of what follows the layer before its activation."""
+        if name in TRANSPARENT:
+            return layer.follow.norm is not None or layer.follow.shortcut
         return (name == "batch_norm" and layer.follow.norm is not None) or (name in ADD and layer.follow.shortcut)

@@ -116,6 +116,9 @@ class Merged:
         for batch in self.inputs:
             room = fitting_size(batch, self.budget)
             if self.cut and size_of(batch) > room:
+                if held:
+                    yield _joined(held)
+                held = []
                 for rows in torch.arange(size_of(batch)).split(room):
                     yield rows_of(batch, rows)
                 continue
@@ -141,7 +144,9 @@ def _alike(one: Batch, other: Batch) -> bool:
     def per_sample(batch: Mapping[str, Any]) -> bool:
         return all(isinstance(v, Tensor) and v.ndim and len(v) == size_of(batch) for v in batch.values())
 
-    return per_sample(one) and per_sample(other) and all(one[key].shape[1:] == other[key].shape[1:] for key in one)
+    if not per_sample(one) or not per_sample(other):
+        return False
+    return all((one[key].shape[1:], one[key].dtype) == (other[key].shape[1:], other[key].dtype) for key in one)
 
 
 def _joined(batches: Sequence[Batch]) -> Batch:

@@ -15,6 +15,7 @@ from feta.calibration.model import float_dtype, place
 from feta.calibration.tap import Caught, Tap
 from feta.calibration.trace import LayerTrace
 from feta.errors import ModelError
+from feta.layers import Operator
 
 
 class Seen(NamedTuple):
@@ -57,7 +58,8 @@ class Lane:
         """For each batch, every call of some layers with one input, or of one layer."""
         shortcuts = any(layer.follow.shortcut for layer in layers)
         taps = Tap(self.original, layers), Tap(self.pruned, layers)
-        for (batch, old), (_, new) in zip(self.items(0), self.items(1), strict=True):
+        others: Iterable[Any] = self.items(1) if cascaded else repeat((None, None))
+        for (batch, old), (_, new) in zip(self.items(0), others, strict=False):
             then = self._tap(taps[0], segment, batch, old, outputs=True, shortcuts=shortcuts)
             now = self._tap(taps[1], segment, batch, new, outputs=False, shortcuts=shortcuts) if cascaded else then
             yield {layer.name: self._together(layer, then, now, batch) for layer in layers}
@@ -70,7 +72,7 @@ class Lane:
         model = (self.original, self.pruned)[side]
         for batch, state in self.items(side):
             caught = self._tap(Tap(model, tap), segment, batch, state, outputs=False, shortcuts=False)
-            yield from ((call.x, kept_rows(batch, call.x)) for call in caught[name])
+            yield from ((call.x, kept_rows(batch, call.x, tap[0].operator)) for call in caught[name])
 
     def _tap(self, tap: Tap, segment: Segment, batch: Batch, state: State | None, **what: bool) -> Any:
         return tap.run(lambda: self.chain.run(tap.model, segment, batch, state), **what)
@@ -82,7 +84,7 @@ class Lane:
             got = f"{len(then[layer.name])} and {len(now[layer.name])}"
             raise ModelError(f"layer '{layer.name}' must run {layer.calls} times on every batch, got {got}")
         pairs = zip(then[layer.name], now[layer.name], strict=True)
-        return [Seen(b.x, a.z, a.shortcut, b.shortcut, kept_rows(batch, b.x)) for a, b in pairs]  # type: ignore[arg-type]
+        return [Seen(b.x, a.z, a.shortcut, b.shortcut, kept_rows(batch, b.x, layer.operator)) for a, b in pairs]  # type: ignore[arg-type]
 
     def items(self, side: int) -> Iterator[tuple[Batch, State | None]]:
         """The batches, on the device, with the state a network stands at."""
@@ -111,16 +113,16 @@ def _noting(states: Iterable[State], extras: list[Any]) -> Iterator[Tensor]:
         yield state.hidden
 
 
-def kept_rows(batch: Batch, x: Tensor) -> Tensor | None:
+def kept_rows(batch: Batch, x: Tensor, operator: Operator) -> Tensor | None:
     """Which rows of a layer's input are no padding, by the batch's own mask; None: all, or they are not positions."""
-    if not isinstance(batch, Mapping):
+    if not isinstance(batch, Mapping) or operator.spatial:
         return None
     mask = batch.get("attention_mask")
     if mask is None and (padding := batch.get("src_key_padding_mask", batch.get("key_padding_mask"))) is not None:
         mask = ~padding.bool() if isinstance(padding, Tensor) else None
     if not isinstance(mask, Tensor) or mask.ndim != 2 or x.ndim < 2:
         return None
-    keep = mask.bool()
+    keep = mask.bool().t() if operator.time_first else mask.bool()
     if x.shape[:-1] == keep.shape or (x.ndim == 2 and len(x) == keep.numel()):
         return keep.flatten()
-    return keep.t().flatten() if x.shape[:-1] == keep.t().shape else None
+    return keep.t().flatten() if x.shape[:-1] == keep.t().shape else None  # a model that has positions first

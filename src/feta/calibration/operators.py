@@ -61,8 +61,7 @@ def attention(mode: TorchFunctionMode, args: tuple[Any, ...], kwargs: Mapping[st
     """nn.MultiheadAttention's function with its two projections called as operators, so that the mode sees them."""
     named = {name: kwargs[name] if name in kwargs else args[place] for name, place in ATTENTION.items()}
     query, width = named["query"], named["out_proj_weight"].shape[1]
-    identity = torch.eye(width, dtype=query.dtype, device=query.device)
-    instead = {"out_proj_weight": identity, "out_proj_bias": None}
+    instead = {"out_proj_weight": torch.eye(width, dtype=query.dtype, device=query.device), "out_proj_bias": None}
     places: dict[int, Any] = {place: instead[name] for name, place in ATTENTION.items() if name in instead}
     rest: Any = [places.get(place, value) for place, value in enumerate(args)]
     given: Any = {key: instead.get(key, value) for key, value in kwargs.items()}

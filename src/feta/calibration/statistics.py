@@ -48,28 +48,27 @@ def _gram(stream: ActivationStream) -> Gram:
     """
     H: Tensor | None = None
     shift = sums = torch.empty(0)
-    rows, d_in, scale = 0, 0, 1.0
+    rows = d_in = 0
     for A in stream.inputs():
         if H is None:
             d_in = A.shape[1]
-            scale = _power_of_two(A)
             shift = A.mean(0, dtype=torch.float64).to(A.dtype)
             H = A.new_zeros(d_in + 1, d_in + 1, dtype=torch.float64)
             sums = A.new_zeros(d_in, dtype=torch.float64)
-        A = (A - shift) * scale
+        A = A - shift
+        scale = _power_of_two(A)
+        sums += A.sum(0, dtype=torch.float64)
+        A = A if scale == 1 else A * scale
         for start in range(0, d_in, BLOCK):  # on and above the diagonal of blocks
             stop = min(start + BLOCK, d_in)
-            H[start:stop, start:d_in] += A[:, start:stop].t() @ A[:, start:]
-        sums += A.sum(0, dtype=torch.float64)
+            product = A[:, start:stop].t() @ A[:, start:]
+            H[start:stop, start:d_in] += product if scale == 1 else product.double() / scale / scale
         rows += len(A)
     whole = complete(H)
     for start in range(0, len(whole), BLOCK):  # the other half, below the diagonal of blocks
         stop = start + BLOCK
         whole[stop:, start:stop] = whole[start:stop, stop:].t()
     centred = whole[:d_in, :d_in]
-    if scale != 1:
-        centred.div_(scale).div_(scale)
-        sums /= scale
     back = shift.double()
     # sum (a + s)(a + s)' from sum a a' and sum a, in place: H is the largest thing a method holds.
     centred.addr_(back, sums).addr_(sums, back).addr_(back, back, alpha=rows)
@@ -110,7 +109,8 @@ def column_norms(stream: ActivationStream) -> Tensor:
     """The Euclidean norm of each input over all rows (d_in,), float64."""
     total: Tensor | None = None
     for A in stream.inputs():
-        squares = A.square().sum(0, dtype=torch.float64)
+        scale = _power_of_two(A)
+        squares = (A * scale).square().sum(0, dtype=torch.float64) / scale**2
         total = squares if total is None else total + squares
     return complete(total).sqrt()
 

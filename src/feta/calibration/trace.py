@@ -8,7 +8,7 @@ layers read the model's input or write its output.
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -256,6 +256,7 @@ class _Notes(TorchFunctionMode):
         self.notes: list[Note] = []
         self.visits: list[Visit] = []
         self.modules: tuple[str, ...] = ()
+        self.attending = False  # inside torch's attention, whose tensors have positions first
         self.parameters = {id(parameter) for parameter in model.parameters()}
         self.numbers = WeakIdKeyDictionary()  # tensor -> its number: an id may come again once a tensor is gone
         self.written: dict[int, int] = {}  # number -> how often in place
@@ -267,7 +268,11 @@ class _Notes(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is F.multi_head_attention_forward:
-            return attention(self, args, kwargs)
+            self.attending = True
+            try:
+                return attention(self, args, kwargs)
+            finally:
+                self.attending = False
         reading = reading_of(func, args, kwargs)
         given = ([reading.input] if reading else []) + list(tensors_in((args, kwargs)))
         reads = [self.value(tensor) for tensor in given]
@@ -289,7 +294,7 @@ class _Notes(TorchFunctionMode):
             any(id(tensor) in self.parameters for tensor in given),
         )
         if reading is not None:
-            note.operator, note.weight = reading.operator, id(reading.weight)
+            note.operator, note.weight = replace(reading.operator, time_first=self.attending), id(reading.weight)
         if name.removesuffix("_") == "leaky_relu" and kwargs.get("negative_slope", *args[1:2] or [0.01]) != 0.01:
             note.name = "leaky_relu of another slope"
         self.notes.append(note)

@@ -83,12 +83,12 @@ def thresholded(frames: Sequence[Folded], counts: Sequence[int], means: Sequence
 
 def verdict(error: float, safe: float, falls_back: bool) -> tuple[Status, str] | None:
     """What is to be said of a method's error beside that of thresholding; None: nothing."""
-    if error > safe and falls_back:
+    if error > safe + ROUNDING and falls_back:
         return Status.FELL_BACK, (
             f"thresholded instead: on held-out samples the method's error is {error:.3g}, thresholding's {safe:.3g}; "
             "more samples, or a lower sparsity for this layer, would help"
         )
-    if error > MARGIN * safe or error > 1:
+    if error > MARGIN * safe + ROUNDING or error > 1:
         beside = f"thresholding has {safe:.3g}" if error > safe else "no output at all would have 1"
         return Status.POOR, f"the error on held-out samples is {error:.3g}, {beside}; prune this layer less"
     return None
@@ -112,5 +112,6 @@ def few_rows(source: Source, frame: Folded, ratio: float | None) -> str | None:
     return None
 
 
+ROUNDING = 1e-6
 MARGIN = 1.05  # an error this many times that of thresholding is worse by more than chance
 OVERFIT = 2.0  # times as large an error on held-out rows as on fitted ones
