@@ -15,20 +15,23 @@ outputs get the weights, not how an output is fitted.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from feta.calibration.statistics import Gram, add_cross, complete
-from feta.problem import LayerProblem, Status
+from feta.problem import Activation, LayerProblem, Status
 from feta.solvers.refit import Refit, masked_refit
+from feta.solvers.relu_swaps import HELD, TINY, Candidates
 from feta.solvers.support_admm import Admm, SupportResult, support_admm
+from feta.solvers.swaps import FEW, SMALL, squares
 from feta.solvers.wide import RowsSystem
+from feta.sparsity import top_k_mask
 
 # rho grows more slowly than in ALPS, which finds a better support.
-SLOW = Admm(rho=0.03, schedule=((0.0, 1.3),), every=4, relaxation=1.6)
+SLOW = Admm(rho=0.03, schedule=((0.0, 1.3),), every=4, relaxation=1.6, rest=1.0)
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,14 @@ class GramSystem:
     d_in: int
 
     def support(self, C: Tensor, V: Tensor, k: int, admm: Admm, weights: Tensor | None) -> SupportResult:
+        if self.d_in <= FEW and self.d_in * V[: self.d_in].numel() <= SMALL:  # all supports are tried by `swapped`
+            any_mask = top_k_mask(V[: self.d_in].abs(), k)
+            return SupportResult(any_mask, V, 0, 0.0, Status.OK)
         return support_admm(self.H, C, V, k, admm, prunable=self.d_in, column_weights=weights)
+
+    def swapped(self, C: Tensor, V: Tensor, mask: Tensor, weights: Tensor | None, ridge: float) -> Tensor:
+        """The mask after exchanges of weights, where the layer is small enough to look at all of them."""
+        return squares(self.H, C, mask, weights, ridge, V)
 
     def refit(self, C: Tensor, mask: Tensor, V: Tensor, ridge: float) -> Refit:
         return masked_refit(self.H, C, mask, ridge=ridge, toward=V)
@@ -144,7 +154,8 @@ class GramSolve:
             self.status = Status.NOT_CONVERGED
         self.damping = max(self.damping, found.damping)
         problem.report("support", iterations=found.iterations, rho=found.rho)
-        return found.mask[: len(problem.W)]
+        mask = found.mask[: len(problem.W)]
+        return self.system.swapped(C, self.V, mask, problem.output_weights, self.settings.ridge)
 
     def refit(self, C: Tensor, mask: Tensor) -> Tensor:
         """The weights on the mask that are best for C, the ridge pulling to V."""
@@ -152,6 +163,25 @@ class GramSolve:
         if refit.status is not Status.OK:
             self.status, self.damping = refit.status, max(self.damping, refit.damping)
         return refit.V.to(self.V.dtype)
+
+    def exchange(self) -> None:
+        """Exchanges of weights judged after the ReLU, where the layer is small enough to fit every candidate."""
+        problem, mask = self.reader.problem, self.mask
+        if problem.activation is not Activation.RELU or len(mask) * mask.numel() > TINY:
+            return
+        held = [[part.cpu().float() for part in chunk[:2]] for chunk in self.reader.rows()]
+        A, B = (torch.cat(parts) for parts in zip(*held, strict=True))
+        some = torch.randperm(len(A), generator=torch.Generator().manual_seed(0))[:HELD]
+        A, B = A[some], B[some]
+        X = torch.cat([A, A.new_ones(len(A), len(self.V) - len(mask))], 1)
+        candidates = Candidates(problem.fit, X, B, problem.trained.cpu().float(), len(mask))
+        weights = None if problem.output_weights is None else problem.output_weights.cpu()
+        new = candidates.improved(mask.cpu(), weights)
+        trial = replace(self, mask=new.to(mask.device), V=candidates.weights(new).to(self.V), objectives=[])
+        trial.retarget()
+        if trial.objectives[-1] < self.objectives[-1]:
+            self.V, self.mask, self.status, self.damping = trial.V, trial.mask, trial.status, trial.damping
+            self.objectives.append(trial.objectives[-1])
 
     def retarget(self) -> None:
         """New targets and a refit, again and again; the first few times with a new support of as many weights."""
@@ -198,4 +228,5 @@ def solve_gram(
     solve.V = solve.refit(C, solve.mask)
     del C
     solve.retarget()
+    solve.exchange()
     return solve
