@@ -24,14 +24,19 @@ from torch import Tensor
 from feta.calibration.statistics import Gram, add_cross, complete
 from feta.problem import Activation, LayerProblem, Status
 from feta.solvers.refit import Refit, masked_refit
+from feta.solvers.refit_cg import Centred, factors_are_cheaper
 from feta.solvers.relu_swaps import HELD, TINY, Candidates
 from feta.solvers.support_admm import Admm, SupportResult, support_admm
 from feta.solvers.swaps import FEW, SMALL, squares
 from feta.solvers.wide import RowsSystem
 from feta.sparsity import top_k_mask
 
-# rho grows more slowly than in ALPS, which finds a better support.
-SLOW = Admm(rho=0.03, schedule=((0.0, 1.3),), every=4, relaxation=1.6, rest=1.0)
+# rho grows more slowly than in ALPS, which finds a better support, until hardly a weight moves.
+SLOW = Admm(rho=0.03, schedule=((0.1, 1.3), (0.0, 1.6)), every=4, relaxation=1.6, rest=1.0)
+# What takes its place in large layers: nearly as good a support in two thirds of the iterations.
+COARSE = replace(SLOW, rho=0.05, schedule=((0.1, 1.4), (0.0, 1.8)))
+LARGE = 2**28  # d_in^2 * d_out from which on a layer is large
+WORTHWHILE = 0.01  # share of F that a re-target of a large layer must gain for another to follow
 
 
 @dataclass(frozen=True)
@@ -127,8 +132,24 @@ class GramSystem:
         """The mask after exchanges of weights, where the layer is small enough to look at all of them."""
         return squares(self.H, C, mask, weights, ridge, V)
 
-    def refit(self, C: Tensor, mask: Tensor, V: Tensor, ridge: float) -> Refit:
-        return masked_refit(self.H, C, mask, ridge=ridge, toward=V)
+    def refit(
+        self,
+        C: Tensor,
+        mask: Tensor,
+        V: Tensor,
+        ridge: float,
+        start: Tensor | None = None,
+        error: float | None = None,
+    ) -> Refit:
+        """The refit pulled to V: exact where factors are cheap, else by conjugate gradients from `start`, or V."""
+        if factors_are_cheaper(mask):
+            return masked_refit(self.H, C, mask, ridge=ridge, toward=V)
+        return self.centred(ridge).refit(C, mask, V, V if start is None else start, error)
+
+    def centred(self, ridge: float) -> Centred:
+        """Made once for all refits of a layer."""
+        known: dict[float, Centred] = self.__dict__.setdefault("_centred", {})
+        return known.setdefault(ridge, Centred(self.H, self.d_in, ridge))
 
 
 @dataclass
@@ -144,22 +165,32 @@ class GramSolve:
     iterations: int = 0  # of ADMM
     status: Status = Status.OK
     damping: float = 0.0  # the most that a factor needed
+    near: Tensor | None = None  # where the last search for a support ended, for the refit that follows
+    error: float | None = None  # of the layer, where a refit measured it
+    steps: int = 0  # of conjugate gradients, over all refits; none where columns are factored
+
+    @property
+    def large(self) -> bool:
+        return len(self.mask) * self.mask.numel() >= LARGE
 
     def support(self, C: Tensor, keep: int) -> Tensor:
         """The mask of the weights to keep for the cross terms C, searched for from V."""
         problem = self.reader.problem
-        found = self.system.support(C, self.V, keep, self.settings.admm, problem.output_weights)
+        admm = COARSE if self.large and self.settings.admm == SLOW else self.settings.admm
+        found = self.system.support(C, self.V, keep, admm, problem.output_weights)
         self.iterations += found.iterations
         if found.status is Status.NOT_CONVERGED and self.status is Status.OK:
             self.status = Status.NOT_CONVERGED
         self.damping = max(self.damping, found.damping)
         problem.report("support", iterations=found.iterations, rho=found.rho)
+        self.near = found.D
         mask = found.mask[: len(problem.W)]
         return self.system.swapped(C, self.V, mask, problem.output_weights, self.settings.ridge)
 
     def refit(self, C: Tensor, mask: Tensor) -> Tensor:
         """The weights on the mask that are best for C, the ridge pulling to V."""
-        refit = self.system.refit(C, mask, self.V, self.settings.ridge)
+        refit = self.system.refit(C, mask, self.V, self.settings.ridge, self.near, self.error)
+        self.near, self.error, self.steps = None, refit.error, self.steps + refit.steps
         if refit.status is not Status.OK:
             self.status, self.damping = refit.status, max(self.damping, refit.damping)
         return refit.V.to(self.V.dtype)
@@ -206,7 +237,7 @@ class GramSolve:
                 before, weight = refit, heavier
                 self.V, self.mask, C, tight = trial, mask, C_there, False
                 self.objectives.append(value)
-                if gain < settings.tolerance * self.objectives[-2]:
+                if gain < max(settings.tolerance, WORTHWHILE if self.large else 0.0) * self.objectives[-2]:
                     break
             elif push > 0 or mask is not self.mask:
                 mask, before, weight = self.mask, self.V, 1.0

@@ -63,6 +63,8 @@ class Refit:
     V: Tensor  # (d, d_out) float64, zero outside the supports
     status: Status = Status.OK
     damping: float = 0.0  # the most that the ladder added, relative to the diagonal
+    steps: int = 0  # of conjugate gradients; none where columns were factored
+    error: float | None = None  # of the layer, where conjugate gradients measured it
 
 
 def masked_refit(H: Tensor, C: Tensor, mask: Tensor, *, ridge: float = 0.0, toward: Tensor | None = None) -> Refit:

@@ -139,8 +139,8 @@ def search(dense: Step, start: Tensor, k: int, admm: Admm, watch: Watch | None =
             Y = dual.mul_(2 - admm.relaxation).add_(step(reflected), alpha=admm.relaxation)
             Y.add_(reflected, alpha=1 - admm.relaxation)
             mask = top_k_mask(Y.abs(), k)
-            reflected = Y.where(mask, -Y)  # D - V / rho
-            dual = Y.sub_(reflected).mul_(0.5)  # Y off the support, 0 on it
+            dual = Y.masked_fill(mask, 0)
+            reflected = Y.sub_(dual, alpha=2)  # D - V / rho
             iteration += 1
         del step  # an inverse is as large as H: the next one must not meet it
         changed = int((mask != looked_at).sum()) / max(k, 1)

@@ -78,7 +78,15 @@ class RowsSystem:
         """The mask as it is: such a layer is never small."""
         return mask
 
-    def refit(self, C: Tensor, mask: Tensor, V: Tensor, ridge: float) -> Refit:
+    def refit(
+        self,
+        C: Tensor,
+        mask: Tensor,
+        V: Tensor,
+        ridge: float,
+        start: Tensor | None = None,
+        error: float | None = None,
+    ) -> Refit:
         """Conjugate gradients from V; the ridge is relative to the mean squared length of A's columns."""
         d_in = self.A.shape[1]
         raw = self.scale.square() + len(self.A) * self.mean[:, None].square()
