@@ -50,7 +50,7 @@ def check_share(share: float, where: str = "sparsity") -> float:
 
 
 SAMPLE = 2**14  # scores that tell roughly where the k-th largest lies
-SELECT = 2**18  # scores from which on that is worth it
+SELECT = {"cpu": 2**18, "cuda": 2**22}  # scores from which on that is worth it
 
 
 def top_k_mask(scores: Tensor, k: int) -> Tensor:
@@ -62,7 +62,7 @@ def top_k_mask(scores: Tensor, k: int) -> Tensor:
     if not 0 < k < flat.numel():
         return torch.full_like(scores, k > 0, dtype=torch.bool)
     threshold = _kth_largest(flat, k)
-    if flat.is_cuda and flat.numel() < SELECT:  # a few more kernels, and no wait for a number
+    if flat.is_cuda and flat.numel() < SELECT["cuda"]:  # a few more kernels, and no wait for a number
         mask, ties = flat > threshold, flat == threshold
         return mask.logical_or_(ties & (ties.cumsum(0) <= k - mask.sum())).reshape(scores.shape)
     mask = flat >= threshold
@@ -75,7 +75,7 @@ def top_k_mask(scores: Tensor, k: int) -> Tensor:
 
 def _kth_largest(flat: Tensor, k: int) -> Tensor:
     """The k-th largest value: of many, looked for among those near where a sample says it is."""
-    if flat.numel() >= SELECT:
+    if flat.numel() >= SELECT.get(flat.device.type, 2**22):
         sample = flat[:: flat.numel() // SAMPLE].sort(descending=True).values
         rank, margin = k / flat.numel() * len(sample), 2 * len(sample) ** 0.5
         high, low = sample[max(0, int(rank - margin))], sample[min(len(sample) - 1, int(rank + margin))]

@@ -122,11 +122,14 @@ class GramSystem:
     H: Tensor
     d_in: int
 
-    def support(self, C: Tensor, V: Tensor, k: int, admm: Admm, weights: Tensor | None) -> SupportResult:
+    def support(
+        self, C: Tensor, V: Tensor, k: int, admm: Admm, weights: Tensor | None, ridge: float = 0.0
+    ) -> SupportResult:
+        """The support of k weights for the problem that the refit solves."""
         if self.d_in <= FEW and self.d_in * V[: self.d_in].numel() <= SMALL:  # all supports are tried by `swapped`
             any_mask = top_k_mask(V[: self.d_in].abs(), k)
             return SupportResult(any_mask, V, 0, 0.0, Status.OK)
-        return support_admm(self.H, C, V, k, admm, prunable=self.d_in, column_weights=weights)
+        return support_admm(self.H, C, V, k, admm, prunable=self.d_in, column_weights=weights, ridge=ridge)
 
     def swapped(self, C: Tensor, V: Tensor, mask: Tensor, weights: Tensor | None, ridge: float) -> Tensor:
         """The mask after exchanges of weights, where the layer is small enough to look at all of them."""
@@ -177,7 +180,7 @@ class GramSolve:
         """The mask of the weights to keep for the cross terms C, searched for from V."""
         problem = self.reader.problem
         admm = COARSE if self.large and self.settings.admm == SLOW else self.settings.admm
-        found = self.system.support(C, self.V, keep, admm, problem.output_weights)
+        found = self.system.support(C, self.V, keep, admm, problem.output_weights, self.settings.ridge)
         self.iterations += found.iterations
         if found.status is Status.NOT_CONVERGED and self.status is Status.OK:
             self.status = Status.NOT_CONVERGED
@@ -217,6 +220,9 @@ class GramSolve:
     def retarget(self) -> None:
         """New targets and a refit, again and again; the first few times with a new support of as many weights."""
         reader, settings, mask = self.reader, self.settings, self.mask
+        if reader.problem.activation is Activation.LINEAR:  # the targets do not move: the first refit was the last
+            self.objectives.append(reader.at(self.V, targets=False)[0])
+            return
         value, C = reader.at(self.V)
         self.objectives.append(value)
         before, weight = self.V, 1.0  # Nesterov's sequence, begun anew whenever a step is refused

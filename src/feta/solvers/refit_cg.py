@@ -18,7 +18,7 @@ from feta.solvers.refit import Refit
 
 TOLERANCE = 1e-5  # of the layer's error: the refit ends when an iteration lowers it by less
 MOVING = 1e-4  # the same for a refit from the one before, whose targets move on once more
-STEPS = 20  # at the most
+STEPS = 40  # at the most
 # Work of a factor in units of that of a product with H, for as many multiplications: batches of small float64
 # factors run at a fraction of the speed of one large float32 product.
 FACTOR_WORK = {"cpu": 6.0, "cuda": 80.0}
@@ -51,14 +51,15 @@ class Centred:
         return self.ridge * float(self.H.diagonal()[: self.d_in].mean())
 
     @cached_property
-    def scaled(self) -> tuple[Tensor, Tensor]:
-        """The matrix in float32 with a unit diagonal, and the scale (d_in, 1) of the weights."""
+    def scaled(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The matrix in float32 with a unit diagonal, the scale (d_in, 1) of the weights, and which inputs vary."""
         p = self.d_in
         reduced = torch.addmm(self.H[:p, :p], self.H[:p, p:], self.coupling, alpha=-1)
-        diagonal = reduced.diagonal().clamp_min(0) + self.added
+        alive = reduced.diagonal() > (1e-9 if p < len(self.H) else 0) * self.H.diagonal()[:p]
+        diagonal = reduced.diagonal().where(alive, 0) + self.added
         reduced.diagonal().copy_(diagonal)
         scale = diagonal.where(diagonal > 0, 1).sqrt()[:, None]
-        return reduced.div_(scale).div_(scale.t()).float(), scale
+        return reduced.div_(scale).div_(scale.t()).float(), scale, alive[:, None]
 
     def refit(self, C: Tensor, mask: Tensor, toward: Tensor, start: Tensor, error: float | None) -> Refit:
         """The refit from `start`; like `toward` and C it is (d, d_out).
@@ -66,13 +67,13 @@ class Centred:
         error: what the tolerance is a share of; None: that of the start, where C is H times `toward`. Where it is
             known, an earlier refit has been.
         """
-        p, (H, scale) = self.d_in, self.scaled
+        p, (H, scale, alive) = self.d_in, self.scaled
         C = C.double()
         right = C[:p] - self.coupling.t() @ C[p:] if len(C) > p else C
         right = right.add(toward[:p], alpha=self.added).div_(scale).float()
         pulled = (toward[:p] * scale).float()
-        alive = mask & (H.diagonal() > 0)[:, None]  # a dead input keeps what it had
-        X = (start[:p] * scale).float().where(alive, pulled).where(mask, 0)
+        X = (start[:p] * scale).float().where(alive, pulled).where(mask, 0)  # a dead input keeps what it had
+        alive = mask & alive
         residual = right.sub_(H @ X)
         tolerance = TOLERANCE if error is None else MOVING
         if error is None:

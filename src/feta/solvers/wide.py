@@ -55,7 +55,10 @@ class RowsSystem:
         back = torch.addmm(torch.outer(self.mean, Z.sum(0)), self.A.t(), Z, beta=-1)
         return (back / self.scale).where(self.alive, 0)
 
-    def support(self, C: Tensor, V: Tensor, k: int, admm: Admm, weights: Tensor | None) -> SupportResult:
+    def support(
+        self, C: Tensor, V: Tensor, k: int, admm: Admm, weights: Tensor | None, ridge: float = 0.0
+    ) -> SupportResult:
+        """The ridge is left to the refit: it would not leave the factor of K as it is."""
         by_output = 1.0 if weights is None else weights.to(self.A)
         start = (V[: self.A.shape[1]].to(self.A.dtype) * self.scale).where(self.alive, 0)
         right = self._scaled(C) * by_output
