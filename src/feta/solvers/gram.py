@@ -35,7 +35,9 @@ from feta.sparsity import top_k_mask
 SLOW = Admm(rho=0.03, schedule=((0.1, 1.3), (0.0, 1.6)), every=4, relaxation=1.6, rest=1.0)
 # What takes its place in large layers: nearly as good a support in two thirds of the iterations.
 COARSE = replace(SLOW, rho=0.05, schedule=((0.1, 1.4), (0.0, 1.8)))
+DENSE = 0.2  # share of kept weights above which over-relaxed steps lead to a worse support
 LARGE = 2**28  # d_in^2 * d_out from which on a layer is large
+STARVED, MOST = 0.08, 0.05  # a large layer's ridge for one row for each input, and at the most
 WORTHWHILE = 0.01  # share of F that a re-target of a large layer must gain for another to follow
 
 
@@ -176,11 +178,19 @@ class GramSolve:
     def large(self) -> bool:
         return len(self.mask) * self.mask.numel() >= LARGE
 
+    @property
+    def ridge(self) -> float:
+        """That of the settings, or more where a large layer has few rows for each input."""
+        starved = STARVED * len(self.mask) / self.reader.problem.rows.n_rows if self.large else 0.0
+        return max(self.settings.ridge, min(starved, MOST))
+
     def support(self, C: Tensor, keep: int) -> Tensor:
         """The mask of the weights to keep for the cross terms C, searched for from V."""
         problem = self.reader.problem
         admm = COARSE if self.large and self.settings.admm == SLOW else self.settings.admm
-        found = self.system.support(C, self.V, keep, admm, problem.output_weights, self.settings.ridge)
+        if keep > DENSE * self.mask.numel():
+            admm = replace(admm, relaxation=1.0)
+        found = self.system.support(C, self.V, keep, admm, problem.output_weights, self.ridge)
         self.iterations += found.iterations
         if found.status is Status.NOT_CONVERGED and self.status is Status.OK:
             self.status = Status.NOT_CONVERGED
@@ -188,11 +198,11 @@ class GramSolve:
         problem.report("support", iterations=found.iterations, rho=found.rho)
         self.near = found.D
         mask = found.mask[: len(problem.W)]
-        return self.system.swapped(C, self.V, mask, problem.output_weights, self.settings.ridge)
+        return self.system.swapped(C, self.V, mask, problem.output_weights, self.ridge)
 
     def refit(self, C: Tensor, mask: Tensor) -> Tensor:
         """The weights on the mask that are best for C, the ridge pulling to V."""
-        refit = self.system.refit(C, mask, self.V, self.settings.ridge, self.near, self.error)
+        refit = self.system.refit(C, mask, self.V, self.ridge, self.near, self.error)
         self.near, self.error, self.steps = None, refit.error, self.steps + refit.steps
         if refit.status is not Status.OK:
             self.status, self.damping = refit.status, max(self.damping, refit.damping)
