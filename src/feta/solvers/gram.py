@@ -36,9 +36,8 @@ SLOW = Admm(rho=0.03, schedule=((0.1, 1.3), (0.0, 1.6)), every=4, relaxation=1.6
 # What takes its place in large layers: nearly as good a support in two thirds of the iterations.
 COARSE = replace(SLOW, rho=0.05, schedule=((0.1, 1.4), (0.0, 1.8)))
 DENSE = 0.2  # share of kept weights above which over-relaxed steps lead to a worse support
-LARGE = 2**28  # d_in^2 * d_out from which on a layer is large
-STARVED, MOST = 0.08, 0.05  # a large layer's ridge for one row for each input, and at the most
-WORTHWHILE = 0.01  # share of F that a re-target of a large layer must gain for another to follow
+LARGE = 2**27  # d_in^2 * d_out from which on a layer is large
+STARVED, MOST = 0.08, 0.03  # a large layer's ridge for one row for each input, and at the most
 
 
 @dataclass(frozen=True)
@@ -201,8 +200,11 @@ class GramSolve:
         return self.system.swapped(C, self.V, mask, problem.output_weights, self.ridge)
 
     def refit(self, C: Tensor, mask: Tensor) -> Tensor:
-        """The weights on the mask that are best for C, the ridge pulling to V."""
-        refit = self.system.refit(C, mask, self.V, self.ridge, self.near, self.error)
+        """The weights on the mask that are best for C, the ridge pulling to V, or to the trained weights."""
+        start = self.V if self.near is None else self.near
+        # Pulled to the refit before, a layer with few rows would be let go step by step.
+        toward = self.reader.problem.trained if self.large else self.V
+        refit = self.system.refit(C, mask, toward, self.ridge, start, self.error)
         self.near, self.error, self.steps = None, refit.error, self.steps + refit.steps
         if refit.status is not Status.OK:
             self.status, self.damping = refit.status, max(self.damping, refit.damping)
@@ -237,7 +239,9 @@ class GramSolve:
         self.objectives.append(value)
         before, weight = self.V, 1.0  # Nesterov's sequence, begun anew whenever a step is refused
         tight = False  # whether the targets at hand are those of the DC slope
-        for round_ in range(1, settings.retargets + 1):
+        # Of a large layer's re-targets the first gives nearly all of the gain on rows that were not seen.
+        rounds = 1 if self.large and settings.retargets == GramSettings.retargets else settings.retargets
+        for round_ in range(1, rounds + 1):
             if round_ < settings.searches:
                 mask = self.support(C, int(mask.sum()))
                 before, weight = torch.cat([self.V[: len(mask)].where(mask, 0), self.V[len(mask) :]]), 1.0
@@ -245,7 +249,7 @@ class GramSolve:
             heavier = (1 + (1 + 4 * weight**2) ** 0.5) / 2
             push = (weight - 1) / heavier
             trial = refit + push * (refit - before)
-            last = round_ == settings.retargets  # nothing follows that would need its targets
+            last = round_ == rounds  # nothing follows that would need its targets
             value, C_there = reader.at(trial, targets=not last)
             reader.problem.report("retarget", objective=value, round=round_)
             gain = self.objectives[-1] - value
@@ -253,7 +257,7 @@ class GramSolve:
                 before, weight = refit, heavier
                 self.V, self.mask, C, tight = trial, mask, C_there, False
                 self.objectives.append(value)
-                if gain < max(settings.tolerance, WORTHWHILE if self.large else 0.0) * self.objectives[-2]:
+                if gain < settings.tolerance * self.objectives[-2]:
                     break
             elif push > 0 or mask is not self.mask:
                 mask, before, weight = self.mask, self.V, 1.0
