@@ -105,3 +105,19 @@ def test_measured():
     assert measured(torch.tensor([[0.0, -0.0], [1.0, 1e-30]])) == 0.5
     assert measured(torch.zeros(3)) == 1.0
     assert measured(torch.empty(0)) == 1.0
+
+
+@pytest.mark.parametrize("kind", ["spread", "ties", "sorted", "equal"])
+@pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.9999])
+def test_masks_of_many_scores_are_those_of_a_stable_sort(kind, share):
+    """Enough of them that the k-th is looked for near where a sample says it is."""
+    n, generator = 2**18 + 5, torch.Generator().manual_seed(0)
+    scores = {
+        "spread": torch.rand(n, generator=generator),
+        "ties": torch.randint(0, 50, (n,), generator=generator).float(),
+        "sorted": torch.arange(n).float(),
+        "equal": torch.zeros(n),
+    }[kind]
+    expected = torch.zeros(n, dtype=torch.bool)
+    expected[scores.sort(descending=True, stable=True).indices[: int(share * n)]] = True
+    assert torch.equal(top_k_mask(scores, int(share * n)), expected)

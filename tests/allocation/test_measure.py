@@ -158,7 +158,6 @@ def test_rows_of_convolutions_are_limited(monkeypatch):
     assert all(10 <= count <= 150 for rows in seen for count in rows)
 
 
-@pytest.mark.xfail(reason="the sum over a share of the rows is divided by all samples")
 def test_the_response_on_some_rows_is_scaled_to_all_of_them(monkeypatch):
     """A sample of the held-out rows stands for all of them, also where a layer has many."""
     whole, _ = errors_of(convnet(), IMAGES, "bound", ["conv1", "fc1"])

@@ -202,7 +202,6 @@ def test_padding_gives_no_rows():
         assert not bool((drawn == model.embed.weight[0]).all(1).any())
 
 
-@pytest.mark.xfail(reason="channels are taken for positions where there are as many of them")
 def test_a_mask_of_positions_says_nothing_of_the_channels_of_a_convolution():
     torch.manual_seed(0)
 

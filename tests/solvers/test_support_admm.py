@@ -139,6 +139,14 @@ def test_indefinite_matrix_is_damped_and_reported():
     assert found.damping > 0
 
 
+def test_a_support_does_not_rest_before_rho_has_grown():
+    """Few weights kept: the mask does not move while rho is small, which says nothing."""
+    H, C, W0 = layer(d=9, d_out=1)
+    early, late = (support_admm(H, C, W0, 3, Admm(rho=0.01, rest=rest), dtype=F64) for rest in (0.0, 1.0))
+    assert early.rho < 1 <= late.rho
+    assert late.status is Status.OK
+
+
 def test_iteration_limit_is_reported_and_progress_is_told():
     H, C, W0 = layer()
     seen = []

@@ -28,12 +28,13 @@ class Activation(StrEnum):
     LEAKY_RELU = "leaky_relu"
 
     def __call__(self, Z: Tensor) -> Tensor:
-        return Z if self is Activation.LINEAR else _FUNCTIONS[self](Z)
+        return Z if self is Activation.LINEAR else _FUNCTIONS[self.value](Z)
 
     def slope(self, Z: Tensor) -> Tensor:
         if self is Activation.LINEAR:
             return torch.ones_like(Z)
-        return _SLOPES[self](Z).to(Z.dtype)
+        slope: Tensor = _SLOPES[self.value](Z)
+        return slope.to(Z.dtype)
 
     @property
     def steepest(self) -> float:

@@ -11,8 +11,10 @@ any sign. Sums, not means, so that chunks add up. V (d_in [+ 1], d_out) holds th
 
 The bound is tight at V_k but for outputs that have died (B > 0, Z_k <= 0): there it asks for B again, which can
 revive them. The slope of h asks for Z_k there, which is tight but leaves them dead. For other activations
-T = Z_k - rho'(Z_k) (rho(Z_k) - B) / L^2 with L >= |rho'|: a step of Gauss and Newton, no bound, so that a solver must see
-for itself whether it helps.
+
+    T = Z_k - rho'(Z_k) (rho(Z_k) - B) / L^2      with L >= |rho'|
+
+a step of Gauss and Newton. That is no bound: a solver must see for itself whether it helps.
 """
 
 from dataclasses import dataclass

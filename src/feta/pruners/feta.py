@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from feta.calibration.statistics import gram
 from feta.calibration.stream import TensorStream
 from feta.errors import check_range, unknown_name
-from feta.problem import Activation, LayerProblem, LayerSolution, Needs, Status
+from feta.problem import LayerProblem, LayerSolution, Needs, Status
 from feta.solvers.gram import SLOW, GramSettings, GramSystem, SampledTargets, StreamedTargets, solve_gram
 from feta.solvers.wide import RowsSystem
 from feta.sparsity import Sparsity
@@ -63,8 +63,6 @@ class Feta:
         settings = replace(settings, ridge=self.ridge, retargets=self.outer or settings.retargets)
         # Rows of convolutions are short, and many of them look alike: as many as fit into the same room.
         sample = self.sample or max(4096, 8 * d_in, SAMPLE_VALUES // (d_in + problem.W.shape[1]))
-        if problem.activation is Activation.LINEAR:
-            settings = replace(settings, retargets=0)  # its targets do not move
         needed, messages, more = GRAM_BYTES * d_in**2 / 2**30, [], {}
         if needed > self.memory:
             held = self._held(problem, sample)

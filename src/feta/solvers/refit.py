@@ -63,6 +63,8 @@ class Refit:
     V: Tensor  # (d, d_out) float64, zero outside the supports
     status: Status = Status.OK
     damping: float = 0.0  # the most that the ladder added, relative to the diagonal
+    steps: int = 0  # of conjugate gradients; none where columns were factored
+    error: float | None = None  # of the layer, where conjugate gradients measured it
 
 
 def masked_refit(H: Tensor, C: Tensor, mask: Tensor, *, ridge: float = 0.0, toward: Tensor | None = None) -> Refit:
@@ -95,8 +97,10 @@ def masked_refit(H: Tensor, C: Tensor, mask: Tensor, *, ridge: float = 0.0, towa
         failed = [left[:0]]
         for batch, index in _batches(support, left, H):
             L, good = _factors(H, scale, index, damping)
-            failed.append(batch[~good])
-            columns, rows = batch[good, None], index[good]
+            columns, rows = batch[:, None], index
+            if not bool(good.all()):  # asked once: on a GPU each question waits for all that was launched
+                failed.append(batch[~good])
+                columns, rows, L = batch[good, None], index[good], L[good]
             inside = rows.clamp_max(len(H) - 1), columns
             pull = H.new_zeros(()) if toward is None else toward[inside].double()
             here = scale[rows]
@@ -105,7 +109,7 @@ def masked_refit(H: Tensor, C: Tensor, mask: Tensor, *, ridge: float = 0.0, towa
             b = torch.where(dead[rows], pull, b)
             if damping:
                 b += damping * torch.where(here > 0, pull / here, 0)
-            x = torch.cholesky_solve(b[:, :, None], L if bool(good.all()) else L[good])[:, :, 0]
+            x = torch.cholesky_solve(b[:, :, None], L)[:, :, 0]
             V[rows, columns] = x * here
             if len(columns):
                 worst = damping
@@ -123,12 +127,14 @@ def _batches(support: Tensor, columns: Tensor, H: Tensor) -> Iterator[tuple[Tens
     sizes = support[columns].sum(1)
     order = sizes.argsort(descending=True, stable=True)
     columns, widths = columns[order], sizes[order].tolist()
+    # A GPU is through with small systems sooner than with launching several batches of them.
+    together = H.device.type != "cpu" and sum(widths[:1]) ** 3 * len(widths) <= 2**33
     start = 0
     while start < len(widths):
         width, stop = widths[start], start + 1
         last = start + max(1, entries // width**2)
         # Padding to 1.25 times the size costs at most twice the work; small systems cost next to none.
-        while stop < min(last, len(widths)) and (1.25 * widths[stop] >= width or width <= 32):
+        while stop < min(last, len(widths)) and (together or 1.25 * widths[stop] >= width or width <= 32):
             stop += 1
         batch = columns[start:stop]
         index = torch.full((len(batch), width), len(H), device=H.device)

@@ -38,6 +38,9 @@ class Admm:
     schedule: tuple[tuple[float, float], ...] = ((0.1, 1.3), (0.005, 1.2), (0.0, 1.1))
     every: int = 3  # iterations between two looks at the support
     warm_up: int = 6  # iterations before the support can come to rest
+    # rho before it can, in units of the scaled H's mean eigenvalue, which is one: a support that does not move
+    # while rho is small has not been asked to.
+    rest: float = 0.0
     max_iterations: int = 300
     relaxation: float = 1.0  # in (0, 2); 1.6 takes a third fewer iterations to as good a support
 
@@ -136,15 +139,15 @@ def search(dense: Step, start: Tensor, k: int, admm: Admm, watch: Watch | None =
             Y = dual.mul_(2 - admm.relaxation).add_(step(reflected), alpha=admm.relaxation)
             Y.add_(reflected, alpha=1 - admm.relaxation)
             mask = top_k_mask(Y.abs(), k)
-            reflected = Y.where(mask, -Y)  # D - V / rho
-            dual = Y.sub_(reflected).mul_(0.5)  # Y off the support, 0 on it
+            dual = Y.masked_fill(mask, 0)
+            reflected = Y.sub_(dual, alpha=2)  # D - V / rho
             iteration += 1
         del step  # an inverse is as large as H: the next one must not meet it
         changed = int((mask != looked_at).sum()) / max(k, 1)
         looked_at = mask
         if watch is not None:
             watch(iteration=iteration, rho=rho, changed=changed)
-        rested = changed == 0 and iteration >= admm.warm_up
+        rested = changed == 0 and iteration >= admm.warm_up and rho >= admm.rest
         if rested:
             break
         growth = next((factor for share, factor in admm.schedule if changed > share), admm.schedule[-1][1])

@@ -55,7 +55,10 @@ class RowsSystem:
         back = torch.addmm(torch.outer(self.mean, Z.sum(0)), self.A.t(), Z, beta=-1)
         return (back / self.scale).where(self.alive, 0)
 
-    def support(self, C: Tensor, V: Tensor, k: int, admm: Admm, weights: Tensor | None) -> SupportResult:
+    def support(
+        self, C: Tensor, V: Tensor, k: int, admm: Admm, weights: Tensor | None, ridge: float = 0.0
+    ) -> SupportResult:
+        """The ridge is left to the refit: it would not leave the factor of K as it is."""
         by_output = 1.0 if weights is None else weights.to(self.A)
         start = (V[: self.A.shape[1]].to(self.A.dtype) * self.scale).where(self.alive, 0)
         right = self._scaled(C) * by_output
@@ -74,7 +77,19 @@ class RowsSystem:
 
         return search(step, start * by_output, k, admm)
 
-    def refit(self, C: Tensor, mask: Tensor, V: Tensor, ridge: float) -> Refit:
+    def swapped(self, C: Tensor, V: Tensor, mask: Tensor, weights: Tensor | None, ridge: float) -> Tensor:
+        """The mask as it is: such a layer is never small."""
+        return mask
+
+    def refit(
+        self,
+        C: Tensor,
+        mask: Tensor,
+        V: Tensor,
+        ridge: float,
+        start: Tensor | None = None,
+        error: float | None = None,
+    ) -> Refit:
         """Conjugate gradients from V; the ridge is relative to the mean squared length of A's columns."""
         d_in = self.A.shape[1]
         raw = self.scale.square() + len(self.A) * self.mean[:, None].square()
