@@ -131,12 +131,6 @@ class InPlace(nn.Module):
         return x
 
 
-REPEATED = pytest.mark.xfail(
-    reason="a segment is checked once from each state, and a walk runs it many times from it"
-)
-
-
-@REPEATED
 def test_blocks_that_add_to_their_own_input():
     """They may be cut, if states are kept from them, or not; a second run from a state must give the same."""
     model = nn.Sequential(nn.Linear(6, 6), InPlace(), InPlace(), nn.Linear(6, 2))
@@ -284,7 +278,6 @@ def test_an_extra_argument_that_an_earlier_block_made():
     not_across(Stack(step), X, "blocks.0", "blocks.1", "blocks.2")
 
 
-@REPEATED
 def test_an_extra_argument_that_a_block_changes_in_place():
     class Counting(Block):
         def forward(self, hidden, seen):
@@ -296,7 +289,6 @@ def test_an_extra_argument_that_a_block_changes_in_place():
     not_across(model, X, "blocks.0", "blocks.1", "blocks.2")
 
 
-@REPEATED
 def test_a_cache_that_grows_on_every_run():
     class Caching(Block):
         def forward(self, hidden, cache):

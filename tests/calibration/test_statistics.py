@@ -55,7 +55,7 @@ def test_float32_is_close_to_float64(chunk):
 
 
 @pytest.mark.parametrize("statistic", STATISTICS, ids=["gram", "cross", "norms"])
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e38])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_values_that_are_not_finite_or_overflow(statistic, bad):
     A, B = rows(10, dtype=torch.float32)
     A[4, 2] = bad
@@ -86,10 +86,7 @@ def test_inputs_of_any_size_are_as_exact_as_those_near_one(size, chunk):
     assert bool((H.diagonal() > 0).all())
 
 
-TINY = pytest.mark.xfail(reason="squares are formed in float32, without a scale")
-
-
-@pytest.mark.parametrize("size", [pytest.param(1e-25, marks=TINY), 1e18])
+@pytest.mark.parametrize("size", [1e-25, 1e18])
 def test_norms_of_very_small_and_large_inputs(size):
     A = torch.randn(300, 4, generator=torch.Generator().manual_seed(0)) * size
     torch.testing.assert_close(column_norms(TensorStream(A, A, 7)), A.double().norm(dim=0), rtol=1e-5, atol=0)

@@ -6,7 +6,7 @@ import torch
 from feta.objective.activation import Activation, Softplus
 from feta.objective.datafit import DataFit
 
-RHOS = [*Activation, Softplus(4.0), Softplus(200.0)]
+RHOS = [Activation.RELU, Activation.LINEAR, Softplus(4.0), Softplus(200.0)]  # those that the paper splits
 
 
 @pytest.fixture(params=[(r, b) for r in RHOS for b in (True, False)], ids=str)
@@ -68,3 +68,21 @@ def test_softplus_neither_overflows_nor_loses_the_relu():
     assert torch.isfinite(value).all()
     torch.testing.assert_close(value, Z.clamp_min(0), atol=0.02, rtol=0)
     assert float(Softplus(2.0)(torch.zeros(()))) == pytest.approx(0.34657, abs=1e-4)  # log(2) / theta
+
+
+@pytest.mark.parametrize("rho", [rho for rho in Activation if rho is not Activation.LINEAR])
+def test_slopes_and_their_largest_size(rho):
+    Z = torch.linspace(-9, 9, 4001, dtype=torch.float64)[:, None].requires_grad_()
+    (slope,) = torch.autograd.grad(rho(Z).sum(), Z)
+    kinks = torch.isin(Z.detach().round(decimals=6), torch.tensor([-3.0, 0.0, 3.0, 6.0], dtype=torch.float64))
+    torch.testing.assert_close(rho.slope(Z.detach())[~kinks], slope[~kinks], rtol=1e-6, atol=1e-9)
+    assert float(slope.abs().max()) <= rho.steepest + 1e-3
+
+
+@pytest.mark.parametrize("rho", ["gelu", "silu", "relu6", "hardswish", "leaky_relu"])
+def test_a_step_to_the_targets_of_a_smooth_activation_lowers_the_error(rho):
+    fit, generator = DataFit(Activation(rho), with_bias=False), torch.Generator().manual_seed(0)
+    Z0, Z = (torch.randn(500, 3, generator=generator, dtype=torch.float64) * 2 for _ in range(2))
+    B = fit.rho(Z0)
+    assert fit.error(fit.targets(Z, B), B) < fit.error(Z, B)
+    torch.testing.assert_close(fit.targets(Z0, B), Z0)

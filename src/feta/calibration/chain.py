@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from feta.calibration.inputs import Batch
 from feta.calibration.model import run_on
 from feta.calibration.trace import LayerTrace, Recording, Visit, tensors_in
+from feta.errors import ModelError
 
 TRIES = 4  # chains that are verified, the best first
 
@@ -168,9 +169,13 @@ def _chains(recording: Recording) -> Iterator[Chain]:
 def _split(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Extra]:
     """The state among a block's arguments, the first tensor of them, and the rest."""
     if args and isinstance(args[0], Tensor):
-        return args[0], Extra(args[1:], kwargs, None)
-    key = next(name for name, value in kwargs.items() if isinstance(value, Tensor))
-    return kwargs[key], Extra(args, {name: value for name, value in kwargs.items() if name != key}, key)
+        state, extra = args[0], Extra(args[1:], kwargs, None)
+    else:
+        key = next(name for name, value in kwargs.items() if isinstance(value, Tensor))
+        state, extra = kwargs[key], Extra(args, {name: kwargs[name] for name in kwargs if name != key}, key)
+    if any(tensor is state for tensor in tensors_in(extra)):
+        raise ModelError("a block must be given its state once, got it in several arguments")
+    return state, extra
 
 
 def _work(chain: Chain, layers: Sequence[LayerTrace]) -> int:

@@ -80,24 +80,26 @@ class _Outputs(TorchFunctionMode):
         if func is F.multi_head_attention_forward:
             return attention(self, args, kwargs)
         reading = reading_of(func, args, kwargs)
-        found = (
-            [] if reading is None else [self.layers[id(reading.weight)]] if id(reading.weight) in self.layers else []
-        )
-        if reading is None:
+        if reading is not None:
+            found = [self.layers[id(reading.weight)]] if id(reading.weight) in self.layers else []
+        else:
             tags = (layer for value in args if id(value) in self.tagged for layer in self.tagged[id(value)][1])
-            found = [layer for layer in tags if self._expected(name_of(func), layer)]
+            found = [layer for layer in tags if _follows(name_of(func), layer)]
         result = func(*args, **kwargs)
         if not found:
             return result
-        # Weights are detached and inputs may be whole numbers: nothing else would ask for gradients.
-        result = result if result.requires_grad else result.detach().requires_grad_()
-        self.outputs.update((layer.name, result) for layer in found)
+        if name_of(func) not in TRANSPARENT:
+            # Weights are detached and inputs may be whole numbers: nothing else would ask for gradients.
+            result = result if result.requires_grad else result.detach().requires_grad_()
+            self.outputs.update((layer.name, result) for layer in found)
         handed = result.clone()  # in-place functions that follow must not touch what is kept
         self.tagged[id(handed)] = handed, found
         return handed
 
-    def _expected(self, name: str, layer: LayerTrace) -> bool:
-        """Whether a function is part of what follows the layer before its activation."""
-        if name in TRANSPARENT:
-            return layer.follow.norm is not None or layer.follow.shortcut
-        return (name == "batch_norm" and layer.follow.norm is not None) or (name in ADD and layer.follow.shortcut)
+
+def _follows(name: str, layer: LayerTrace) -> bool:
+    """Whether a function may lie between the layer and its activation."""
+    norm, shortcut = layer.follow.norm is not None, layer.follow.shortcut
+    return (
+        (name == "batch_norm" and norm) or (name in ADD and shortcut) or (name in TRANSPARENT and (norm or shortcut))
+    )

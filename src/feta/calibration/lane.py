@@ -113,7 +113,7 @@ def _noting(states: Iterable[State], extras: list[Any]) -> Iterator[Tensor]:
         yield state.hidden
 
 
-def kept_rows(batch: Batch, x: Tensor, operator: Operator) -> Tensor | None:
+def kept_rows(batch: Batch, x: Tensor, operator: Operator = Operator()) -> Tensor | None:  # noqa: B008 - frozen
     """Which rows of a layer's input are no padding, by the batch's own mask; None: all, or they are not positions."""
     if not isinstance(batch, Mapping) or operator.spatial:
         return None

@@ -28,7 +28,8 @@ class Activation(StrEnum):
     LEAKY_RELU = "leaky_relu"
 
     def __call__(self, Z: Tensor) -> Tensor:
-        return Z if self is Activation.LINEAR else _FUNCTIONS[self.value](Z)
+        found: Tensor = Z if self is Activation.LINEAR else _FUNCTIONS[self.value](Z)
+        return found
 
     def slope(self, Z: Tensor) -> Tensor:
         if self is Activation.LINEAR:
