@@ -1,8 +1,7 @@
 """The one door to a model: which of its outputs counts, and where its inputs go."""
 
-from types from contextlib import suppress
-
-import SimpleNamespace
+from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 import torch

@@ -1,5 +1,6 @@
 """What follows a layer's product: the activation rho(z) and its slope rho'(z), entry by entry."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -44,7 +45,7 @@ class Activation(StrEnum):
 
 
 def _gelu_slope(Z: Tensor) -> Tensor:
-    return 0.5 * (1 + torch.erf(Z * 0.5**0.5)) + Z * torch.exp(-0.5 * Z.square()) * (2 * torch.pi) ** -0.5
+    return 0.5 * (1 + torch.erf(Z * 0.5**0.5)) + Z * torch.exp(-0.5 * Z.square()) * (2 * math.pi) ** -0.5
 
 
 def _silu_slope(Z: Tensor) -> Tensor:
