@@ -19,7 +19,7 @@ from feta.engine.settings import Settings
 from feta.errors import DataError, ModelError
 
 IMPORTANCE_SAMPLES = 1000  # about
-IMPORTANCE_TOKENS = 2**14
+IMPORTANCE_TOKENS = 2**13
 HELD_SHARE = 10  # one in so many samples is kept for judging, the rest are fitted
 HELD_SAMPLES = 256  # at the most
 
@@ -81,7 +81,7 @@ class Run:
         spread = self.fit.drawn(max(1, self.fit.count // samples))
         # All activations are held for the way back: a quarter of what runs forwards, a sixteenth of long texts.
         batches = Merged(spread, 1 / 16 if tokens else 1 / 4, cut=True)
-        found = output_importance(self.original, layers, batches, seed=seed, probes=2 if tokens else 8)
+        found = output_importance(self.original, layers, batches, seed=seed, probes=1 if tokens else 8)
         # The square root: full weights starve the outputs that matter little, none spoil those that matter.
         return {name: (s / s.mean()).clamp_min(1e-4).sqrt() for name, s in found.items()}
 

@@ -90,7 +90,8 @@ class Walk:
         """The rows of a group: kept where they fit, or where a method reads them many times."""
         source, cache = Source(lane, segment, group, cascaded), self.run.settings.cache
         room, size = lane.room, sum(layer.entries for layer in group) * lane.inputs.count * 4
-        fits = cache == "auto" and size <= room.bytes
+        # A grouped convolution is many problems: each would run the segment again.
+        fits = cache == "auto" and (size <= room.bytes or any(layer.operator.groups > 1 for layer in group))
         if passes != "none" and (fits or cache in ("memory", "disk") or (passes == "many" and cache == "auto")):
             source.kept = room.hold(lane.seen(segment, group, cascaded))
         return source

@@ -35,7 +35,8 @@ class Feta:
     sample: rows that targets are read from, but for "best". None: 8 d_in, 4096 at least, and as many as take 32 MiB.
     memory: GiB for matrices of d_in². A wider layer is solved on rows held in as much memory, without them.
     weigh_outputs: whether outputs that matter more to the network's own outputs get more of the weights.
-    ridge: of every refit towards the weights before it, as a share of the mean of H's diagonal.
+    ridge: of every refit towards the weights before it, as a share of the mean of H's diagonal. None: 0.001, and
+        0.01 for layers that no activation follows; more for a large layer with few rows.
     """
 
     name: ClassVar[str] = "feta"
@@ -45,7 +46,7 @@ class Feta:
     sample: int | None = None
     memory: float = 8.0
     weigh_outputs: bool = True
-    ridge: float = 1e-3
+    ridge: float | None = None
 
     def __post_init__(self) -> None:
         if self.quality not in QUALITIES:
