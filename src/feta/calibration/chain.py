@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from feta.calibration.inputs import Batch
 from feta.calibration.model import run_on
+from feta.calibration.spill import mapped
 from feta.calibration.trace import LayerTrace, Recording, Visit, tensors_in
 from feta.errors import ModelError
 
@@ -193,10 +194,11 @@ def _cuts_cleanly(chain: Chain, layers: Sequence[LayerTrace]) -> bool:
 @torch.no_grad()
 def _same_outputs(chain: Chain, model: nn.Module, batch: Batch) -> bool:
     """Whether a walk over the segments, each of them run twice from its state, gives what the model gives."""
-    expected, state = _outputs(run_on(model, batch)), None
+    # A model may change its input in place: every run has a copy.
+    expected, state = _outputs(run_on(model, mapped(batch, Tensor.clone))), None
     try:
         for segment in chain.segments(()):
-            first, second = (chain.run(model, segment, batch, state) for _ in range(2))
+            first, second = (chain.run(model, segment, mapped(batch, Tensor.clone), state) for _ in range(2))
             if not _alike(first, second):
                 return False
             state = second
