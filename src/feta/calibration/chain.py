@@ -19,6 +19,7 @@ from feta.calibration.model import run_on
 from feta.calibration.spill import mapped
 from feta.calibration.trace import LayerTrace, Recording, Visit, tensors_in
 from feta.errors import ModelError
+from feta.layers import weight_of
 
 TRIES = 4  # chains that are verified, the best first
 
@@ -135,7 +136,7 @@ def find_chain(recording: Recording, layers: Sequence[LayerTrace], batch: Batch)
     for chain in chains[:TRIES]:
         if _work(chain, layers) >= whole:
             break
-        if _cuts_cleanly(chain, layers) and _same_outputs(chain, recording.model, batch):
+        if _cuts_cleanly(chain, recording, layers) and _same_outputs(chain, recording.model, batch):
             return chain
     return Chain()
 
@@ -184,11 +185,17 @@ def _work(chain: Chain, layers: Sequence[LayerTrace]) -> int:
     return sum(len(segment.layers) ** 2 for segment in chain.segments(layers))
 
 
-def _cuts_cleanly(chain: Chain, layers: Sequence[LayerTrace]) -> bool:
-    """Whether every weight is read within one block, or outside of all of them."""
-    blocks = set(chain.blocks)
-    places = ([next((name for name in call if name in blocks), "") for call in layer.places] for layer in layers)
-    return all(len(set(place)) == 1 for place in places)
+def _cuts_cleanly(chain: Chain, recording: Recording, layers: Sequence[LayerTrace]) -> bool:
+    """Whether every weight is read within one block, or before all of them, or after."""
+    blocks, outside = set(chain.blocks), "head"
+    weights = {id(weight_of(recording.model, layer.name)) for layer in layers}
+    read: dict[int, set[str]] = defaultdict(set)
+    for note in recording.notes:
+        own = next((name for name in note.modules if name in blocks), None)
+        outside = outside if own is None else "tail"
+        if note.weight in weights:
+            read[note.weight].add(outside if own is None else f"block {own}")
+    return all(len(places) == 1 for places in read.values())
 
 
 @torch.no_grad()
