@@ -6,9 +6,11 @@ pruned so far, outputs of the original, unfolding by convolution with one-hot ke
 
 import copy
 import math
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -51,6 +53,19 @@ class Around(nn.Module):
         if self.how == "gate":
             return torch.sigmoid(first(x)) * second(x)
         return second(first(x))
+
+
+class Attend(nn.Module):
+    """Self-attention with a shortcut; positions first where the attention wants them so."""
+
+    def __init__(self, bias: bool, batch_first: bool) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(WIDTH, 3, bias=bias, batch_first=batch_first)
+
+    def forward(self, x: Tensor, src_key_padding_mask: Tensor | None = None) -> Tensor:
+        y = x if self.attention.batch_first else x.transpose(0, 1)
+        y, _ = self.attention(y, y, y, key_padding_mask=src_key_padding_mask)
+        return x + (y if self.attention.batch_first else y.transpose(0, 1))
 
 
 @dataclass(frozen=True)
@@ -96,7 +111,10 @@ def part(box: Parts, kind: str, before: list[nn.Module], tokens: bool) -> nn.Mod
             fresh.weight = box.draw(st.sampled_from(layers)).weight
         return nn.Sequential(fresh, nn.Tanh())
     if kind == "attention" and tokens:
-        return nn.TransformerEncoderLayer(WIDTH, 2, 4, batch_first=True, norm_first=box.draw(st.booleans()))
+        layer = nn.TransformerEncoderLayer(WIDTH, 2, 4, batch_first=True, norm_first=box.draw(st.booleans()))
+        whole = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        own = Attend(box.draw(st.booleans()), box.draw(st.booleans()))
+        return box.draw(st.sampled_from([layer, whole, own]))
     if kind == "wide" and not box.spatial:
         return nn.Sequential(nn.Linear(WIDTH, 9), box.relu(), nn.Linear(9, WIDTH))
     if kind == "in place":
@@ -124,8 +142,8 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor, src_key_padding_mask: Tensor | None = None) -> Tensor:
         for one in self.body:
-            encoder = isinstance(one, nn.TransformerEncoderLayer)
-            x = one(x, src_key_padding_mask=src_key_padding_mask) if encoder else one(x)
+            attends = isinstance(one, nn.TransformerEncoderLayer | nn.TransformerEncoder | Attend)
+            x = one(x, src_key_padding_mask=src_key_padding_mask) if attends else one(x)
         if self.tokens:
             return self.head(x)
         return self.head(x.flatten(2).mean(2) if x.ndim > 2 else x)
@@ -216,9 +234,9 @@ def captured(model: nn.Module, batch: Any) -> Calls:
 
     def hook(module: Any, args: Any, kwargs: Any, output: Any) -> None:
         if isinstance(module, nn.MultiheadAttention):
-            x, mask = args[0].clone(), kwargs["key_padding_mask"]
+            x, z = (args[0], output[0]) if module.batch_first else (args[0].transpose(0, 1), output[0].transpose(0, 1))
             note(module.in_proj_weight, [(x, F.linear(x, module.in_proj_weight, module.in_proj_bias))])
-            note(module.out_proj.weight, [(mixed(module, x, mask), output[0].clone())])
+            note(module.out_proj.weight, [(mixed(module, x, kwargs["key_padding_mask"]), z)])
         elif isinstance(module, nn.Linear):
             note(module.weight, [(inputs[module].pop(), output.clone())])
         else:
@@ -246,7 +264,8 @@ def mixed(attention: nn.MultiheadAttention, x: Tensor, padding: Tensor | None) -
     )
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
     if padding is not None:
-        scores = scores + torch.nan_to_num(padding, nan=0.0)[:, None, None]
+        hidden = padding if padding.dtype == torch.bool else padding < 0
+        scores = scores.masked_fill(hidden[:, None, None], -math.inf)
     return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
 
 
@@ -304,19 +323,67 @@ def snapshot(model: nn.Module) -> Any:
     return [t.tolist() for t in model.state_dict().values()], [m.training for m in modules], hooks
 
 
-@pytest.mark.filterwarnings("ignore::feta.engine.finish.PruneWarning", "ignore:Using padding='same'")
-@given(cases())
-@settings(max_examples=60)
-def test_networks_agree_with_pruning_each_layer_by_hand(case):
-    before, data = snapshot(case.model), copy.deepcopy(case.data)
-    result = feta.prune(case.model, case.data, 0.5, Fitting(), layers="*", settings=Settings(batchnorm=False))
-    assert snapshot(case.model) == before
-    assert all(map(same, data, case.data))
-    expected = pruned_by_hand(case, 0.5, activations_of(case.model))
-    for name, tensor in result.model.state_dict().items():
-        torch.testing.assert_close(tensor, expected.state_dict()[name], rtol=1e-6, atol=1e-8, msg=lambda m, n=name: f"{n}: {m}")
-
-
 def same(one: Any, other: Any) -> bool:
     pairs = zip(one.values(), other.values(), strict=True) if isinstance(one, dict) else [(one, other)]
     return all(torch.equal(a, b) for a, b in pairs)
+
+
+quiet = pytest.mark.filterwarnings("ignore:Using padding='same'")
+
+
+@quiet
+@settings(max_examples=80)
+@given(cases())
+def test_networks_agree_with_pruning_each_layer_by_hand(case):
+    result = feta.prune(case.model, case.data, 0.5, Fitting(), layers="*", settings=Settings(batchnorm=False))
+    expected = pruned_by_hand(case, 0.5, activations_of(case.model)).state_dict()
+    for name, tensor in result.model.state_dict().items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-6, atol=1e-8)
+
+
+@quiet
+@settings(max_examples=15)
+@given(cases())
+def test_every_cache_gives_the_same(case):
+    def weights(how: Settings) -> dict[str, Tensor]:
+        return feta.prune(case.model, case.data, 0.5, Fitting(), layers="*", settings=how).model.state_dict()
+
+    expected = weights(Settings(cache="replay"))
+    others = [Settings(cache="auto"), Settings(cache="disk"), Settings(cache="memory"), Settings(memory=1e-6)]
+    for found in map(weights, others):
+        for name, tensor in found.items():
+            torch.testing.assert_close(tensor, expected[name], rtol=1e-6, atol=1e-8)
+
+
+@quiet
+@settings(max_examples=40)
+@given(cases(), st.sampled_from(METHODS))
+@torch.no_grad()
+def test_nothing_to_prune_leaves_outputs_as_they_were(case, method):
+    result = feta.prune(case.model, case.data, 0.0, method, layers="*")
+    before, after = (run(copy.deepcopy(model).eval(), case.rows) for model in (case.model, result.model))
+    seen = torch.ones(before.shape[:-1], dtype=torch.bool)
+    if isinstance(case.rows, dict):
+        seen = ~case.rows["src_key_padding_mask"]
+    torch.testing.assert_close(after[seen], before[seen], rtol=1e-5, atol=1e-5 * float(before.abs().max()))
+
+
+@quiet
+@settings(max_examples=40)
+@given(cases(), st.sampled_from(METHODS))
+def test_counts_masks_files_and_the_model_that_was_given(case, method):
+    before, data = snapshot(case.model), copy.deepcopy(case.data)
+    result = feta.prune(case.model, case.data, 0.6, method, layers="*")
+    assert snapshot(case.model) == before
+    assert all(map(same, data, case.data))
+    for layer in result.report.layers:
+        assert layer.nonzeros == Sparsity(0.6).count(math.prod(layer.shape))
+        assert torch.equal(feta.masks_of(result.model, layer.name)[layer.name], result.masks[layer.name])
+        assert int(result.masks[layer.name].sum()) == layer.nonzeros
+    left = sum(entry.weights for entry in result.report.skipped)
+    weights = sum(p.numel() for p in case.model.parameters() if p.ndim > 1)
+    assert left + sum(math.prod(layer.shape) for layer in result.report.layers) == weights
+    with tempfile.TemporaryDirectory() as folder:
+        feta.save(result.model, Path(folder) / "pruned.safetensors")
+        back = feta.load_into(copy.deepcopy(case.model), Path(folder) / "pruned.safetensors")
+    assert all(map(torch.equal, back.state_dict().values(), result.model.state_dict().values()))

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.graph import allow_mutation_on_saved_tensors
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
@@ -37,7 +38,8 @@ def output_importance(
     for batch in batches:
         mode, batch = _Outputs(watched), place(batch, device, dtype)
         args, kwargs = ((), batch) if isinstance(batch, Mapping) else ((batch,), {})
-        with torch.enable_grad(), differentiable(model):
+        # A model may write to what its backward pass would need: ReLU, then x += f(x).
+        with torch.enable_grad(), differentiable(model), allow_mutation_on_saved_tensors():
             with mode:
                 logits = outputs_of(functional_call(model, weights, args, kwargs))
             if not logits.requires_grad:
