@@ -18,8 +18,8 @@ def statistics_of(model: nn.Module) -> list[tuple[Tensor, Tensor]]:
 def reestimate(model: nn.Module, inputs: Inputs) -> int:
     """Replace running means and variances by those over `inputs`; the number of layers changed.
 
-    Those of the batches are averaged; small batches are put together. One of one sample has no variance: it is left
-    out if there are larger ones.
+    Those of the batches are averaged. A batch of one sample has no variance: it is left out if there are larger ones,
+    and put together with others if there are none.
     """
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
     with restoring(norms, "momentum", "training"):
@@ -27,7 +27,7 @@ def reestimate(model: nn.Module, inputs: Inputs) -> int:
             norm.reset_running_stats()
             norm.momentum = None  # a plain average over all batches
             norm.training = True
-        batches = Merged(inputs)
+        batches = inputs if any(size_of(batch) > 1 for batch in inputs) else Merged(inputs)
         least = 2 if any(size_of(batch) > 1 for batch in batches) else 1
         for batch in batches if norms else ():
             if size_of(batch) >= least:
