@@ -17,7 +17,8 @@ def fits(model: nn.Module, device: torch.device) -> bool:
     if device.type != "cuda":
         return True
     size = sum(tensor.numel() * tensor.element_size() for tensor in _tensors(model))
-    return size <= SHARE * torch.cuda.mem_get_info(device)[0]
+    free: int = torch.cuda.mem_get_info(device)[0]
+    return size <= SHARE * free
 
 
 @contextmanager
@@ -37,8 +38,9 @@ def brought(models: Sequence[nn.Module], chain: Chain, segment: Segment, device:
         for holder, child, block, there in places:
             setattr(holder, child, block)
             with torch.no_grad():
-                pairs = zip(
-                    [*block.parameters(), *block.buffers()], [*there.parameters(), *there.buffers()], strict=True
-                )
-                for here, other in pairs:
+                for here, other in zip(_tensors(block), _tensors(there), strict=True):
                     here.copy_(other)
+
+
+def _tensors(module: nn.Module) -> list[torch.Tensor]:
+    return [*module.parameters(), *module.buffers()]
