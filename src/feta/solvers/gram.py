@@ -38,7 +38,8 @@ SLOW = Admm(rho=0.03, schedule=((0.1, 1.3), (0.0, 1.6)), every=4, relaxation=1.6
 COARSE = replace(SLOW, rho=0.05, schedule=((0.1, 1.4), (0.0, 1.8)))
 DENSE = 0.2  # share of kept weights above which over-relaxed steps lead to a worse support
 LARGE = 2**27  # d_in^2 * d_out from which on a layer is large
-RIDGE, LINEAR_RIDGE = 1e-3, 1e-2  # tried on language models and on networks with ReLUs
+RIDGE, LINEAR_RIDGE = 1e-3, 1e-2  # the second for linear layers of this many inputs: tried on a language model
+WIDE = 256
 STARVED, MOST = 0.08, 0.03  # a large layer's ridge for one row for each input, and at the most
 
 
@@ -48,9 +49,7 @@ class GramSettings:
 
     retargets: int = 3
     searches: int = 1  # for a support, the first included
-    ridge: float | None = (
-        None  # of the mean of H's diagonal, towards the weights before the refit; None: by the layer
-    )
+    ridge: float | None = None  # of the mean of H's diagonal, towards the weights before; None: by the layer
     tolerance: float = 0.0  # the solve ends when a step lowers F by less than this share of it
     admm: Admm = SLOW
 
@@ -200,7 +199,8 @@ class GramSolve:
         if self.settings.ridge is not None:
             return self.settings.ridge
         starved = STARVED * len(self.mask) / self.reader.problem.rows.n_rows if self.large else 0.0
-        return max(LINEAR_RIDGE if self.reader.problem.activation is Activation.LINEAR else RIDGE, min(starved, MOST))
+        linear = self.reader.problem.activation is Activation.LINEAR and len(self.mask) >= WIDE
+        return max(LINEAR_RIDGE if linear else RIDGE, min(starved, MOST))
 
     def support(self, C: Tensor, keep: int) -> Tensor:
         """The mask of the weights to keep for the cross terms C, searched for from V."""
@@ -255,7 +255,6 @@ class GramSolve:
         """New targets and a refit, again and again; the first few times with a new support of as many weights."""
         reader, settings, mask = self.reader, self.settings, self.mask
         if reader.problem.activation is Activation.LINEAR:  # the targets do not move: the first refit was the last
-            self.objectives.append(reader.at(self.V, targets=False)[0])
             return
         value, C = reader.at(self.V)
         self.objectives.append(value)
