@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from feta.calibration.inputs import Batch
 from feta.calibration.model import run_on
 from feta.calibration.spill import mapped
-from feta.calibration.trace import LayerTrace, Recording, Visit, tensors_in
+from feta.calibration.trace import LayerTrace, Note, Recording, Visit, tensors_in
 from feta.errors import ModelError
 from feta.layers import weight_of
 
@@ -186,16 +186,28 @@ def _work(chain: Chain, layers: Sequence[LayerTrace]) -> int:
 
 
 def _cuts_cleanly(chain: Chain, recording: Recording, layers: Sequence[LayerTrace]) -> bool:
-    """Whether every weight is read within one block, or before all of them, or after."""
-    blocks, outside = set(chain.blocks), "head"
-    weights = {id(weight_of(recording.model, layer.name)) for layer in layers}
-    read: dict[int, set[str]] = defaultdict(set)
+    """Whether each weight is read, and the shortcut behind it comes in, within one block, or before all, or after."""
+    blocks, outside, place = set(chain.blocks), "head", {}
     for note in recording.notes:
         own = next((name for name in note.modules if name in blocks), None)
         outside = outside if own is None else "tail"
-        if note.weight in weights:
-            read[note.weight].add(outside if own is None else f"block {own}")
-    return all(len(places) == 1 for places in read.values())
+        place[id(note)] = outside if own is None else f"block {own}"
+    known = {id(weight_of(recording.model, layer.name)): layer for layer in layers}
+    places: dict[int, set[str]] = defaultdict(set)
+    for note in recording.notes:
+        if note.weight in known:
+            places[note.weight].add(place[id(note)])
+            if known[note.weight].follow.shortcut:
+                places[note.weight].add(place[id(_sum_behind(recording, note, known[note.weight]))])
+    return all(len(found) == 1 for found in places.values())
+
+
+def _sum_behind(recording: Recording, note: Note, layer: LayerTrace) -> Note | None:
+    """The sum that a layer's shortcut comes in by."""
+    ((_, after),) = recording.behind(note.writes[0])
+    if layer.follow.norm is not None and after is not None:
+        ((_, after),) = recording.behind(after.writes[0])
+    return after
 
 
 @torch.no_grad()
