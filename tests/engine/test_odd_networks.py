@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -180,6 +180,10 @@ def cases(draw: Callable[[Any], Any]) -> Case:
     if family == "padded":
         lengths = torch.randint(1, LENGTH + 1, (samples,))
         rows = {"x": rows, "src_key_padding_mask": torch.arange(LENGTH) >= lengths[:, None]}
+    try:
+        run(copy.deepcopy(model).eval(), rows)
+    except RuntimeError:
+        assume(False)  # strides have left less than the padding reflects
     size = draw(st.integers(1, samples))
     parts = [picked(rows, torch.arange(samples)[start : start + size]) for start in range(0, samples, size)]
     return Case(model, parts, rows)
@@ -354,13 +358,13 @@ def test_networks_agree_with_pruning_each_layer_by_hand(case):
 def test_every_cache_gives_the_same(case, through):
     """With "replay" the network always runs as a whole; with the others it is cut into segments where that goes."""
 
-    def weights(how: Settings) -> dict[str, Tensor]:
+    def weights(**how: Any) -> dict[str, Tensor]:
+        how = Settings(batchnorm=False, **how)
         return feta.prune(case.model, case.data, 0.5, Fitting(through), layers="*", settings=how).model.state_dict()
 
-    expected = weights(Settings(cache="replay"))
-    others = [Settings(cache="auto"), Settings(cache="disk"), Settings(cache="memory"), Settings(memory=1e-6)]
-    for found in map(weights, others):
-        for name, tensor in found.items():
+    expected = weights(cache="replay")
+    for how in ({"cache": "auto"}, {"cache": "disk"}, {"cache": "memory"}, {"memory": 1e-6}):
+        for name, tensor in weights(**how).items():
             torch.testing.assert_close(tensor, expected[name], rtol=1e-6, atol=1e-8)
 
 
