@@ -139,11 +139,11 @@ class Network(nn.Module):
         return self.head(x.flatten(2).mean(2) if x.ndim > 2 else x)
 
 
-@dataclass(repr=False)
 class Case:
-    model: nn.Module
-    data: list[Any]
-    rows: Any  # all samples as one batch
+    """A network and its data; rows: all samples as one batch."""
+
+    def __init__(self, model: nn.Module, data: list[Any], rows: Any) -> None:
+        self.model, self.data, self.rows = model, data, rows
 
     def __repr__(self) -> str:
         return f"{len(self.data)} batches of {self.samples} samples for {self.model}"

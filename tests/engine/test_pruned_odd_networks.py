@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -174,7 +174,7 @@ quiet = pytest.mark.filterwarnings("ignore:Using padding='same'")
 
 
 @quiet
-@settings(max_examples=80)
+@settings(max_examples=80, phases=[Phase.generate])
 @given(cases())
 def test_networks_agree_with_pruning_each_layer_by_hand(case):
     result = feta.prune(case.model, case.data, 0.5, Fitting(), layers="*", settings=Settings(batchnorm=False))
@@ -184,7 +184,7 @@ def test_networks_agree_with_pruning_each_layer_by_hand(case):
 
 
 @quiet
-@settings(max_examples=25)
+@settings(max_examples=25, phases=[Phase.generate])
 @given(cases(), st.booleans())
 def test_every_cache_gives_the_same(case, through):
     """With "replay" the network always runs as a whole; with the others it is cut into segments where that goes."""
@@ -200,7 +200,7 @@ def test_every_cache_gives_the_same(case, through):
 
 
 @quiet
-@settings(max_examples=40)
+@settings(max_examples=40, phases=[Phase.generate])
 @given(cases(), st.sampled_from(METHODS))
 @torch.no_grad()
 def test_nothing_to_prune_leaves_outputs_as_they_were(case, method):
@@ -213,7 +213,7 @@ def test_nothing_to_prune_leaves_outputs_as_they_were(case, method):
 
 
 @quiet
-@settings(max_examples=40)
+@settings(max_examples=40, phases=[Phase.generate])
 @given(cases(), st.sampled_from(METHODS))
 def test_counts_masks_files_and_the_model_that_was_given(case, method):
     before, data = snapshot(case.model), copy.deepcopy(case.data)
