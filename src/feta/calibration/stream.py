@@ -67,8 +67,9 @@ class LayerStream:
 
     @property
     def shared(self) -> dict[Any, Any]:
-        """What is known of the inputs of this group, for every layer that reads them."""
-        found: dict[Any, Any] = self.source.shared.setdefault(self.group, {})
+        """What is known of the inputs of this group, for every layer that reads them as the same rows."""
+        key = self.group, self.view.operator, self.view.weight.shape[2:]  # another kernel makes other rows
+        found: dict[Any, Any] = self.source.shared.setdefault(key, {})
         return found
 
     @property

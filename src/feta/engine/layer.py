@@ -141,12 +141,12 @@ class LayerJob:
 
 def _mean(source: Source, frame: Folded, asked: bool) -> Tensor | None:
     """The mean of a layer's inputs, where it is known or asked for."""
-    known = source.shared.get(frame.group, {}).get("gram")
+    stream = LayerStream(source, frame.view, frame.through, frame.group)
+    known = stream.shared.get("gram")
     if known is not None:
         return known.H[-1, :-1] / known.rows  # type: ignore[no-any-return]
     if not asked:
         return None
-    stream = LayerStream(source, frame.view, frame.through, frame.group)
     return sum(A.sum(0, dtype=torch.float64) for A in stream.inputs()) / stream.n_rows  # type: ignore[return-value]
 
 
