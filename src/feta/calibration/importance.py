@@ -19,6 +19,7 @@ from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
 from feta.calibration.inputs import Batch
+from feta.calibration.lane import kept_rows
 from feta.calibration.model import device_of, differentiable, float_dtype, outputs_of, place
 from feta.calibration.operators import attention, name_of, reading_of
 from feta.calibration.trace import ADD, TRANSPARENT, LayerTrace
@@ -48,9 +49,11 @@ def output_importance(
         for layer in layers:
             if layer.name in squares:
                 z, dim = mode.outputs[layer.name].detach(), 1 if layer.operator.spatial else -1
-                over = [d for d in range(z.ndim) if d != dim % z.ndim]
-                totals[layer.name] = totals.get(layer.name, 0) + squares[layer.name].double().sum(over)
-                active[layer.name] = active.get(layer.name, 0) + (z > 0).sum(over)
+                z, found = (t.movedim(dim, -1).reshape(-1, t.shape[dim]) for t in (z, squares[layer.name]))
+                if (keep := kept_rows(batch, mode.outputs[layer.name], layer.operator)) is not None:
+                    z, found = z[keep.to(z.device)], found[keep.to(z.device)]  # padding is no row
+                totals[layer.name] = totals.get(layer.name, 0) + found.double().sum(0)
+                active[layer.name] = active.get(layer.name, 0) + (z > 0).sum(0)
     return {name: s for name in totals if bool(((s := _mean(totals[name], active[name])) > 0).any())}
 
 
