@@ -73,29 +73,30 @@ ORDERS = {
 
 
 def periodic() -> Tensor:
-    """Class = index mod 10."""
-    by_class = [IMAGES[LABELS.eq(c)] for c in range(10)]
+    """Class = index mod 10, and so many that one in ten of them would be enough for a sample."""
+    images, labels = task(41000, 5)
+    by_class = [images[labels == c] for c in range(10)]
     least = min(map(len, by_class))
     return torch.stack([rows[:least] for rows in by_class], 1).flatten(0, 1)
 
 
 @cache
 def of_the_tensor() -> float:
-    return accuracy(pruned(dense(), IMAGES).model)
+    return accuracy(pruned(dense(), IMAGES, 0.95).model)
 
 
 def test_the_task_can_tell_good_from_bad():
     whole, kept = accuracy(dense()), of_the_tensor()
-    cut = accuracy(pruned(dense(), IMAGES, method="threshold").model)
+    cut = accuracy(pruned(dense(), IMAGES, 0.95, method="threshold").model)
     assert whole > 95
-    assert kept > whole - 12
+    assert kept > whole - 5
     assert cut < kept - 5
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_the_order_and_form_of_the_data_do_not_matter(order):
     torch.manual_seed(0)  # of the loader that shuffles
-    assert accuracy(pruned(dense(), ORDERS[order]()).model) == pytest.approx(of_the_tensor(), abs=2.5)
+    assert accuracy(pruned(dense(), ORDERS[order](), 0.95).model) == pytest.approx(of_the_tensor(), abs=0.8)
 
 
 def test_one_noisy_first_image_does_not_matter():
@@ -154,11 +155,11 @@ def test_half_precision_gives_what_float32_gives(dtype):
     model = dense()
     low = nets.mlp(64, 60, 40, 10).to(dtype)
     low.load_state_dict(model.state_dict())
-    found = pruned(low.eval(), IMAGES)
-    assert accuracy(found.model, lambda x: x.to(dtype)) == pytest.approx(of_the_tensor(), abs=2.5)
+    found = pruned(low.eval(), IMAGES, 0.95)
+    assert accuracy(found.model, lambda x: x.to(dtype)) == pytest.approx(of_the_tensor(), abs=1.5)
     assert {p.dtype for p in found.model.parameters()} == {dtype}
     for layer in found.report.layers:
-        assert layer.nonzeros == feta.Sparsity(0.9).count(layer.shape[0] * layer.shape[1])
+        assert layer.nonzeros == feta.Sparsity(0.95).count(layer.shape[0] * layer.shape[1])
         assert layer.status == "ok", layer
 
 
