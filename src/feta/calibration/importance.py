@@ -22,6 +22,8 @@ from feta.calibration.operators import attention, name_of, reading_of
 from feta.calibration.trace import ADD, TRANSPARENT, LayerTrace
 from feta.layers import weight_path
 
+ON_CPU = 2**22  # logits up to which their signs are drawn on the CPU
+
 
 def output_importance(
     model: nn.Module, layers: Sequence[LayerTrace], batches: Iterable[Batch], *, seed: int = 0, probes: int = 8
@@ -31,7 +33,8 @@ def output_importance(
     weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
     watched = {id(weights[path]): layer for layer in layers for path in [weight_path(model, layer.name)]}
     device, dtype = device_of(model), float_dtype(model)
-    generator = torch.Generator(device).manual_seed(seed)
+    # Drawn on the CPU every device finds the same; the logits of a language model are too many for that.
+    generators = {where: torch.Generator(where).manual_seed(seed) for where in {torch.device("cpu"), device}}
     totals: dict[str, Tensor] = {}
     active: dict[str, Tensor] = {}
     for batch in batches:
@@ -45,7 +48,9 @@ def output_importance(
             names = list(mode.outputs)
             squares = {name: torch.zeros_like(mode.outputs[name], dtype=torch.float32) for name in names}
             for _ in range(probes):
-                signs = torch.randint(0, 2, logits.shape, generator=generator, device=logits.device).to(logits)
+                drawn_on = torch.device("cpu") if logits.numel() <= ON_CPU else device
+                shape, generator = logits.shape, generators[drawn_on]
+                signs = torch.randint(0, 2, shape, generator=generator, device=drawn_on).to(logits)
                 wanted = [mode.outputs[name] for name in names]
                 found = torch.autograd.grad(logits, wanted, 2 * signs - 1, retain_graph=True, allow_unused=True)
                 for name, gradient in zip(names, found, strict=True):
