@@ -7,7 +7,8 @@ B (m, d_out) the outputs to reproduce, U (d_in, d_out) the pruned weights:
 
 A0 are the inputs in the original network, A those in the network pruned so far (cascade), or A0 itself
 (parallel). rho is the activation that the network applies to this layer, as far as methods know it, and the identity
-otherwise, so that B holds pre-activations then. The bias is fitted by methods that fit, and never penalised nor pruned.
+otherwise, so that B holds pre-activations then. The bias is fitted by methods that fit, and never penalised nor
+pruned.
 """
 
 from collections.abc import Callable, Iterator

@@ -45,7 +45,8 @@ class Activation(StrEnum):
 
 
 def _gelu_slope(Z: Tensor) -> Tensor:
-    return 0.5 * (1 + torch.erf(Z * 0.5**0.5)) + Z * torch.exp(-0.5 * Z.square()) * (2 * math.pi) ** -0.5
+    slope: Tensor = 0.5 * (1 + torch.erf(Z * 0.5**0.5)) + Z * torch.exp(-0.5 * Z.square()) * (2 * math.pi) ** -0.5
+    return slope
 
 
 def _silu_slope(Z: Tensor) -> Tensor:
