@@ -12,6 +12,7 @@ from feta.calibration.chain import Chain, Segment, State
 from feta.calibration.hold import Room
 from feta.calibration.inputs import Batch, Inputs
 from feta.calibration.model import float_dtype, place
+from feta.calibration.spill import mapped
 from feta.calibration.tap import Caught, Tap
 from feta.calibration.trace import LayerTrace
 from feta.errors import ModelError
@@ -92,8 +93,10 @@ class Lane:
         states = (
             repeat(None) if self._states[side] is None else zip(self._states[side], self._extras[side], strict=True)
         )
+        device = self.room.device
         for batch, state in zip(self.inputs, states, strict=False):
-            yield place(batch, self.room.device, float_dtype(model)), None if state is None else State(*state)
+            here = None if state is None else State(*mapped(state, lambda tensor: tensor.to(device)))
+            yield place(batch, device, float_dtype(model)), here
 
     @torch.no_grad()
     def _step(self, side: int, segment: Segment) -> None:

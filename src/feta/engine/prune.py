@@ -194,7 +194,9 @@ def _allocate(
     """A target for each layer to prune, and how it was found."""
     started, probe = run.clock(), None
     if spread.needs_data and run.fit is not None:
-        probe = Probe.of(run.lanes()[0], run.layers, run.held or run.fit)
+        lane = run.lanes()[0]
+        lane.room = replace(lane.room, device=run.home)
+        probe = Probe.of(lane, run.layers, run.held or run.fit)
     goals = targets(run.original, chosen, sparsity, spread, probe)
     sizes = {name: weight_of(run.original, name).numel() for name in goals}
     kept = {name: goal.count(sizes[name]) / sizes[name] for name, goal in goals.items()}

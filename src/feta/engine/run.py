@@ -2,19 +2,21 @@
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from feta.calibration.chain import Chain, find_chain
+from feta.calibration.chain import Chain, Segment, find_chain
 from feta.calibration.hold import Room
 from feta.calibration.importance import output_importance
 from feta.calibration.inputs import Batch, Inputs, Merged, places_of, rows_of, size_of, tokens_of
 from feta.calibration.lane import Lane
 from feta.calibration.model import clock, device_of, float_dtype, place
 from feta.calibration.trace import LayerTrace, record, trace_layers, untraced
+from feta.engine.offload import brought, fits
 from feta.engine.settings import Settings
 from feta.errors import DataError, ModelError
 
@@ -37,6 +39,7 @@ class Run:
     result: nn.Module
     device: torch.device
     settings: Settings
+    home: torch.device  # where both networks are; elsewhere than `device` if they are too large for it
     samples: Inputs | None = None  # all of them
     fit: Inputs | None = None
     held: Inputs | None = None
@@ -50,9 +53,10 @@ class Run:
             raise ModelError("model must be made of plain modules, got TorchScript; prune the model it was made from")
         home = device_of(model)
         where = torch.device(device) if device is not None else home
-        original = model if where == home else copied(model).to(where)
+        apart = where != home and not fits(model, where)  # then one segment at a time goes there
+        original = model if where == home or apart else copied(model).to(where)
         result = copied(original)
-        run = cls(shell(original), shell(result), result, where, settings)
+        run = cls(shell(original), shell(result), result, where, settings, home if apart else where)
         if data is not None:
             given = Inputs(data, batch_size=settings.batch_size, n_samples=settings.n_samples, seed=seed)
             run._split(given)
@@ -74,9 +78,21 @@ class Run:
             for inputs in (self.fit, self.held or self.fit)
         )
 
+    @contextmanager
+    def walking(self, lanes: Sequence[Lane], segment: Segment) -> Iterator[None]:
+        """Inside, a segment of both networks is where it is worked on."""
+        blocks = 0 <= segment.start < len(self.chain.blocks)
+        for lane in lanes:
+            lane.room = replace(lane.room, device=self.device if blocks or self.home == self.device else self.home)
+        if self.home == self.device or not blocks:
+            yield
+        else:
+            with brought((self.original, self.pruned), self.chain, segment, self.device):
+                yield
+
     def importance(self, layers: Sequence[LayerTrace], seed: int) -> dict[str, Tensor]:
         """Weights for the outputs of the layers; {} without layers or data."""
-        if not layers or self.fit is None:
+        if not layers or self.fit is None or self.home != self.device:
             return {}
         tokens = tokens_of(next(iter(self.fit)))  # a sample of text is many rows
         samples = min(IMPORTANCE_SAMPLES, max(8, IMPORTANCE_TOKENS // tokens)) if tokens else IMPORTANCE_SAMPLES
@@ -103,7 +119,7 @@ class Run:
 
     def _trace(self, given: Inputs) -> None:
         """What the model does with two samples."""
-        batch = place(rows_of(next(iter(given)), slice(2)), self.device, float_dtype(self.original))
+        batch = place(rows_of(next(iter(given)), slice(2)), self.home, float_dtype(self.original))
         recording = record(self.original, batch)
         self.layers = trace_layers(recording)
         if self.settings.cache != "replay":

@@ -52,14 +52,15 @@ class Walk:
             return
         lanes, left = run.lanes(), len(touched)
         for segment in run.chain.segments(layers):
-            for group in _groups(segment.layers):
-                wanted = [layer for layer in group if layer.name in touched]
-                left -= len(wanted)
-                self._serve(lanes, segment, wanted, importance)
-            if not left:
-                return
-            for lane in lanes[: 1 + (run.held is not None)]:
-                lane.advance(segment)
+            with run.walking(lanes, segment):
+                for group in _groups(segment.layers):
+                    wanted = [layer for layer in group if layer.name in touched]
+                    left -= len(wanted)
+                    self._serve(lanes, segment, wanted, importance)
+                if not left:
+                    return
+                for lane in lanes[: 1 + (run.held is not None)]:
+                    lane.advance(segment)
 
     def _serve(
         self,

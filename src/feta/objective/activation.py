@@ -45,8 +45,8 @@ class Activation(StrEnum):
 
 
 def _gelu_slope(Z: Tensor) -> Tensor:
-    slope: Tensor = 0.5 * (1 + torch.erf(Z * 0.5**0.5)) + Z * torch.exp(-0.5 * Z.square()) * (2 * math.pi) ** -0.5
-    return slope
+    below = 0.5 * (1 + torch.erf(Z * math.sqrt(0.5)))
+    return below + Z * torch.exp(-0.5 * Z.square()) / math.sqrt(2 * math.pi)
 
 
 def _silu_slope(Z: Tensor) -> Tensor:

@@ -48,9 +48,7 @@ class GramSettings:
 
     retargets: int = 3
     searches: int = 1  # for a support, the first included
-    ridge: float | None = (
-        None  # of the mean of H's diagonal, towards the weights before the refit; None: by the layer
-    )
+    ridge: float | None = None  # of the mean of H's diagonal, towards the weights before; None: by the layer
     tolerance: float = 0.0  # the solve ends when a step lowers F by less than this share of it
     admm: Admm = SLOW
 
