@@ -16,7 +16,6 @@ from llama import Llama, load_llama, perplexity, random_llama, token_windows
 from measure import measured_prune
 from resnet import ResNet, calibration_images, data_label, images_of, load_resnet
 
-import feta
 from feta.errors import DataError
 from feta_lab.experiments.harness import Cell
 from feta_lab.judge import accuracy
@@ -114,8 +113,7 @@ class SmolLm(Plan):
     def run(self, cell: Cell) -> Mapping[str, Any]:
         text = self.models / "smollm2-wikitext2-valid.npy"
         data = token_windows(text, self.sequences, self.tokens, cell["seed"]).to(self.device)
-        how = feta.Settings(batch_size=self.batch)
-        pruned, found = measured_prune(self.model(cell["net"]), data, **self.pruning(cell), settings=how)
+        pruned, found = measured_prune(self.model(cell["net"]), data, **self.pruning(cell))
         return {**found, "perplexity": self.judge(pruned)}
 
     def model(self, net: str) -> Llama:

@@ -36,7 +36,7 @@ class Feta:
     memory: GiB for matrices of d_in². A wider layer is solved on rows held in as much memory, without them.
     weigh_outputs: whether outputs that matter more to the network's own outputs get more of the weights.
     ridge: of every refit towards the weights before it, as a share of the mean of H's diagonal. None: 0.001, and
-        0.01 for layers that no activation follows; more for a large layer with few rows.
+        0.01 for wide layers that no activation follows; more for a large layer with few rows.
     """
 
     name: ClassVar[str] = "feta"

@@ -38,7 +38,8 @@ SLOW = Admm(rho=0.03, schedule=((0.1, 1.3), (0.0, 1.6)), every=4, relaxation=1.6
 COARSE = replace(SLOW, rho=0.05, schedule=((0.1, 1.4), (0.0, 1.8)))
 DENSE = 0.2  # share of kept weights above which over-relaxed steps lead to a worse support
 LARGE = 2**27  # d_in^2 * d_out from which on a layer is large
-RIDGE, LINEAR_RIDGE = 1e-3, 1e-2  # tried on language models and on networks with ReLUs
+RIDGE, LINEAR_RIDGE = 1e-3, 1e-2  # the second for linear layers of this many inputs: tried on a language model
+WIDE = 256
 STARVED, MOST = 0.08, 0.03  # a large layer's ridge for one row for each input, and at the most
 
 
@@ -198,7 +199,8 @@ class GramSolve:
         if self.settings.ridge is not None:
             return self.settings.ridge
         starved = STARVED * len(self.mask) / self.reader.problem.rows.n_rows if self.large else 0.0
-        return max(LINEAR_RIDGE if self.reader.problem.activation is Activation.LINEAR else RIDGE, min(starved, MOST))
+        linear = self.reader.problem.activation is Activation.LINEAR and len(self.mask) >= WIDE
+        return max(LINEAR_RIDGE if linear else RIDGE, min(starved, MOST))
 
     def support(self, C: Tensor, keep: int) -> Tensor:
         """The mask of the weights to keep for the cross terms C, searched for from V."""
@@ -253,7 +255,6 @@ class GramSolve:
         """New targets and a refit, again and again; the first few times with a new support of as many weights."""
         reader, settings, mask = self.reader, self.settings, self.mask
         if reader.problem.activation is Activation.LINEAR:  # the targets do not move: the first refit was the last
-            self.objectives.append(reader.at(self.V, targets=False)[0])
             return
         value, C = reader.at(self.V)
         self.objectives.append(value)
