@@ -170,14 +170,14 @@ def _share(text: str, where: str) -> float:
 
 
 def _show(summary: Mapping[str, Any], note: str | None) -> None:
-    from feta.report import HEADER, RefineReport, layer_row
+    from feta.report import HEADER, layer_row
 
     title = f"{summary['method']}, {100 * summary['sparsity']:.2f} % zeros"
     print_table(title, HEADER, list(map(layer_row, summary["layers"])))
+    for line in summary["notes"]:
+        out().print(line)
     if note is not None:
         out().print(f"data: {note}")
-    if (refined := summary["refinement"]) is not None:
-        out().print(repr(RefineReport(**refined)))
     allocation = summary["allocation"]
     if allocation["name"] not in ("uniform", "per-layer"):
         out().print(f"budget shared by {allocation['name']} in {allocation['seconds']:.2f} s")
