@@ -16,8 +16,10 @@ from torch import Tensor, nn
 
 from feta.calibration.inputs import Batch
 from feta.calibration.model import run_on
-from feta.calibration.trace import LayerTrace, Recording, Visit, tensors_in
+from feta.calibration.spill import mapped
+from feta.calibration.trace import LayerTrace, Note, Recording, Visit, tensors_in
 from feta.errors import ModelError
+from feta.layers import weight_of
 
 TRIES = 4  # chains that are verified, the best first
 
@@ -134,7 +136,7 @@ def find_chain(recording: Recording, layers: Sequence[LayerTrace], batch: Batch)
     for chain in chains[:TRIES]:
         if _work(chain, layers) >= whole:
             break
-        if _cuts_cleanly(chain, layers) and _same_outputs(chain, recording.model, batch):
+        if _cuts_cleanly(chain, recording, layers) and _same_outputs(chain, recording.model, batch):
             return chain
     return Chain()
 
@@ -183,20 +185,39 @@ def _work(chain: Chain, layers: Sequence[LayerTrace]) -> int:
     return sum(len(segment.layers) ** 2 for segment in chain.segments(layers))
 
 
-def _cuts_cleanly(chain: Chain, layers: Sequence[LayerTrace]) -> bool:
-    """Whether every weight is read within one block, or outside of all of them."""
-    blocks = set(chain.blocks)
-    places = ([next((name for name in call if name in blocks), "") for call in layer.places] for layer in layers)
-    return all(len(set(place)) == 1 for place in places)
+def _cuts_cleanly(chain: Chain, recording: Recording, layers: Sequence[LayerTrace]) -> bool:
+    """Whether each weight is read, and the shortcut behind it comes in, within one block, or before all, or after."""
+    blocks, outside, place = set(chain.blocks), "head", {}
+    for note in recording.notes:
+        own = next((name for name in note.modules if name in blocks), None)
+        outside = outside if own is None else "tail"
+        place[id(note)] = outside if own is None else f"block {own}"
+    known = {id(weight_of(recording.model, layer.name)): layer for layer in layers}
+    places: dict[int, set[str]] = defaultdict(set)
+    for note in recording.notes:
+        if note.weight in known:
+            places[note.weight].add(place[id(note)])
+            if known[note.weight].follow.shortcut:
+                places[note.weight].add(place[id(_sum_behind(recording, note, known[note.weight]))])
+    return all(len(found) == 1 for found in places.values())
+
+
+def _sum_behind(recording: Recording, note: Note, layer: LayerTrace) -> Note | None:
+    """The sum that a layer's shortcut comes in by."""
+    ((_, after),) = recording.behind(note.writes[0])
+    if layer.follow.norm is not None and after is not None:
+        ((_, after),) = recording.behind(after.writes[0])
+    return after
 
 
 @torch.no_grad()
 def _same_outputs(chain: Chain, model: nn.Module, batch: Batch) -> bool:
     """Whether a walk over the segments, each of them run twice from its state, gives what the model gives."""
-    expected, state = _outputs(run_on(model, batch)), None
+    # A model may change its input in place: every run has a copy.
+    expected, state = _outputs(run_on(model, mapped(batch, Tensor.clone))), None
     try:
         for segment in chain.segments(()):
-            first, second = (chain.run(model, segment, batch, state) for _ in range(2))
+            first, second = (chain.run(model, segment, mapped(batch, Tensor.clone), state) for _ in range(2))
             if not _alike(first, second):
                 return False
             state = second

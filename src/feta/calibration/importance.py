@@ -8,11 +8,13 @@ layer's solver which outputs deserve its weights; one that was never seen active
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
@@ -32,30 +34,19 @@ def output_importance(
     # Detached weights: nothing is held for gradients of the weights, and models that work in place can be run.
     weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
     watched = {id(weights[path]): layer for layer in layers for path in [weight_path(model, layer.name)]}
-    device, dtype = device_of(model), float_dtype(model)
-    # Drawn on the CPU every device finds the same; the logits of a language model are too many for that.
-    generators = {where: torch.Generator(where).manual_seed(seed) for where in {torch.device("cpu"), device}}
+    signs = _Signs(seed, device_of(model))
     totals: dict[str, Tensor] = {}
     active: dict[str, Tensor] = {}
+    careful = False
     for batch in batches:
-        mode, batch = _Outputs(watched), place(batch, device, dtype)
-        args, kwargs = ((), batch) if isinstance(batch, Mapping) else ((batch,), {})
-        with torch.enable_grad(), differentiable(model):
-            with mode:
-                logits = outputs_of(functional_call(model, weights, args, kwargs))
-            if not logits.requires_grad:
-                continue
-            names = list(mode.outputs)
-            squares = {name: torch.zeros_like(mode.outputs[name], dtype=torch.float32) for name in names}
-            for _ in range(probes):
-                drawn_on = torch.device("cpu") if logits.numel() <= ON_CPU else device
-                shape, generator = logits.shape, generators[drawn_on]
-                signs = torch.randint(0, 2, shape, generator=generator, device=drawn_on).to(logits)
-                wanted = [mode.outputs[name] for name in names]
-                found = torch.autograd.grad(logits, wanted, 2 * signs - 1, retain_graph=True, allow_unused=True)
-                for name, gradient in zip(names, found, strict=True):
-                    if gradient is not None:
-                        squares[name] += gradient.float().square() / probes
+        mode = _Outputs(watched)
+        try:
+            squares = _squares(model, weights, batch, mode, signs, probes, careful)
+        except RuntimeError as error:
+            if careful or "inplace operation" not in str(error):
+                raise
+            mode, careful = _Outputs(watched), True
+            squares = _squares(model, weights, batch, mode, signs, probes, careful)
         for layer in layers:
             if layer.name in squares:
                 z, dim = mode.outputs[layer.name].detach(), 1 if layer.operator.spatial else -1
@@ -63,6 +54,50 @@ def output_importance(
                 totals[layer.name] = totals.get(layer.name, 0) + squares[layer.name].double().sum(over)
                 active[layer.name] = active.get(layer.name, 0) + (z > 0).sum(over)
     return {name: s for name in totals if bool(((s := _mean(totals[name], active[name])) > 0).any())}
+
+
+def _squares(
+    model: nn.Module,
+    weights: dict[str, Tensor],
+    batch: Batch,
+    mode: "_Outputs",
+    signs: "_Signs",
+    probes: int,
+    careful: bool,
+) -> dict[str, Tensor]:
+    """Squared gradients of what the mode holds, layer by layer, a mean over probes.
+
+    careful: whether copies are kept for the way back, for models that write to what it needs: ReLU, then x += f(x).
+    """
+    batch = place(batch, device_of(model), float_dtype(model))
+    args, kwargs = ((), batch) if isinstance(batch, Mapping) else ((batch,), {})
+    copies = saved_tensors_hooks(lambda tensor: tensor.detach().clone(), lambda tensor: tensor)
+    with torch.enable_grad(), differentiable(model), copies if careful else nullcontext():
+        with mode:
+            logits = outputs_of(functional_call(model, weights, args, kwargs))
+        if not logits.requires_grad:
+            return {}
+        names = list(mode.outputs)
+        squares = {name: torch.zeros_like(mode.outputs[name], dtype=torch.float32) for name in names}
+        for _ in range(probes):
+            wanted = [mode.outputs[name] for name in names]
+            found = torch.autograd.grad(logits, wanted, signs.like(logits), retain_graph=True, allow_unused=True)
+            for name, gradient in zip(names, found, strict=True):
+                if gradient is not None:
+                    squares[name] += gradient.float().square() / probes
+    return squares
+
+
+class _Signs:
+    """Random signs. Drawn on the CPU every device has the same; a language model's logits are too many for that."""
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        self.cpu, self.own = (torch.Generator(where).manual_seed(seed) for where in ("cpu", device))
+
+    def like(self, logits: Tensor) -> Tensor:
+        generator = self.cpu if logits.numel() <= ON_CPU else self.own
+        drawn = torch.randint(0, 2, logits.shape, generator=generator, device=generator.device)
+        return 2 * drawn.to(logits) - 1
 
 
 def _mean(total: Tensor, active: Tensor) -> Tensor:

@@ -60,9 +60,10 @@ class Lane:
         shortcuts = any(layer.follow.shortcut for layer in layers)
         taps = Tap(self.original, layers), Tap(self.pruned, layers)
         others: Iterable[Any] = self.items(1) if cascaded else repeat((None, None))
-        for (batch, old), (_, new) in zip(self.items(0), others, strict=False):
+        # Each network has a copy of the batch: a model may change its input in place.
+        for (batch, old), (again, new) in zip(self.items(0), others, strict=False):
             then = self._tap(taps[0], segment, batch, old, outputs=True, shortcuts=shortcuts)
-            now = self._tap(taps[1], segment, batch, new, outputs=False, shortcuts=shortcuts) if cascaded else then
+            now = self._tap(taps[1], segment, again, new, outputs=False, shortcuts=shortcuts) if cascaded else then
             yield {layer.name: self._together(layer, then, now, batch) for layer in layers}
 
     def inputs_seen(

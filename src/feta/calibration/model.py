@@ -1,5 +1,6 @@
 """The one door to a user's model: where it lives, how it is called, and which tensor is its output."""
 
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -99,15 +100,27 @@ def evaluating(*models: nn.Module) -> Iterator[None]:
         yield
 
 
+class _Fused:
+    """Torch's switch is one for all threads: it is set by the first run that needs it off, and restored by the last."""
+
+    lock, users, before = threading.Lock(), 0, True
+
+
 @contextmanager
 def fused_attention_off() -> Iterator[None]:
     """Inside, torch's transformer layers run step by step: their fused form skips the layers they are made of."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
+    with _Fused.lock:
+        if _Fused.users == 0:
+            _Fused.before = torch.backends.mha.get_fastpath_enabled()
+            torch.backends.mha.set_fastpath_enabled(False)
+        _Fused.users += 1
     try:
         yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(before)
+        with _Fused.lock:
+            _Fused.users -= 1
+            if _Fused.users == 0:
+                torch.backends.mha.set_fastpath_enabled(_Fused.before)
 
 
 @contextmanager

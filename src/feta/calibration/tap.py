@@ -56,7 +56,7 @@ class _Catch(TorchFunctionMode):
         self.added = {layer.name for layer in layers.values() if shortcuts and layer.follow.shortcut}
         self.calls = sum(layer.calls for layer in layers.values())
         self.caught: dict[str, list[Caught]] = defaultdict(list)
-        self.copies: dict[int, tuple[Tensor, Tensor]] = {}
+        self.copies: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self.tagged: dict[int, tuple[Tensor, str]] = {}  # tensors that lead to a sum that is waited for
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -99,7 +99,9 @@ class _Catch(TorchFunctionMode):
         return result
 
     def _copy(self, tensor: Tensor) -> Tensor:
-        """A copy that functions in place further on do not reach; one for all layers that read the tensor."""
-        if id(tensor) not in self.copies:
-            self.copies[id(tensor)] = tensor, tensor.clone()
-        return self.copies[id(tensor)][1]
+        """A copy that functions in place further on do not reach; one for all layers that read the same values."""
+        # A tensor of torch.inference_mode does not count how often it was written to.
+        written = len(self.copies) if tensor.is_inference() else tensor._version
+        if (id(tensor), written) not in self.copies:
+            self.copies[id(tensor), written] = tensor, tensor.clone()
+        return self.copies[id(tensor), written][1]

@@ -43,6 +43,8 @@ def settle_batchnorm(run: Run) -> str:
     before = statistics_of(run.pruned)
     if wanted is False or run.fit is None or not before:
         return ""
+    if wanted is None and run.fit.count < 2:  # one sample has no variance
+        return ""
     judged = run.held or run.fit
     old = _distance(run, judged)
     reestimate(run.pruned, run.fit)

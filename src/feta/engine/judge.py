@@ -139,7 +139,7 @@ def few_rows(source: Source, frame: Folded, ratio: float | None) -> str | None:
         needed = -(-4 * d_in * samples // max(rows, 1))
         return f"{rows} rows for {d_in} inputs are too few; {needed} samples would do"
     if ratio is not None and ratio > OVERFIT:
-        spent = (ratio**2 - 1) / (ratio**2 + 1)
+        spent = 1 - 2 / (ratio**2 + 1)  # also where the fitted error is zero, and the ratio infinite
         needed = int(10 * samples * spent)
         return f"the error is {ratio:.1f} times that on fitted rows: too few samples; about {needed} would do"
     return None

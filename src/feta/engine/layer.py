@@ -176,7 +176,7 @@ def naming(layer: str) -> Iterator[None]:
     try:
         yield
     except FetaError as error:
-        if str(error).startswith(f"{layer}: "):
+        if str(error).startswith((f"{layer}: ", f"layer '{layer}' ", f"layer '{layer}':")):
             raise
         raise type(error)(f"layer '{layer}': {error}") from error
 

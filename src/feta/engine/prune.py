@@ -102,9 +102,9 @@ def prune(
     if data is None and (compensate or how.batchnorm or refine):
         raise ConfigError("data must be given for compensate, batchnorm and refine, got None")
     started = time.perf_counter()
-    run = Run.start(model, data, how, device, seed)
-    stages = Stages(started, run.clock)
     with fused_attention_off():
+        run = Run.start(model, data, how, device, seed)
+        stages = Stages(started, run.clock)
         stages.end("trace")
         chosen = select(run.original, run.layers, layers)
         goals, allocated = _allocate(run, chosen, sparsity, spread)

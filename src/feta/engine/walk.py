@@ -122,6 +122,13 @@ class Walk:
 
 
 def _groups(layers: Sequence[LayerTrace]) -> Iterator[list[LayerTrace]]:
-    """Layers that read one and the same tensor; one that runs several times is a group of its own."""
-    for _, group in groupby(layers, key=lambda layer: (layer.source, layer.name if layer.calls > 1 else "")):
+    """Layers that read one and the same tensor; one that runs several times is a group of its own.
+
+    So is one with a shortcut: that may come from another layer with this input, which then is pruned first.
+    """
+
+    def alone(layer: LayerTrace) -> bool:
+        return layer.calls > 1 or layer.follow.shortcut
+
+    for _, group in groupby(layers, key=lambda layer: (layer.source, layer.name if alone(layer) else "")):
         yield list(group)

@@ -70,8 +70,11 @@ class Candidates:
         return self.fitted(column, masks, ROUNDS)[0]
 
     def weights(self, mask: Tensor) -> Tensor:
-        """V (d_in [+ 1], d_out) on the mask, fitted for long."""
-        return torch.cat([self.fitted(j, s[None], LONG)[1] for j, s in enumerate(mask.t())], 1)
+        """V (d_in [+ 1], d_out) on the mask, fitted for long; what is kept of a dead input stays as it was."""
+        V = torch.cat([self.fitted(j, s[None], LONG)[1] for j, s in enumerate(mask.t())], 1)
+        unknown = mask & ~self.X[:, : self.d_in].any(0)[:, None]
+        V[: self.d_in] = self.V[: self.d_in].where(unknown, V[: self.d_in])
+        return V
 
     def fitted(self, column: int, masks: Tensor, rounds: int) -> tuple[Tensor, Tensor]:
         """The least errors (n,) in so many rounds on each of the supports (n, d_in), and their weights, (d, n)."""
