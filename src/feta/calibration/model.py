@@ -101,7 +101,7 @@ def evaluating(*models: nn.Module) -> Iterator[None]:
 
 
 class _Fused:
-    """Torch's switch is one for all threads: it is set by the first run that needs it off, and restored by the last."""
+    """Torch's switch is one for all threads: set by the first run that needs it off, restored by the last."""
 
     lock, users, before = threading.Lock(), 0, True
 
