@@ -7,8 +7,8 @@ original network with random signs on the logits, without labels, over samples d
 layer's solver which outputs deserve its weights; one that was never seen active gets the mean.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -73,7 +73,7 @@ def _squares(
     args, kwargs = ((), batch) if isinstance(batch, Mapping) else ((batch,), {})
     copies = saved_tensors_hooks(lambda tensor: tensor.detach().clone(), lambda tensor: tensor)
     with torch.enable_grad(), differentiable(model), copies if careful else nullcontext():
-        with mode:
+        with mode, _kept_parameters(model):
             logits = outputs_of(functional_call(model, weights, args, kwargs))
         if not logits.requires_grad:
             return {}
@@ -98,6 +98,19 @@ class _Signs:
         generator = self.cpu if logits.numel() <= ON_CPU else self.own
         drawn = torch.randint(0, 2, logits.shape, generator=generator, device=generator.device)
         return 2 * drawn.to(logits) - 1
+
+
+@contextmanager
+def _kept_parameters(model: nn.Module) -> Iterator[None]:
+    """The modules' parameters as they were: functional_call leaves its own in some modules that share a weight."""
+    before = [(module, dict(module._parameters)) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, parameters in before:
+            module._parameters.update(parameters)
+            for name in parameters:
+                module.__dict__.pop(name, None)
 
 
 def _mean(total: Tensor, active: Tensor) -> Tensor:

@@ -101,7 +101,7 @@ def evaluating(*models: nn.Module) -> Iterator[None]:
 
 
 class _Fused:
-    """Torch's switch is one for all threads: set by the first run that needs it off, restored by the last."""
+    """Torch has one switch for all threads: the first run that needs it off sets it, the last one restores it."""
 
     lock, users, before = threading.Lock(), 0, True
 

@@ -111,7 +111,7 @@ class LayerJob:
             return found, None, worst
         judges = self.frames(through=True)
         fit, held = self.sources
-        means = [_mean(fit, frame) for frame in judges]
+        means = [_mean(fit, frame, asked=pruner.needs.safe) for frame in judges]
         choices = [found, *thresholded(judges, counts, means)]
         streams = [LayerStream(held, frame.view, frame.through, frame.group) for frame in judges]
         errors = errors_of(choices, judges, streams, self.importance)
@@ -140,10 +140,15 @@ class LayerJob:
         return error / fitted if fitted > 1e-6 else (float("inf") if error > 1e-3 else None)
 
 
-def _mean(source: Source, frame: Folded) -> Tensor | None:
-    """The mean of a layer's inputs, where their statistics have been asked for."""
+def _mean(source: Source, frame: Folded, asked: bool) -> Tensor | None:
+    """The mean of a layer's inputs, where it is known or asked for."""
     known = source.shared.get(frame.group, {}).get("gram")
-    return None if known is None else known.H[-1, :-1] / known.rows
+    if known is not None:
+        return known.H[-1, :-1] / known.rows  # type: ignore[no-any-return]
+    if not asked:
+        return None
+    stream = LayerStream(source, frame.view, frame.through, frame.group)
+    return sum(A.sum(0, dtype=torch.float64) for A in stream.inputs()) / stream.n_rows  # type: ignore[return-value]
 
 
 def check(solution: LayerSolution, problem: LayerProblem, pruner: Pruner, count: int, promised: int) -> None:
