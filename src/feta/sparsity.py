@@ -89,3 +89,12 @@ def _kth_largest(flat: Tensor, k: int) -> Tensor:
 def measured(tensor: Tensor) -> float:
     """The share of entries that are exactly zero."""
     return 1.0 - int(torch.count_nonzero(tensor)) / max(tensor.numel(), 1)
+
+
+def stored_size(tensor: Tensor) -> int:
+    """Bytes that a tensor takes in a file: its values with a bit for each entry, or all of it where that is less."""
+    dense = tensor.numel() * tensor.element_size()
+    if tensor.ndim < 2 or not tensor.is_floating_point():
+        return dense
+    sparse = int(torch.count_nonzero(tensor)) * tensor.element_size() + -(-tensor.numel() // 8) + 8 * tensor.ndim
+    return min(dense, sparse)

@@ -44,6 +44,7 @@ def test_another_device_has_as_much_again_in_the_cpus_memory(room, near):
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("room", [0, 40, 100, 1000])
 def test_on_a_device_then_in_memory_then_in_a_file(room):
     device = torch.device("cuda")

@@ -93,6 +93,15 @@ def test_what_module_follows_a_layer(between, expected):
     assert found == {"a": expected, "b": "linear"}
 
 
+SMOOTH = [nn.GELU(), nn.SiLU(True), nn.ReLU6(), nn.ReLU6(True), nn.Hardswish(True), nn.LeakyReLU(), nn.LeakyReLU(0.2)]
+NAMED = ["gelu", "silu", "relu6", "relu6", "hardswish", "leaky_relu", "linear"]
+
+
+@pytest.mark.parametrize(("between", "expected"), list(zip(SMOOTH, NAMED, strict=True)), ids=repr)
+def test_what_smooth_module_follows_a_layer(between, expected):
+    assert traced(Two(lambda m, x: m.b(m.between(m.a(x))), between), X)["a"].follow.activation == expected
+
+
 def test_the_order_is_that_of_execution():
     assert list(traced(Two(lambda m, x: m.a(torch.relu(m.b(x)))), X)) == ["b", "a"]
 

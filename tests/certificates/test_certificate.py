@@ -48,7 +48,8 @@ def trained(name: str) -> nn.Module:
 
 @cache
 def pruned(name: str, method: str, sparsity: float) -> nn.Module:
-    return feta.prune(trained(name), data()[0][:500], sparsity, method).model
+    dense = [layer for layer, module in trained(name).named_modules() if isinstance(module, nn.Linear)]
+    return feta.prune(trained(name), data()[0][:500], sparsity, method, layers=dense[:-1]).model
 
 
 def held_out() -> tuple[torch.Tensor, torch.Tensor]:

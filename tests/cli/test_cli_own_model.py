@@ -68,7 +68,8 @@ def test_weights_are_loaded_whole_and_the_usual_options_work(run, module):
     assert (answer.code, answer.err) == (0, "")
     chosen = torch.randperm(300, generator=torch.Generator().manual_seed(3))[:100].sort().values
     data = list(torch.from_numpy(rows())[chosen].split(30))
-    how = {"allocation": "erk", "compensate": True, "settings": feta.Settings(mode="parallel"), "seed": 3}
+    how = {"allocation": "erk", "compensate": True, "settings": feta.Settings(mode="parallel", batch_size=30)}
+    how["seed"] = 3
     expected = feta.prune(other, data, 0.8, "wanda", refine=feta.Refinement(passes=1), **how).model
     loaded = feta.load_into(factory(module), "out.safetensors")
     for name, tensor in expected.state_dict().items():

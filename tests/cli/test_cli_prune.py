@@ -22,7 +22,7 @@ from feta.report import LayerReport, PruneReport
 from feta_lab.judge import judge
 from feta_lab.records import read
 
-KEYS = {field.name for field in fields(PruneReport)} | {"accuracy", "file_bytes"}
+KEYS = {field.name for field in fields(PruneReport)} | {"accuracy", "file_bytes", "notes"}
 LAYER_KEYS = {field.name for field in fields(LayerReport)} - {"stats"}
 
 
@@ -51,6 +51,15 @@ def test_json_file_and_record_agree(run, trained, mini, tmp_path):
     assert (entry["config"]["network"], entry["config"]["compensate"]) == (trained.name, True)
     assert entry["environment"]["commit"]
     assert not any(str(folder) in json.dumps(entry) for folder in (tmp_path, trained.parent))
+
+
+def test_the_table_is_followed_by_what_there_is_to_say(run, trained):
+    answer = run(f"prune {trained} --method feta --samples 100")
+    assert "whole model: 88.72 % of 51.4 k parameters zero" in answer.out
+    assert "fc1: 90 rows for 784 inputs are too few; 3136 samples would do" in answer.out
+    assert "left as it is: softmax (1.2 % of all): its outputs are the model's" in answer.out
+    assert answer.err.startswith("feta: warning: ")
+    assert "need a look; fc1: 90 rows" in answer.err
 
 
 def test_records_go_where_they_are_asked_and_without_an_output_nothing_else_is_written(run, trained):
@@ -207,5 +216,5 @@ def test_threshold_needs_no_data_and_says_so(run, trained, tmp_path):
 
 def test_the_methods_are_those_of_the_library(run, trained, monkeypatch):
     monkeypatch.delenv("FETA_PRUNE_METHOD")
-    assert run(f"prune {trained} --json --samples 200").json()["method"] == DEFAULT_METHOD
+    assert run(f"prune {trained} --json --samples 2000").json()["method"] == DEFAULT_METHOD
     assert {field.name.replace("_", "-") for field in fields(MethodOptions)} == set(METHODS)

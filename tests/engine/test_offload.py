@@ -63,5 +63,6 @@ def test_memory_of_the_device_is_that_of_a_segment(monkeypatch):
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     found = feta.prune(net, data, 0.5, "wanda", device="cuda")
-    assert torch.cuda.max_memory_allocated() - before < 10 * 1024**2 * 4
+    both = 2 * 12 * 1024**2 * 4  # bytes of the two networks
+    assert torch.cuda.max_memory_allocated() - before < 0.6 * both
     assert all(torch.equal(found.masks[name], mask) for name, mask in expected.masks.items())

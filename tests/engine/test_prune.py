@@ -576,6 +576,12 @@ def test_a_parametrised_layer_can_be_left_out_but_not_pruned():
     assert left.reason == "its weight is computed, so that nothing could be written to it"
 
 
+@pytest.mark.filterwarnings("ignore:.*jit.* is deprecated:DeprecationWarning")
+def test_torchscript_is_refused_in_words():
+    with pytest.raises(ModelError, match="must be made of plain modules, got TorchScript"):
+        feta.prune(torch.jit.trace(mlp(), X[:2]), X)
+
+
 # One layer held as tensors
 
 

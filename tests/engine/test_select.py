@@ -203,6 +203,7 @@ def test_weights_that_are_computed_are_left_alone_and_refused_by_name(model):
         parametrizations.weight_norm(model.get_submodule(name))
     assert chosen(model) == ["conv2", "block.2"]
     assert reasons(model)["fc1"] == "its weight is computed, so that nothing could be written to it"
+    assert not [name for name in reasons(model) if "parametrizations" in name]  # they would be counted twice
     with pytest.raises(ModelError, match="layer 'fc1' must hold its weight as a plain parameter"):
         chosen(model, "fc1")
     (trace,) = (trace for trace in untraced(model) if trace.name == "fc1")

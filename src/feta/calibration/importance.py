@@ -25,6 +25,8 @@ from feta.calibration.operators import attention, name_of, reading_of
 from feta.calibration.trace import ADD, TRANSPARENT, LayerTrace
 from feta.layers import weight_path
 
+ON_CPU = 2**22  # logits up to which their signs are drawn on the CPU
+
 
 def output_importance(
     model: nn.Module, layers: Sequence[LayerTrace], batches: Iterable[Batch], *, seed: int = 0, probes: int = 8
@@ -33,19 +35,19 @@ def output_importance(
     # Detached weights: nothing is held for gradients of the weights, and models that work in place can be run.
     weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
     watched = {id(weights[path]): layer for layer in layers for path in [weight_path(model, layer.name)]}
-    generator = torch.Generator(device_of(model)).manual_seed(seed)
+    signs = _Signs(seed, device_of(model))
     totals: dict[str, Tensor] = {}
     active: dict[str, Tensor] = {}
     careful = False
     for batch in batches:
         mode = _Outputs(watched)
         try:
-            squares = _squares(model, weights, batch, mode, generator, probes, careful)
+            squares = _squares(model, weights, batch, mode, signs, probes, careful)
         except RuntimeError as error:
             if careful or "inplace operation" not in str(error):
                 raise
             mode, careful = _Outputs(watched), True
-            squares = _squares(model, weights, batch, mode, generator, probes, careful)
+            squares = _squares(model, weights, batch, mode, signs, probes, careful)
         for layer in layers:
             if layer.name in squares:
                 z, dim = mode.outputs[layer.name].detach(), 1 if layer.operator.spatial else -1
@@ -62,7 +64,7 @@ def _squares(
     weights: dict[str, Tensor],
     batch: Batch,
     mode: "_Outputs",
-    generator: torch.Generator,
+    signs: "_Signs",
     probes: int,
     careful: bool,
 ) -> dict[str, Tensor]:
@@ -81,13 +83,24 @@ def _squares(
         names = list(mode.outputs)
         squares = {name: torch.zeros_like(mode.outputs[name], dtype=torch.float32) for name in names}
         for _ in range(probes):
-            signs = torch.randint(0, 2, logits.shape, generator=generator, device=logits.device).to(logits)
             wanted = [mode.outputs[name] for name in names]
-            found = torch.autograd.grad(logits, wanted, 2 * signs - 1, retain_graph=True, allow_unused=True)
+            found = torch.autograd.grad(logits, wanted, signs.like(logits), retain_graph=True, allow_unused=True)
             for name, gradient in zip(names, found, strict=True):
                 if gradient is not None:
                     squares[name] += gradient.float().square() / probes
     return squares
+
+
+class _Signs:
+    """Random signs. Drawn on the CPU every device has the same; a language model's logits are too many for that."""
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        self.cpu, self.own = (torch.Generator(where).manual_seed(seed) for where in ("cpu", device))
+
+    def like(self, logits: Tensor) -> Tensor:
+        generator = self.cpu if logits.numel() <= ON_CPU else self.own
+        drawn = torch.randint(0, 2, logits.shape, generator=generator, device=generator.device)
+        return 2 * drawn.to(logits) - 1
 
 
 @contextmanager

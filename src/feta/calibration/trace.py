@@ -297,6 +297,8 @@ class _Notes(TorchFunctionMode):
             note.operator, note.weight = replace(reading.operator, time_first=self.attending), id(reading.weight)
         if name.removesuffix("_") == "leaky_relu" and kwargs.get("negative_slope", *args[1:2] or [0.01]) != 0.01:
             note.name = "leaky_relu of another slope"
+        if name.startswith("hardtanh") and (kwargs.get("min_val", -1.0), kwargs.get("max_val", 1.0)) == (0, 6):
+            note.name = "relu6"  # as nn.ReLU6 calls it
         self.notes.append(note)
         return result
 

@@ -60,9 +60,10 @@ def prune(
             factory is a function without arguments, an nn.Module class or an object; or a Hugging Face folder.
         method: A name from `feta methods`.
         sparsity: Share of zero weights in [0, 1), or per layer: fc1=0.95,fc2=0.8.
-        layers: Name or pattern of the layers to prune, once per pattern; by default the hidden dense ones.
+        layers: Name or pattern of the layers to prune, once per pattern; by default all but the
+            first convolution and the last layer, and of the presets the hidden dense ones.
         samples: Calibration samples, drawn at random; by default all, of images 2000 and of text 256 at the most.
-        batch_size: Samples that run at once; by default 1000, fewer where they are large.
+        batch_size: Samples that run at once; by default as many as run well.
         mode: cascade: each layer is fitted to its inputs in the network pruned so far; parallel: to the original's.
         allocation: How the budget is shared over layers: uniform, global-magnitude (one threshold for all), erk (by
             the layers' shapes), sensitivity (by what pruning each does to the outputs), bound (by the theorems).
@@ -169,14 +170,14 @@ def _share(text: str, where: str) -> float:
 
 
 def _show(summary: Mapping[str, Any], note: str | None) -> None:
-    from feta.report import HEADER, RefineReport, layer_row
+    from feta.report import HEADER, layer_row
 
     title = f"{summary['method']}, {100 * summary['sparsity']:.2f} % zeros"
     print_table(title, HEADER, list(map(layer_row, summary["layers"])))
+    for line in summary["notes"]:
+        out().print(line)
     if note is not None:
         out().print(f"data: {note}")
-    if (refined := summary["refinement"]) is not None:
-        out().print(repr(RefineReport(**refined)))
     allocation = summary["allocation"]
     if allocation["name"] not in ("uniform", "per-layer"):
         out().print(f"budget shared by {allocation['name']} in {allocation['seconds']:.2f} s")

@@ -6,6 +6,7 @@ has inputs to prune on, but no labels to judge by, see feta.cli.own.
 
 import copy
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from feta.calibration.model import float_dtype
-from feta.cli.console import download_bar
+from feta.cli.console import download_bar, err
+from feta.engine.finish import PruneWarning
 from feta.engine.prune import prune
 from feta.engine.select import SparsityRequest
 from feta.errors import ConfigError
@@ -88,8 +90,12 @@ def prune_subject(
     rows: Any = subject.inputs
     if subject.data is not None:
         rows = subject.rows("train", device)[0]
-    result = prune(subject.model, rows, sparsity, method, device=device, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", PruneWarning)
+        warnings.showwarning = lambda message, *_, **__: err().print(f"feta: warning: {message}")
+        result = prune(subject.model, rows, sparsity, method, device=device, **options)
     summary = json.loads(result.report.to_json())
+    summary["notes"] = [*result.report.headline()[1:], *result.report.notes()]
     for layer in summary["layers"]:
         del layer["stats"]  # for people who look into a solver
     kept = {key: summary[key] for key in KEPT} | {"layers": [layer["name"] for layer in summary["layers"]]}

@@ -12,10 +12,10 @@ from feta.calibration.inputs import Inputs
 from feta.calibration.model import call, outputs_of
 from feta.calibration.trace import LayerTrace
 from feta.engine.run import Run
-from feta.files.sparse_file import stored_size
 from feta.layers import owner_of
 from feta.problem import Status
 from feta.report import PruneReport, Size
+from feta.sparsity import stored_size
 
 
 class PruneWarning(UserWarning):

@@ -15,7 +15,7 @@ from torch import Tensor
 from feta.calibration.stream import LayerStream, Source
 from feta.engine.fold import Folded
 from feta.errors import DataError
-from feta.problem import ActivationStream, Status
+from feta.problem import Activation, ActivationStream, Status
 from feta.sparsity import top_k_mask
 
 
@@ -47,26 +47,54 @@ def rounded(tensor: Tensor, frame: Folded) -> Tensor:
     return tensor.to(frame.view.weight.dtype).to(frame.view.solve_dtype)
 
 
+class Error(NamedTuple):
+    """Of a layer's outputs: over all of them alike, and as their importance weighs them."""
+
+    plain: float
+    weighted: float
+
+
 def errors_of(
-    choices: Sequence[Choice], judges: Sequence[Folded], streams: Sequence[ActivationStream]
-) -> list[float]:
-    """The relative error of each choice, in one pass; infinite for weights that the layer's precision cannot hold."""
-    wrong, right = [0.0] * len(choices), 0.0
+    choices: Sequence[Choice],
+    judges: Sequence[Folded],
+    streams: Sequence[ActivationStream],
+    importance: Tensor | None = None,
+) -> list[Error]:
+    """The relative errors of each choice, in one pass; infinite for weights that the layer's precision cannot hold.
+
+    importance: of the outputs of all groups; without, they count alike.
+    """
+    wrong: list[list[Tensor]] = [[] for _ in choices]
+    right: list[Tensor] = []
     for group, (judge, stream) in enumerate(zip(judges, streams, strict=True)):
         candidates = [choice.behind(group, judge) for choice in choices]
+        rho, sums = judge.through.activation, None
         for A, original, R in stream.rows():
-            B = judge.through.activation(original)
-            right += float(B.square().sum(dtype=torch.float64))
-            for index, (U, bias) in enumerate(candidates):
-                Z = A @ U if bias is None else torch.addmm(bias, A, U)
-                Z = Z if R is None else Z.add_(R)
-                wrong[index] += float((judge.through.activation(Z) - B).square().sum(dtype=torch.float64))
-    if not math.isfinite(right):
-        raise DataError(
-            f"layer '{judges[0].view.name}': outputs must be finite, got NaN or infinite ones on the data"
-        )
-    errors = ((w / right) ** 0.5 if right > 0 else float(w > 0) for w in wrong)
-    return [error if math.isfinite(error) else math.inf for error in errors]
+            B = rho(original)
+            found = [B, *(_outputs(A, U, bias, R, rho).sub_(B) for U, bias in candidates)]
+            squares = torch.stack([part.square().sum(0, dtype=torch.float64) for part in found])
+            sums = squares if sums is None else sums + squares
+        if sums is not None:
+            right.append(sums[0])
+            for errors, part in zip(wrong, sums[1:], strict=True):
+                errors.append(part)
+    name, whole = judges[0].view.name, torch.cat(right) if right else torch.zeros(1)
+    if not bool(torch.isfinite(whole).all()):
+        raise DataError(f"layer '{name}': outputs must be finite, got NaN or infinite ones on the data")
+    weights = torch.ones_like(whole) if importance is None else importance.to(whole).square()
+    return [Error(*(_ratio(torch.cat(part), whole, w) for w in (torch.ones_like(whole), weights))) for part in wrong]
+
+
+def _outputs(A: Tensor, U: Tensor, bias: Tensor | None, R: Tensor | None, rho: Activation) -> Tensor:
+    Z = A @ U if bias is None else torch.addmm(bias, A, U)
+    return rho(Z if R is None else Z.add_(R))
+
+
+def _ratio(wrong: Tensor, right: Tensor, weights: Tensor) -> float:
+    """The relative error from squares of each output."""
+    error, size = float((weights * wrong).sum()), float((weights * right).sum())
+    found = (error / size) ** 0.5 if size > 0 else float(error > 0)
+    return found if math.isfinite(found) else math.inf
 
 
 def thresholded(frames: Sequence[Folded], counts: Sequence[int], means: Sequence[Tensor | None]) -> list[Choice]:
@@ -81,16 +109,21 @@ def thresholded(frames: Sequence[Folded], counts: Sequence[int], means: Sequence
     return [Choice(frames, plain), Choice(frames, refitted)]
 
 
-def verdict(error: float, safe: float, falls_back: bool) -> tuple[Status, str] | None:
-    """What is to be said of a method's error beside that of thresholding; None: nothing."""
-    if error > safe + ROUNDING and falls_back:
+def verdict(error: Error, safe: Error, falls_back: bool) -> tuple[Status, str] | None:
+    """What is to be said of a method's error beside that of thresholding; None: nothing.
+
+    Outputs are compared as their importance weighs them: that is what a method may have worked for.
+    """
+    if falls_back and (error.weighted > safe.weighted + ROUNDING or error.plain > max(1.0, safe.plain)):
         return Status.FELL_BACK, (
-            f"thresholded instead: on held-out samples the method's error is {error:.3g}, thresholding's {safe:.3g}; "
-            "more samples, or a lower sparsity for this layer, would help"
+            f"thresholded instead: on held-out samples the method's error is {error.weighted:.3g}, thresholding's "
+            f"{safe.weighted:.3g}; more samples, or a lower sparsity for this layer, would help"
         )
-    if error > MARGIN * safe + ROUNDING or error > 1:
-        beside = f"thresholding has {safe:.3g}" if error > safe else "no output at all would have 1"
-        return Status.POOR, f"the error on held-out samples is {error:.3g}, {beside}; prune this layer less"
+    if error.weighted > MARGIN * safe.weighted + ROUNDING or error.plain > 1:
+        worse = error.weighted > safe.weighted
+        beside = f"thresholding has {safe.weighted:.3g}" if worse else "no output at all would have 1"
+        shown = error.weighted if worse else error.plain
+        return Status.POOR, f"the error on held-out samples is {shown:.3g}, {beside}; prune this layer less"
     return None
 
 

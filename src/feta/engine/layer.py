@@ -114,19 +114,20 @@ class LayerJob:
         means = [_mean(fit, frame, asked=pruner.needs.safe) for frame in judges]
         choices = [found, *thresholded(judges, counts, means)]
         streams = [LayerStream(held, frame.view, frame.through, frame.group) for frame in judges]
-        errors = errors_of(choices, judges, streams)
-        best = min(range(1, len(errors)), key=lambda index: errors[index])
+        errors = errors_of(choices, judges, streams, self.importance)
+        best = min(range(1, len(errors)), key=lambda index: errors[index].weighted)
         told = verdict(errors[0], errors[best], pruner.needs.safe) if pruner.needs.passes != "none" else None
         if told is not None:
             worst = replace(worst, status=told[0], message="; ".join(filter(None, (worst.message, told[1]))))
         elif pruner.needs.passes != "none" and worst.status is Status.OK:
-            if few := few_rows(fit, judges[0], self._overfit(found, judges, errors[0])):
+            if few := few_rows(fit, judges[0], self._overfit(found, judges, errors[0].plain)):
                 worst = replace(worst, status=Status.FEW_ROWS, message=few)
-        elif errors[0] > 1:
-            worst = replace(worst, status=Status.POOR, message=f"the error is {errors[0]:.3g}: prune this layer less")
+        elif errors[0].plain > 1:
+            said = f"the error on held-out samples is {errors[0].plain:.3g}; prune this layer less"
+            worst = replace(worst, status=Status.POOR, message=said)
         if worst.status is Status.FELL_BACK:
-            return choices[best], errors[best], worst
-        return found, errors[0], worst
+            return choices[best], errors[best].plain, worst
+        return found, errors[0].plain, worst
 
     def _overfit(self, found: Choice, judges: Sequence[Folded], error: float) -> float | None:
         """How many times larger the error is than on fitted rows, where these are at hand and few."""
@@ -135,7 +136,7 @@ class LayerJob:
         if fit.kept is None or fit is held or self.run.held is None or fit.lane.inputs.count >= 1000:
             return None
         streams = [LayerStream(fit, frame.view, frame.through, frame.group).sampled(LOOKED_AT) for frame in judges]
-        (fitted,) = errors_of([found], judges, streams)
+        ((fitted, _),) = errors_of([found], judges, streams)
         return error / fitted if fitted > 1e-6 else (float("inf") if error > 1e-3 else None)
 
 

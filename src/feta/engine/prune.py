@@ -1,8 +1,8 @@
 """prune: walk a model's layers in order of execution, stream rows, solve each layer, write it back.
 
 The model that is given is never changed. Beyond it and its copy, memory holds one batch's activations, one chunk of
-rows, the method's own matrices (d_in^2 for a Gram matrix), and what waits between passes: Settings.memory of it at
-the most, however many samples there are.
+rows, the method's own matrices (d_in^2 for a Gram matrix), and what waits between passes: Settings.memory at the
+most for each such thing, however many samples there are.
 """
 
 import time
@@ -172,7 +172,7 @@ def smart_prune(
     B: (m, d_out), the outputs to reproduce, after the activation.
     sparsity: the share of zeros, or a Sparsity with the number of non-zeros.
     method, options: as for `prune`.
-    activation: "relu" or "linear".
+    activation: "relu", "linear" or another of feta.Activation.
     bias: (d_out,); without one the layer has none.
     chunk_rows: how many rows a method looks at at once.
 

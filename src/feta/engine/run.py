@@ -49,6 +49,8 @@ class Run:
     @classmethod
     def start(cls, model: nn.Module, data: Any, settings: Settings, device: Any = None, seed: int = 0) -> "Run":
         """A run on the model's own device, or on the one that is asked for."""
+        if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+            raise ModelError("model must be made of plain modules, got TorchScript; prune the model it was made from")
         home = device_of(model)
         where = torch.device(device) if device is not None else home
         apart = where != home and not fits(model, where)  # then one segment at a time goes there

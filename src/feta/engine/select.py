@@ -93,7 +93,10 @@ def skipped(
             reason = (spared(model, by_name[name]) if by_default else None) or "it was not chosen"
         found.append(Skipped(name, type(module).__name__, size, reason))
     counted = {id(getattr(*owner_of(model, name)[:2])) for name in known}
+    computed = tuple(f"{name}." for name in known if not _has_weight(model, name))  # their parts are they themselves
     for name, module in model.named_modules():
+        if f"{name}.".startswith(computed):
+            continue
         own = [p for p in module._parameters.values() if p is not None and p.ndim > 1 and id(p) not in counted]
         if own:
             reason = next(

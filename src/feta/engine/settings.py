@@ -17,7 +17,8 @@ class Settings:
 
     mode: "cascade": each layer is fitted to its inputs in the network pruned so far, so that errors do not add
         up. "parallel": to its inputs in the original, so that layers are independent of each other.
-    activation: "relu" or "linear" for all layers, or {layer pattern: …}; None: found by tracing the model.
+    activation: what follows the layers ("relu", "linear", "gelu", …, see Activation), or {layer pattern: …}; None:
+        found by tracing the model.
     batchnorm: whether the batch-norm statistics of the pruned model are estimated anew; None: if that brings its
         outputs nearer to the original's on held-out samples.
     n_samples: how many samples of the data are used; None: all of them.
@@ -26,7 +27,7 @@ class Settings:
     cache: where samples, states and rows wait between passes. "auto": on the device up to `memory`, then as much in
         the CPU's memory, then in a file; rows that would not fit are made again by running a part of the network.
         "disk" keeps all in a file, "memory" all on the device, "replay" nothing: the network runs from its start.
-    memory: GiB for that, on each of the two.
+    memory: GiB for that, on each of the two: for the samples, for each network's states, and for a layer's rows.
 
     Raises ConfigError for a value outside of these.
     """

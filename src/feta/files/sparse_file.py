@@ -22,6 +22,7 @@ from torch import Tensor
 
 from feta.errors import FileError
 from feta.files.atomic import write_atomic
+from feta.sparsity import stored_size
 
 PARTS = ("compressed", "bitmask", "shape")
 METADATA_KEY = "feta"
@@ -87,15 +88,6 @@ def stored_bytes(path: Path | str) -> dict[str, int]:
         owner = stem if part in PARTS and f"{stem}.bitmask" in stored else name
         sizes[owner] = sizes.get(owner, 0) + tensor.numel() * tensor.element_size()
     return sizes
-
-
-def stored_size(tensor: Tensor) -> int:
-    """Bytes that a tensor takes in a file."""
-    dense = tensor.numel() * tensor.element_size()
-    if tensor.ndim < 2 or not tensor.is_floating_point():
-        return dense
-    sparse = int(torch.count_nonzero(tensor)) * tensor.element_size() + -(-tensor.numel() // 8) + 8 * tensor.ndim
-    return min(dense, sparse)
 
 
 def _sorted(content: bytes) -> bytes:
