@@ -11,9 +11,10 @@ from feta.calibration.hold import Room
 from feta.calibration.inputs import Inputs
 from feta.calibration.lane import Lane
 from feta.calibration.model import evaluating, place, run_on
+from feta.calibration.recording import record
 from feta.calibration.stream import LayerStream, Source, Through
 from feta.calibration.tap import Caught, Tap
-from feta.calibration.trace import LayerTrace, record, trace_layers
+from feta.calibration.trace import LayerTrace, trace_layers
 from feta.layers import LayerView
 from feta.problem import Activation
 

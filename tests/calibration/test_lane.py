@@ -120,7 +120,7 @@ def test_networks_that_have_not_parted_share_their_states():
     head, first, *_ = lane.chain.segments(layers)
     lane.advance(head)
     assert lane._states[0] is lane._states[1]
-    lane.part()
+    lane.parted = True
     lane.advance(first)
     assert lane._states[0] is not lane._states[1]
     assert all(map(torch.equal, lane._states[0], lane._states[1]))

@@ -10,7 +10,8 @@ from torch import nn
 import nets
 from feta.calibration.chain import Chain, State, find_chain
 from feta.calibration.model import evaluating, run_on
-from feta.calibration.trace import record, tensors_in, trace_layers
+from feta.calibration.recording import record, tensors_in
+from feta.calibration.trace import trace_layers
 
 X = torch.randn(3, 6, generator=torch.Generator().manual_seed(0))
 MAPS = torch.randn(3, 2, 6, 6, generator=torch.Generator().manual_seed(1))

@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from feta.calibration.model import evaluating
-from feta.calibration.trace import Follow, record, trace_layers, untraced
+from feta.calibration.recording import record
+from feta.calibration.trace import Follow, trace_layers, untraced
 from feta.problem import Activation
 from nets import traced
 

@@ -9,7 +9,8 @@ from torch.nn.utils import parametrizations
 
 from feta.allocation import make_allocation
 from feta.calibration.model import fused_attention_off
-from feta.calibration.trace import LayerTrace, record, trace_layers, untraced
+from feta.calibration.recording import record
+from feta.calibration.trace import LayerTrace, trace_layers, untraced
 from feta.engine.select import select, skipped, spared, targets
 from feta.errors import ConfigError, ModelError
 from feta.layers import prunable_names

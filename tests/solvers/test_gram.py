@@ -10,7 +10,8 @@ from correlated import extended, problem, relu_layer, stacked
 from feta.calibration.statistics import gram
 from feta.problem import Activation, Status
 from feta.pruners import make
-from feta.solvers.gram import SLOW, GramSettings, GramSolve, GramSystem, StreamedTargets, solve_gram
+from feta.solvers.gram import SLOW, GramSettings, GramSolve, GramSystem, solve_gram
+from feta.solvers.targets import StreamedTargets
 from feta.sparsity import Sparsity
 
 

@@ -6,7 +6,8 @@ import torch
 from correlated import extended, layer, problem
 from feta.calibration.statistics import gram
 from feta.problem import Activation
-from feta.solvers.gram import GramSettings, GramSolve, GramSystem, SampledTargets, StreamedTargets
+from feta.solvers.gram import GramSettings, GramSolve, GramSystem
+from feta.solvers.targets import SampledTargets, StreamedTargets
 from feta.sparsity import top_k_mask
 
 

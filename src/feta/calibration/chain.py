@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from feta.calibration.inputs import Batch
 from feta.calibration.model import run_on
+from feta.calibration.recording import Note, Recording, Visit, tensors_in
 from feta.calibration.spill import mapped
-from feta.calibration.trace import LayerTrace, Note, Recording, Visit, tensors_in
+from feta.calibration.trace import LayerTrace
 from feta.errors import ModelError
 from feta.layers import weight_of
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from feta.calibration.recording import tensors_in
 from feta.calibration.spill import Spill, mapped
-from feta.calibration.trace import tensors_in
 
 
 @dataclass(frozen=True)

@@ -42,10 +42,6 @@ class Lane:
     _states: list[Any] = field(default_factory=lambda: [None, None])  # hidden states of both networks
     _extras: list[Any] = field(default_factory=lambda: [None, None])
 
-    def part(self) -> None:
-        """From now on the two networks differ."""
-        self.parted = True
-
     def advance(self, segment: Segment) -> None:
         """Run both networks through a segment; only what the next one needs is kept."""
         before = self._states[0] is self._states[1]

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from feta.calibration.operators import attention, name_of, reading_of
-from feta.calibration.trace import ADD, TRANSPARENT, LayerTrace
+from feta.calibration.recording import TRANSPARENT
+from feta.calibration.trace import ADD, LayerTrace
 from feta.layers import weight_of
 
 

@@ -18,6 +18,10 @@ from feta.errors import DataError
 from feta.problem import Activation, ActivationStream, Status
 from feta.sparsity import top_k_mask
 
+ROUNDING = 1e-6
+MARGIN = 1.05  # an error this many times that of thresholding is worse by more than chance
+OVERFIT = 2.0  # times as large an error on held-out rows as on fitted ones
+
 
 class Choice(NamedTuple):
     """Weights for every group of a layer, in the frame they were found in."""
@@ -143,8 +147,3 @@ def few_rows(source: Source, frame: Folded, ratio: float | None) -> str | None:
         needed = int(10 * samples * spent)
         return f"the error is {ratio:.1f} times that on fitted rows: too few samples; about {needed} would do"
     return None
-
-
-ROUNDING = 1e-6
-MARGIN = 1.05  # an error this many times that of thresholding is worse by more than chance
-OVERFIT = 2.0  # times as large an error on held-out rows as on fitted ones

@@ -15,7 +15,8 @@ from feta.calibration.importance import output_importance
 from feta.calibration.inputs import Batch, Inputs, Merged, places_of, rows_of, size_of, tokens_of
 from feta.calibration.lane import Lane
 from feta.calibration.model import clock, device_of, float_dtype, place
-from feta.calibration.trace import LayerTrace, record, trace_layers, untraced
+from feta.calibration.recording import record
+from feta.calibration.trace import LayerTrace, trace_layers, untraced
 from feta.engine.offload import brought, fits
 from feta.engine.settings import Settings
 from feta.errors import DataError, ModelError

@@ -11,8 +11,9 @@ from feta.objective.activation import Activation, Softplus
 from feta.objective.penalty import Penalty, Regularised, penalty_of
 from feta.problem import LayerProblem, LayerSolution, Needs, Status
 from feta.solvers.dca import Dca, solve_path, support_of
-from feta.solvers.gram import GramSettings, GramSolve, GramSystem, StreamedTargets
+from feta.solvers.gram import GramSettings, GramSolve, GramSystem
 from feta.solvers.norms import largest_eigenvalue
+from feta.solvers.targets import StreamedTargets
 from feta.sparsity import Sparsity
 
 

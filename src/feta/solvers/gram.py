@@ -5,30 +5,24 @@
     1. one pass: H = A~' A~
     2. support: l0-constrained ADMM on H (solvers.support_admm), exact top-k over the layer
     3. refit: every column exactly on its support (solvers.refit)
-    4. re-target: the new C = A~' T, and back to 3, or to 2 for a support that suits the new targets
-
-The targets T (objective.datafit) are read from all rows, or from m_s held ones, A_s~ and T_s. With Z the original's
-outputs before the ReLU C is then A~'Z + (m / m_s) A_s~' (T_s - Z_s): only what the ReLU changes is estimated, and
-for a linear layer nothing is.
+    4. re-target: the new C = A~' T (solvers.targets), and back to 3, or to 2 for a support that suits the new targets
 
 A step is kept only when it lowers F. Weights on the outputs enter the choice of the support alone: they say which
 outputs get the weights, not how an output is fitted.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from feta.calibration.statistics import Gram, add_cross, complete
-from feta.problem import Activation, ActivationStream, LayerProblem, Rows, Status
+from feta.problem import Activation, Status
 from feta.solvers.refit import Refit, masked_refit
 from feta.solvers.refit_cg import Centred, factors_are_cheaper
 from feta.solvers.relu_swaps import HELD, TINY, Candidates
 from feta.solvers.support_admm import Admm, SupportResult, support_admm
 from feta.solvers.swaps import FEW, SMALL, squares
+from feta.solvers.targets import StreamedTargets
 from feta.solvers.wide import RowsSystem
 from feta.sparsity import top_k_mask
 
@@ -52,84 +46,6 @@ class GramSettings:
     ridge: float | None = None  # of the mean of H's diagonal, towards the weights before; None: by the layer
     tolerance: float = 0.0  # the solve ends when a step lowers F by less than this share of it
     admm: Admm = SLOW
-
-
-@dataclass
-class StreamedTargets:
-    """The objective and the targets of a layer, read from all rows, in a pass of the stream for each look."""
-
-    problem: LayerProblem
-
-    def rows(self) -> Iterator[Rows]:
-        yield from self.originals(self.problem.rows)
-
-    def originals(self, stream: ActivationStream) -> Iterator[Rows]:
-        """The rows of a stream. Where it knows B alone, Z is what the trained weights give where B is not active."""
-        fit, V = self.problem.fit, self.problem.trained
-        for A, Z, R in stream.rows():
-            if stream.rho is fit.rho:
-                yield Rows(A, Z, R)
-            else:
-                now = fit.outputs(V, A)
-                yield Rows(A, fit.targets(now if R is None else now + R, Z), R)
-
-    def start(self) -> Tensor:
-        """C of the original's own outputs, A~'(Z - R): exact, over all rows."""
-        C = torch.zeros_like(self.problem.trained, dtype=torch.float64)
-        for A, Z, R in self.originals(self.problem.rows):
-            add_cross(C, A, Z if R is None else Z - R)
-        return complete(C)
-
-    def at(self, V: Tensor, *, revive: bool = True, targets: bool = True) -> tuple[float, Tensor]:
-        """F(V), and C (d_in [+ 1], d_out) of the next least-squares problem: sums over rows in float64, like H.
-
-        targets: whether C is asked for; F(V) alone comes at half the price.
-        """
-        fit, C, total, count = self.problem.fit, torch.zeros_like(V, dtype=torch.float64), 0.0, 0
-        for A, original, R in self.rows():
-            Z = fit.outputs(V, A) if R is None else fit.outputs(V, A).add_(R)
-            B = fit.rho(original)
-            total += float(fit.error(Z, B))
-            count += len(A)
-            if targets:
-                add_cross(C, A, self.wanted(fit.targets(Z, B, revive=revive), original, R))
-        return total / count, complete(C)
-
-    def wanted(self, T: Tensor, original: Tensor, R: Tensor | None) -> Tensor:
-        """What the layer itself must give for T, or how far that is from what is known."""
-        return T if R is None else T - R
-
-
-@dataclass
-class SampledTargets(StreamedTargets):
-    """The same from about `size` rows, which are held: memory does not depend on the data."""
-
-    statistics: Gram  # of all rows
-    size: int
-
-    @cached_property
-    def held(self) -> list[Rows]:
-        """Rows drawn over all samples and positions."""
-        return list(self.originals(self.problem.rows.sampled(self.size)))
-
-    @cached_property
-    def base(self) -> Tensor:
-        """C of the original's outputs; for a layer's own outputs that is H W~, and no pass is needed."""
-        own = self.problem.own_outputs
-        return self.statistics.H @ self.problem.trained.double() if own else super().start()
-
-    def rows(self) -> Iterator[Rows]:
-        yield from self.held
-
-    def start(self) -> Tensor:
-        return self.base
-
-    def at(self, V: Tensor, *, revive: bool = True, targets: bool = True) -> tuple[float, Tensor]:
-        value, C = super().at(V, revive=revive, targets=targets)
-        return value, C.mul_(self.statistics.rows / sum(len(rows.A) for rows in self.held)).add_(self.base)
-
-    def wanted(self, T: Tensor, original: Tensor, R: Tensor | None) -> Tensor:
-        return T - original
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from feta.calibration.model import call, evaluating
+from feta.calibration.recording import record
 from feta.calibration.tap import Tap
-from feta.calibration.trace import record, trace_layers
+from feta.calibration.trace import trace_layers
 from feta.engine.prune import prune
 from feta.layers import LayerView, prunable_names
 from feta.theory.dimension import nearest, sample_rows, two_nn

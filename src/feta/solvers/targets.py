@@ -1,0 +1,96 @@
+"""The moving targets of a layer: the objective at some weights, and the cross terms of the next least squares.
+
+    F(V) = (1/m) ||rho(A~ V + R) - rho(Z)||^2        C = A~' (T - R)
+
+Z are the original's outputs before the activation, R what the network adds to the layer's own, T the targets at V
+(objective.datafit). Read from all rows, or from m_s held ones: C is then A~'(Z - R) + (m / m_s) A_s~' (T_s - Z_s), so
+that only what the activation changes is estimated, and for a linear layer nothing is.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from feta.calibration.statistics import Gram, add_cross, complete
+from feta.problem import ActivationStream, LayerProblem, Rows
+
+
+@dataclass
+class StreamedTargets:
+    """The objective and the targets of a layer, read from all rows, in a pass of the stream for each look."""
+
+    problem: LayerProblem
+
+    def rows(self) -> Iterator[Rows]:
+        yield from self.originals(self.problem.rows)
+
+    def originals(self, stream: ActivationStream) -> Iterator[Rows]:
+        """The rows of a stream. Where it knows B alone, Z is what the trained weights give where B is not active."""
+        fit, V = self.problem.fit, self.problem.trained
+        for A, Z, R in stream.rows():
+            if stream.rho is fit.rho:
+                yield Rows(A, Z, R)
+            else:
+                now = fit.outputs(V, A)
+                yield Rows(A, fit.targets(now if R is None else now + R, Z), R)
+
+    def start(self) -> Tensor:
+        """C of the original's own outputs, A~'(Z - R): exact, over all rows."""
+        C = torch.zeros_like(self.problem.trained, dtype=torch.float64)
+        for A, Z, R in self.originals(self.problem.rows):
+            add_cross(C, A, Z if R is None else Z - R)
+        return complete(C)
+
+    def at(self, V: Tensor, *, revive: bool = True, targets: bool = True) -> tuple[float, Tensor]:
+        """F(V), and C (d_in [+ 1], d_out) of the next least-squares problem: sums over rows in float64, like H.
+
+        targets: whether C is asked for; F(V) alone comes at half the price.
+        """
+        fit, C, total, count = self.problem.fit, torch.zeros_like(V, dtype=torch.float64), 0.0, 0
+        for A, original, R in self.rows():
+            Z = fit.outputs(V, A) if R is None else fit.outputs(V, A).add_(R)
+            B = fit.rho(original)
+            total += float(fit.error(Z, B))
+            count += len(A)
+            if targets:
+                add_cross(C, A, self.wanted(fit.targets(Z, B, revive=revive), original, R))
+        return total / count, complete(C)
+
+    def wanted(self, T: Tensor, original: Tensor, R: Tensor | None) -> Tensor:
+        """What the layer itself must give for T, or how far that is from what is known."""
+        return T if R is None else T - R
+
+
+@dataclass
+class SampledTargets(StreamedTargets):
+    """The same from about `size` rows, which are held: memory does not depend on the data."""
+
+    statistics: Gram  # of all rows
+    size: int
+
+    @cached_property
+    def held(self) -> list[Rows]:
+        """Rows drawn over all samples and positions."""
+        return list(self.originals(self.problem.rows.sampled(self.size)))
+
+    @cached_property
+    def base(self) -> Tensor:
+        """C of the original's outputs; for a layer's own outputs that is H W~, and no pass is needed."""
+        own = self.problem.own_outputs
+        return self.statistics.H @ self.problem.trained.double() if own else super().start()
+
+    def rows(self) -> Iterator[Rows]:
+        yield from self.held
+
+    def start(self) -> Tensor:
+        return self.base
+
+    def at(self, V: Tensor, *, revive: bool = True, targets: bool = True) -> tuple[float, Tensor]:
+        value, C = super().at(V, revive=revive, targets=targets)
+        return value, C.mul_(self.statistics.rows / sum(len(rows.A) for rows in self.held)).add_(self.base)
+
+    def wanted(self, T: Tensor, original: Tensor, R: Tensor | None) -> Tensor:
+        return T - original
