@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from feta.calibration.chain import Chain, find_chain
+from feta.calibration.fold import Folded
 from feta.calibration.hold import Room
 from feta.calibration.inputs import Inputs
 from feta.calibration.lane import Lane
@@ -71,3 +72,9 @@ def stream_of(model: nn.Module, name: str, inputs: Inputs, pruned: nn.Module | N
     view = LayerView.of(lane.pruned, name, trace.operator)
     through = options.pop("through", Through(options.pop("activation", Activation.RELU)))
     return LayerStream(source, view, through, **options)
+
+
+def plain_frames(model: nn.Module, name: str) -> list[Folded]:
+    """The groups of a layer, each seen alone."""
+    view = LayerView.of(model, name)
+    return [Folded(view, group, Through(Activation.LINEAR)) for group in range(view.groups)]

@@ -9,8 +9,8 @@ from torch import nn
 from feta.allocation import measure as haste
 from feta.allocation.measure import HastyLayer
 from feta.calibration.stream import TensorStream
-from feta.layers import LayerView
 from feta.sparsity import top_k_mask
+from nets import plain_frames
 
 ROWS = 300
 
@@ -32,7 +32,7 @@ def stream(A: torch.Tensor, d_out: int = 5) -> TensorStream:
 
 def pruned(layer: nn.Linear, A: torch.Tensor, count: int) -> nn.Linear:
     copied = copy.deepcopy(layer)
-    HastyLayer.of(LayerView.of(layer, ""), (stream(A, layer.out_features),)).write_(LayerView.of(copied, ""), count)
+    HastyLayer.of(plain_frames(layer, ""), (stream(A, layer.out_features),)).write_(plain_frames(copied, ""), count)
     return copied
 
 
@@ -74,7 +74,7 @@ def test_groups_share_one_threshold(monkeypatch):
         conv.weight[:3] *= 0.1
     generator = torch.Generator().manual_seed(0)
     parts = tuple(stream(torch.randn(50, 18, generator=generator), 3) for _ in range(2))
-    HastyLayer.of(LayerView.of(conv, ""), parts).write_(LayerView.of(other, ""), 30)
+    HastyLayer.of(plain_frames(conv, ""), parts).write_(plain_frames(other, ""), 30)
     assert int((other.weight != 0).sum()) == 30
     assert int((other.weight[:3] != 0).sum()) < 5  # the quiet group gives way
 

@@ -15,7 +15,7 @@ from feta.calibration.inputs import Inputs, size_of
 from feta.calibration.model import evaluating
 from feta.calibration.stream import TensorStream
 from feta.errors import DataError, ModelError
-from feta.layers import LayerView, prunable_names
+from feta.layers import prunable_names
 
 F64 = torch.float64
 
@@ -67,7 +67,7 @@ def pruned_by_hand(name, probe, count):
     model, end = mlp(), {"fc1": 0, "fc2": 2}[name]
     A = mlp()[:end](samples_of(probe.fit)).detach()
     stream = TensorStream(A, A[:, :1], 1000)
-    HastyLayer.of(LayerView.of(mlp(), name), (stream,)).write_(LayerView.of(model, name), count)
+    HastyLayer.of(nets.plain_frames(mlp(), name), (stream,)).write_(nets.plain_frames(model, name), count)
     return model
 
 
@@ -191,3 +191,18 @@ def test_outputs_and_inputs_in_mappings():
     assert found["a"].errors[0] > found["a"].errors[-2]
     with pytest.raises(ModelError, match="model must return a float tensor"):
         errors_of(Wrapped(lambda z: {"label": z.argmax(1)}), X, "sensitivity", ["a"])
+
+
+def test_the_shift_of_a_batch_norm_makes_up_for_means_and_is_restored():
+    """Behind a batch-norm a layer without a bias has one: its curve of outputs is that of the layer with a bias."""
+    torch.manual_seed(0)
+    data = torch.randn(300, 2, 6, 6, dtype=F64) + 2  # means that matter
+    net = nn.Sequential(nn.Conv2d(2, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(128, 3))
+    net = net.double().eval()
+    before = copy.deepcopy(net.state_dict())
+    with_shift = probe_of(net, data).curves(["0"], "outputs")["0"]
+    net[1].register_parameter("bias", None)  # without a shift to write to nothing can be made up for
+    without = probe_of(net, data).curves(["0"], "outputs")["0"]
+    net[1].register_parameter("bias", nn.Parameter(before["1.bias"]))
+    assert with_shift.errors[1] < 0.9 * without.errors[1]
+    assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())

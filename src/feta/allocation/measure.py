@@ -18,10 +18,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from feta.allocation.budget import Curve
 from feta.calibration.chain import Segment
+from feta.calibration.fold import Folded
 from feta.calibration.inputs import Inputs, Merged, size_of
 from feta.calibration.lane import Lane
 from feta.calibration.model import call, outputs_of
@@ -77,20 +78,21 @@ class _Group:
 
 @dataclass(frozen=True)
 class HastyLayer:
-    """All groups of one layer; `write_` puts the answer for k weights into a view of a copy of the layer."""
+    """All groups of one layer; `write_` puts the answer for k weights into a copy of the layer, seen in frames."""
 
     groups: tuple[_Group, ...]
 
     @classmethod
-    def of(cls, view: LayerView, streams: Sequence[ActivationStream]) -> "HastyLayer":
-        """One stream of rows per group."""
-        return cls(tuple(_Group.of(view.matrix(g), view.bias(g), rows) for g, rows in enumerate(streams)))
+    def of(cls, frames: Sequence[Folded], streams: Sequence[ActivationStream]) -> "HastyLayer":
+        """One frame and one stream of rows per group."""
+        pairs = zip(frames, streams, strict=True)
+        return cls(tuple(_Group.of(frame.W, frame.bias, rows) for frame, rows in pairs))
 
-    def write_(self, view: LayerView, count: int) -> None:
+    def write_(self, frames: Sequence[Folded], count: int) -> None:
         # Selected over all groups together, as the engine shares a layer's weights over its groups.
         scores = torch.stack([group.W.abs() * group.norms[:, None] for group in self.groups])
-        for index, (group, mask) in enumerate(zip(self.groups, top_k_mask(scores, count), strict=True)):
-            view.write(*group.at(mask), index)
+        for frame, group, mask in zip(frames, self.groups, top_k_mask(scores, count), strict=True):
+            frame.write(*group.at(mask))
 
 
 @dataclass
@@ -135,7 +137,8 @@ class Probe:
     ) -> Curve:
         name, samples = trace.name, held.inputs.count
         view, kept = (LayerView.of(model, name, trace.operator) for model in (held.pruned, held.original))
-        hasty = HastyLayer.of(kept, [part.sampled(FIT_ROWS) for part in _streams(fit, ahead[0], trace, kept)])
+        frames = _frames(view, trace, held.pruned, with_norm=bool(before))
+        hasty = HastyLayer.of(frames, [part.sampled(FIT_ROWS) for part in _streams(fit, ahead[0], trace, kept)])
         streams = [] if before else _streams(held, ahead[0], trace, kept)
         rows = [stream.sampled(FIT_ROWS) for stream in streams]
         share = sum(part.n_rows for part in rows) / max(1, sum(stream.n_rows for stream in streams))
@@ -144,7 +147,8 @@ class Probe:
         errors = []
         try:
             for count in counts:
-                hasty.write_(view, count)
+                _restore(trace, held)
+                hasty.write_(frames, count)
                 if before:
                     moved = zip(_outputs(held, ahead, 1), before, strict=True)
                     errors.append(sum(_squared(now - then) for now, then in moved) / samples)
@@ -154,8 +158,7 @@ class Probe:
                     got = f"{errors[-1]}; look at the data and the weights"
                     raise DataError(f"layer '{name}': outputs must be finite while its error is measured, got {got}")
         finally:
-            for group in range(kept.groups):
-                view.write(kept.matrix(group), kept.bias(group), group)
+            _restore(trace, held)
         return Curve((*counts, size), (*errors, 0.0))
 
     def gains(self) -> dict[str, float]:
@@ -165,6 +168,24 @@ class Probe:
             gains[trace.name] = product
             product *= operator_upper(model.get_submodule(trace.name), trace.shape if trace.operator.spatial else ())
         return gains
+
+
+def _frames(view: LayerView, trace: LayerTrace, model: nn.Module, with_norm: bool) -> list[Folded]:
+    """The groups of a layer; its outputs are judged behind a batch-norm, whose shift then makes up for means."""
+    if with_norm:
+        return [Folded.of(view, group, trace, model, trace.follow.activation) for group in range(view.groups)]
+    return [Folded(view, group, Through(trace.activation)) for group in range(view.groups)]
+
+
+@torch.no_grad()
+def _restore(trace: LayerTrace, lane: Lane) -> None:
+    """The copy's layer as the original's, its batch-norm included."""
+    copy, own = (LayerView.of(model, trace.name, trace.operator) for model in (lane.pruned, lane.original))
+    for group in range(own.groups):
+        copy.write(own.matrix(group), own.bias(group), group)
+    if trace.follow.norm is not None:
+        one, other = (model.get_submodule(trace.follow.norm) for model in (lane.pruned, lane.original))
+        one.bias.copy_(other.bias)  # type: ignore[operator, arg-type]
 
 
 def _streams(lane: Lane, segment: Segment, trace: LayerTrace, view: LayerView) -> list[LayerStream]:

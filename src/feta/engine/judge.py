@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from feta.calibration.fold import Folded
 from feta.calibration.stream import LayerStream, Source
-from feta.engine.fold import Folded
 from feta.errors import DataError
 from feta.problem import Activation, ActivationStream, Status
 from feta.sparsity import top_k_mask

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from feta.calibration.fold import Folded
 from feta.calibration.stream import LayerStream, Source, Through
 from feta.calibration.trace import LayerTrace
-from feta.engine.fold import Folded
 from feta.engine.judge import Choice, errors_of, few_rows, thresholded, verdict
 from feta.engine.run import Run
 from feta.errors import FetaError, ModelError
