@@ -14,6 +14,7 @@ X, WHOLE = torch.randn(8, 6), torch.arange(8)
 
 MORE = {"features": torch.zeros(8), "logits": X}
 OUTPUTS = [X, (X, 3), [None, WHOLE, X], ("x", X), MORE, SimpleNamespace(logits=X), {"loss": None, "scores": X}]
+OUTPUTS += [SimpleNamespace(scores=X), {"out": {"scores": X}}]
 
 
 @pytest.mark.parametrize("result", OUTPUTS, ids=str)
@@ -22,7 +23,7 @@ def test_the_output_among_what_a_model_returns(result):
     assert outputs_of(result) is X
 
 
-@pytest.mark.parametrize("result", [None, 3, {}, (), {"label": WHOLE}, SimpleNamespace(scores=X)], ids=str)
+@pytest.mark.parametrize("result", [None, 3, {}, (), {"label": WHOLE}, SimpleNamespace(label=WHOLE)], ids=str)
 def test_no_output(result):
     with pytest.raises(ModelError, match=f"or a tuple, list or mapping that holds one, got {type(result).__name__}$"):
         outputs_of(result)

@@ -1,5 +1,6 @@
 """Networks cut into segments: which are and which must not be, and that every state is that of a plain run."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -372,7 +373,29 @@ def test_a_model_whose_path_depends_on_the_values():
                     h = h / 2
             return self.fc(h)
 
-    check_states(Gated(None), X)
+    assert chain_of(Gated(None), X)[0] == Chain()  # with its blocks switched off it would see other values
+
+
+def test_a_state_that_the_tail_reads_is_seen_also_where_the_outputs_hardly_show_it():
+    class Skips(Stack):
+        def forward(self, x):
+            h = first = self.blocks[0](self.stem(x))
+            for block in self.blocks[1:]:
+                h = block(h)
+            return self.fc(h + first) + 2e4  # differences drown in what is added
+
+    chain, _ = chain_of(Skips(None), X)
+    assert not {"blocks.0", "blocks.1"} <= set(chain.blocks)
+
+
+def test_a_forward_of_a_blocks_own_is_put_back():
+    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 2))
+    for layer in model[:2]:
+        layer.forward = partial(lambda own, x: F.linear(x, own.weight, own.bias) * 3, layer)
+    expected = model(X)
+    chain, _ = chain_of(model, X)
+    assert chain.blocks
+    assert torch.equal(model(X), expected)
 
 
 def test_one_layer_is_not_worth_a_cut():

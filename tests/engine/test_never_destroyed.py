@@ -390,3 +390,60 @@ def test_threads_that_prune_one_model_at_once_give_what_one_gives(name):
     for i in range(4):
         assert all(torch.equal(found[i][key], tensor) for key, tensor in expected[i % 2].items())
     assert torch.backends.mha.get_fastpath_enabled() == fused
+
+
+def test_buffers_that_a_model_writes_as_it_runs_stay_as_they_were():
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.out = nn.Linear(6, 8), nn.Linear(8, 3)
+            self.register_buffer("runs", torch.zeros(()))
+
+        def forward(self, x):
+            self.runs += 1
+            return self.out(torch.relu(self.fc(x)))
+
+    model = Counts().eval()
+    result = feta.prune(model, torch.randn(60, 6), 0.5)
+    assert float(model.runs) == float(result.model.runs) == 0
+
+
+def test_batches_of_one_of_a_model_with_a_position_embedding():
+    class Positions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.out = nn.Linear(4, 8), nn.Linear(8, 3)
+            self.position = nn.Parameter(torch.randn(1, 5, 8))
+
+        def forward(self, x):
+            return self.out(torch.relu(self.embed(x) + self.position).mean(1))
+
+    torch.manual_seed(0)
+    model, data = Positions().eval(), torch.randn(80, 5, 4)
+    whole, ones = (feta.prune(model, given, 0.5, layers="embed") for given in (data, list(data.split(1))))
+    assert torch.equal(whole.masks["embed"], ones.masks["embed"])
+
+
+def test_a_batch_norm_with_channels_switched_off():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3)).eval()
+    with torch.no_grad():
+        model[1].weight[:8] = 0
+    for share in (0.0, 0.5):
+        result = feta.prune(model, torch.randn(200, 8), share, layers="0")
+        assert int(result.model[0].weight.count_nonzero()) == round((1 - share) * 128)
+
+
+def test_a_kernel_that_is_used_with_another_dilation_is_left_as_it_is():
+    class Dilated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.conv, self.out = nn.Conv1d(2, 4, 3), nn.Conv1d(4, 4, 3, padding=1), nn.Linear(4, 2)
+
+        def forward(self, x):
+            h = torch.relu(self.stem(x))
+            wide = nn.functional.conv1d(h, self.conv.weight, self.conv.bias, padding=2, dilation=2)
+            return self.out((self.conv(h) + wide).mean(-1))
+
+    report = feta.prune(Dilated().eval(), torch.randn(40, 2, 12), 0.5, layers=["stem", "c*", "out"]).report
+    assert [layer.name for layer in report.layers] == ["stem", "out"]

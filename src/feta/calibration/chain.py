@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from feta.calibration.inputs import Batch
 from feta.calibration.model import run_on
-from feta.calibration.recording import Note, Recording, Visit, tensors_in
+from feta.calibration.recording import Note, Recording, Value, Visit, tensors_in
 from feta.calibration.spill import mapped
 from feta.calibration.trace import LayerTrace
 from feta.errors import ModelError
@@ -121,13 +121,16 @@ class Chain:
     def _switched(self, model: nn.Module, instead: Callable[..., Any]) -> Iterator[None]:
         """Inside, the blocks of the model do something else."""
         blocks = [model.get_submodule(name) for name in self.blocks]
+        own = [block.__dict__.get("forward") for block in blocks]  # a model may have put its own there
         for index, block in enumerate(blocks):
             block.forward = lambda *args, index=index, **kwargs: instead(index, args, kwargs)
         try:
             yield
         finally:
-            for block in blocks:
+            for block, before in zip(blocks, own, strict=True):
                 del block.forward
+                if before is not None:
+                    block.forward = before
 
 
 def find_chain(recording: Recording, layers: Sequence[LayerTrace], batch: Batch) -> Chain:
@@ -137,7 +140,8 @@ def find_chain(recording: Recording, layers: Sequence[LayerTrace], batch: Batch)
     for chain in chains[:TRIES]:
         if _work(chain, layers) >= whole:
             break
-        if _cuts_cleanly(chain, recording, layers) and _same_outputs(chain, recording.model, batch):
+        clean = _hands_on_states(chain, recording) and _cuts_cleanly(chain, recording, layers)
+        if clean and _same_outputs(chain, recording.model, batch):
             return chain
     return Chain()
 
@@ -184,6 +188,26 @@ def _split(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Extra
 def _work(chain: Chain, layers: Sequence[LayerTrace]) -> int:
     """Runs of layers that a walk takes: each layer of a segment runs the whole segment."""
     return sum(len(segment.layers) ** 2 for segment in chain.segments(layers))
+
+
+def _hands_on_states(chain: Chain, recording: Recording) -> bool:
+    """Whether nothing that a block makes is read outside of it but its state, and that by the next one alone."""
+    place = {name: index for index, name in enumerate(chain.blocks)}
+    states = {place[visit.name]: visit.gave for visit in recording.visits if visit.name in place}
+    made: dict[Value, int] = {}
+    outside = len(chain.blocks)  # what comes behind the last block, or before the first
+
+    def allowed(value: Value, reader: int) -> bool:
+        maker = made.get(value, reader)
+        return maker == reader or (maker < reader and states[reader - 1] == value)  # an identity hands it on
+
+    for note in recording.notes:
+        own = next((place[name] for name in note.modules if name in place), outside)
+        if not all(allowed(value, own) for value in note.reads):
+            return False
+        if own != outside:
+            made.update((value, own) for value in note.writes if value not in made)
+    return all(allowed(value, outside) for value in recording.outputs)
 
 
 def _cuts_cleanly(chain: Chain, recording: Recording, layers: Sequence[LayerTrace]) -> bool:

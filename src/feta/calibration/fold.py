@@ -30,6 +30,8 @@ class Folded:
         if trace.follow.norm is None:
             return cls(view, group, Through(activation, shortcut=trace.follow.shortcut))
         norm = model.get_submodule(trace.follow.norm)
+        if not bool(_scale_and_shift(norm)[0].all()):  # a channel that is switched off says nothing of its weights
+            return cls(view, group, Through(Activation.LINEAR))
         scale, shift = (part.chunk(view.groups)[group].to(view.solve_dtype) for part in _scale_and_shift(norm))
         return cls(view, group, Through(activation, scale, shift, trace.follow.shortcut), norm)
 

@@ -100,17 +100,21 @@ class Lane:
         model = (self.original, self.pruned)[side]
         ahead = (self.chain.run(model, segment, batch, state) for batch, state in self.items(side))
         if self._states[side] is None:
-            extras: list[Any] = []
-            self._states[side] = self.room.hold(_noting(ahead, extras))
-            self._extras[side] = extras
+            held = self.room.hold(tuple(state) for state in ahead)
+            self._states[side], self._extras[side] = _Part(held, 0), _Part(held, 1)
         else:
             self._states[side] = self.room.hold(state.hidden for state in ahead)
 
 
-def _noting(states: Iterable[State], extras: list[Any]) -> Iterator[Tensor]:
-    for state in states:
-        extras.append(state.extras)
-        yield state.hidden
+@dataclass(frozen=True)
+class _Part:
+    """One of the things that items hold."""
+
+    items: Iterable[Any]
+    index: int
+
+    def __iter__(self) -> Iterator[Any]:
+        return (item[self.index] for item in self.items)
 
 
 def kept_rows(batch: Batch, x: Tensor, operator: Operator = Operator()) -> Tensor | None:  # noqa: B008 - frozen

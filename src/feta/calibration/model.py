@@ -71,10 +71,14 @@ def outputs_of(result: Any) -> Tensor:
     logits = result.get("logits") if isinstance(result, Mapping) else getattr(result, "logits", None)
     if isinstance(logits, Tensor):
         return logits
-    if isinstance(result, Mapping | tuple | list):
-        for value in result.values() if isinstance(result, Mapping) else result:
-            if isinstance(value, Tensor) and value.is_floating_point():
-                return value
+    parts = result if isinstance(result, Mapping | tuple | list) else getattr(result, "__dict__", {})
+    values = list(parts.values() if isinstance(parts, Mapping) else parts)
+    for value in values:
+        if isinstance(value, Tensor) and value.is_floating_point():
+            return value
+    for value in values:
+        if isinstance(value, Mapping | tuple | list):
+            return outputs_of(value)
     raise ModelError(
         f"model must return a float tensor, or a tuple, list or mapping that holds one, got {type(result).__name__}"
     )

@@ -111,7 +111,8 @@ def record(model: nn.Module, batch: Batch) -> Recording:
         inputs = [mode.value(tensor) for tensor in tensors_in(batch)]
         with mode:
             result = run_on(model, batch)
-    outputs = [mode.value(tensor) for tensor in tensors_in(result)]
+    given_back = list(tensors_in(result)) or list(tensors_in(getattr(result, "__dict__", {})))
+    outputs = [mode.value(tensor) for tensor in given_back]
     return Recording(model, mode.notes, mode.visits, inputs, outputs, size_of(batch))
 
 

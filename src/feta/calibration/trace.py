@@ -71,7 +71,9 @@ def trace_layers(recording: Recording) -> list[LayerTrace]:
     for note in recording.notes:
         if note.operator is not None and note.weight in names:
             found[names[note.weight]].append(note)
-    return [_trace(recording, name, notes) for name, notes in found.items()]
+    # A weight that is read with other strides or paddings in another place has no one set of rows.
+    alike = {name: notes for name, notes in found.items() if len({note.operator for note in notes}) == 1}
+    return [_trace(recording, name, notes) for name, notes in alike.items()]
 
 
 def untraced(model: nn.Module) -> list[LayerTrace]:

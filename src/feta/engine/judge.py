@@ -18,7 +18,7 @@ from feta.errors import DataError
 from feta.problem import Activation, ActivationStream, Status
 from feta.sparsity import top_k_mask
 
-ROUNDING = 1e-6
+ROUNDING = 1e-5
 MARGIN = 1.05  # an error this many times that of thresholding is worse by more than chance
 OVERFIT = 2.0  # times as large an error on held-out rows as on fitted ones
 

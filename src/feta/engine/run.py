@@ -1,6 +1,7 @@
 """The two networks of a run, the data, and where they live."""
 
 import copy
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -8,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from feta.calibration.chain import Chain, Segment, find_chain
 from feta.calibration.hold import Room
@@ -61,7 +63,7 @@ class Run:
         if data is not None:
             given = Inputs(data, batch_size=settings.batch_size, n_samples=settings.n_samples, seed=seed)
             run._split(given)
-            run._trace(given)
+            run._trace(run.samples or given)
         else:
             run.layers = untraced(run.original)
         return run
@@ -100,7 +102,14 @@ class Run:
         spread = self.fit.drawn(max(1, self.fit.count // samples))
         # All activations are held for the way back: a quarter of what runs forwards, a sixteenth of long texts.
         batches = Merged(spread, 1 / 16 if tokens else 1 / 4, cut=True)
-        found = output_importance(self.original, layers, batches, seed=seed, probes=1 if tokens else 8)
+        try:
+            found = output_importance(self.original, layers, batches, seed=seed, probes=1 if tokens else 8)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            warnings.warn(f"outputs of layers count alike: the model has no backward pass ({reason})", stacklevel=2)
+            return {}
         # The square root: full weights starve the outputs that matter little, none spoil those that matter.
         return {name: (s / s.mean()).clamp_min(1e-4).sqrt() for name, s in found.items()}
 
@@ -142,8 +151,11 @@ def _finite(batches: Iterable[Batch]) -> Iterator[Batch]:
 
 
 def shell(model: nn.Module) -> nn.Module:
-    """Other modules with the same parameters and buffers; caches of keys and values are switched off in them."""
-    kept = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
+    """Other modules with the same parameters; caches of keys and values are switched off in them."""
+    # Other buffers are copied: a model may write to them as it runs. Batch-norms do not in eval mode.
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    statistics = [buffer for norm in norms for buffer in norm.buffers(recurse=False)]
+    kept = {id(tensor): tensor for tensor in [*model.parameters(), *statistics]}
     found = copied(model, kept)
     for module in found.modules():
         if hasattr(config := getattr(module, "config", None), "use_cache"):

@@ -47,13 +47,14 @@ def select(model: nn.Module, traces: Sequence[LayerTrace], layers: Sequence[str]
         return chosen
     chosen = list(dict.fromkeys(first.get(name, name) for name in matching(names, layers)))
     running = {trace.name for trace in traces}
-    unused = [name for name in chosen if name not in running and owner_of(model, name)[0]._parameters]
-    for name in chosen:
+    named = {first.get(name, name) for name in ([layers] if isinstance(layers, str) else layers)}
+    for name in named & set(chosen):
         weight_of(model, name)
-    if unused:
+    unused = [name for name in chosen if name not in running and name in named]
+    if unused or not running & set(chosen):
         raise ModelError(
-            f"layers to prune must run in the model's forward pass, got {unused} which do not; "
-            "name the others with layers="
+            "layers to prune must have weights that an operator of the forward pass reads, got "
+            f"{unused or chosen} which have not; name the others with layers="
         )
     return [trace.name for trace in traces if trace.name in chosen]
 
