@@ -84,6 +84,7 @@ class Operator:
     groups: int = 1
     transposed: bool = False  # whether the weight is held as (d_in, d_out)
     time_first: bool = False  # whether the input is (positions, samples, width), as inside torch's attention
+    biased: bool = True  # False: calls of one weight have different biases, which then are no part of the layer
 
     def pad_of(self, kernel: Sequence[int]) -> list[int]:
         """Zeros around the input, as F.pad wants them: the last dimension first."""
@@ -122,7 +123,7 @@ class LayerView:
         if operator is None:
             groups = module.groups if isinstance(module, CONVOLUTIONS) else 1
             operator = Operator(weight.ndim - 2, groups=groups, transposed=_is_transposed(module))
-        return cls(name, weight, bias, operator)
+        return cls(name, weight, bias if operator.biased else None, operator)
 
     @property
     def groups(self) -> int:

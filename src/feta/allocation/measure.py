@@ -110,7 +110,7 @@ class Probe:
         values = max(1, outputs_of(call(lane.original, first := next(iter(held)))).numel() // size_of(first))
         most = max(1, min(HELD_SAMPLES, HELD_VALUES // values))
         some = held.drawn(-(-held.count // most))
-        one, other = (replace(lane, inputs=Inputs(Merged(part))) for part in (fit, some))
+        one, other = (replace(lane, inputs=Inputs(Merged(part), model=lane.original)) for part in (fit, some))
         return cls(one, other, layers)
 
     @torch.no_grad()

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from feta.calibration.inputs import Batch
 from feta.calibration.model import run_on
-from feta.calibration.recording import Note, Recording, Value, Visit, tensors_in
+from feta.calibration.notes import Note, Recording, Value, Visit
+from feta.calibration.recording import tensors_in
 from feta.calibration.spill import mapped
 from feta.calibration.trace import LayerTrace
 from feta.errors import ModelError
@@ -111,6 +112,11 @@ class Chain:
 
         with self._switched(model, skip), suppress(_Reached):
             run_on(model, batch)
+        if len(seen) < len(self.blocks):
+            raise ModelError(
+                f"model must run '{self.blocks[len(seen)]}' on every batch, got one on which it does not; "
+                "Settings(cache='replay') prunes such a model"
+            )
         return State(seen[0][0], tuple(extra for _, extra in seen))
 
     def _wrapped(self, index: int, state: Tensor) -> Any:
@@ -154,7 +160,7 @@ def _trimmed(chain: Chain, layers: Sequence[LayerTrace]) -> Chain:
 
 
 def _chains(recording: Recording) -> Iterator[Chain]:
-    """Runs of modules, of the same caller, that hand their state on."""
+    """Runs of modules, of the same caller, that hand their state on; an expert's may have no rows."""
     plain = {name for name, module in recording.model.named_modules() if type(module) is nn.Sequential}
     visits = Counter(visit.name for visit in recording.visits)
     by_caller: dict[str | None, list[Visit]] = defaultdict(list)
@@ -166,7 +172,7 @@ def _chains(recording: Recording) -> Iterator[Chain]:
         ends: list[Visit | None] = [*siblings, None]
         for visit in ends:  # type: ignore[assignment]
             if run and (visit is None or visits[visit.name] > 1 or visit.given != run[-1].gave):
-                if len(run) > 1:
+                if len(run) > 1 and not recording.picked(run[0].given):
                     yield Chain(tuple(v.name for v in run), tuple(v.width for v in run))
                 run = []
             if visit is not None and visits[visit.name] == 1 and visit.gave is not None:

@@ -21,8 +21,8 @@ from torch.overrides import TorchFunctionMode
 from feta.calibration.inputs import Batch
 from feta.calibration.lane import kept_rows
 from feta.calibration.model import device_of, differentiable, float_dtype, outputs_of, place
+from feta.calibration.notes import TRANSPARENT
 from feta.calibration.operators import attention, name_of, reading_of
-from feta.calibration.recording import TRANSPARENT
 from feta.calibration.trace import ADD, LayerTrace
 from feta.layers import weight_path
 

@@ -1,6 +1,7 @@
 """The user's data as batches of model inputs, passed over as often as needed.
 
-Accepted: a tensor; any iterable of tensors, (x, y) pairs or dicts, a DataLoader included. Labels are dropped. A
+Accepted: a tensor or a dict of tensors; any iterable of tensors, (x, y) pairs or dicts, a DataLoader included. Labels
+are dropped, unless forward cannot do without: of a model with several inputs a tuple holds one after the other. A
 one-shot iterator, or a DataLoader that shuffles or samples, is read once and kept in a memory-mapped temporary file.
 """
 
@@ -13,40 +14,46 @@ from types import NoneType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
+from feta.calibration.given import Batch as Batch
+from feta.calibration.given import all_samples, model_input, required_inputs
 from feta.calibration.spill import Spill
 from feta.errors import ConfigError, check_range
 
 BATCH_ENTRIES = 2**20  # of a batch of inputs: 340 small images
 TOKEN = 128  # entries that a whole number stands for: it is looked up in a table
-LABEL_KEYS = frozenset({"label", "labels", "target", "targets", "y"})
-
-Batch = Tensor | dict[str, Tensor]
 
 
 class Inputs:
     """Model inputs, batch by batch, the same on every pass; at most n_samples of them."""
 
     def __init__(
-        self, data: Any, *, batch_size: int | None = None, n_samples: int | None = None, seed: int = 0
+        self,
+        data: Any,
+        *,
+        model: nn.Module | None = None,
+        batch_size: int | None = None,
+        n_samples: int | None = None,
+        seed: int = 0,
     ) -> None:
         check_range("Inputs", ">= 1", n_samples=n_samples, batch_size=batch_size)
-        self._limit = n_samples
-        if isinstance(data, Tensor):
-            self._batches: Iterable[Any] = _tensor_batches(data, batch_size, n_samples, seed)
+        self._limit, self._required = n_samples, required_inputs(model)
+        whole = all_samples(data, self._required)
+        if whole is not None:
+            self._batches: Iterable[Any] = _cut(whole, batch_size, n_samples, seed)
         elif isinstance(data, str | bytes) or not isinstance(data, Iterable):
             raise ConfigError(f"data must be a tensor or an iterable of batches, got {type(data).__name__}")
         elif _same_every_pass(data):
             self._batches = data
         else:
-            self._batches = Spill(_limited((_model_input(b) for b in data), n_samples))
+            self._batches = Spill(_limited((model_input(b, self._required) for b in data), n_samples))
         if not any(size_of(batch) for batch in self):
             raise ConfigError("data must hold at least one sample, got none")
 
     def __iter__(self) -> Iterator[Batch]:
-        yield from _limited((_model_input(batch) for batch in self._batches), self._limit)
+        yield from _limited((model_input(batch, self._required) for batch in self._batches), self._limit)
 
     @cached_property
     def count(self) -> int:
@@ -158,14 +165,15 @@ def _joined(batches: Sequence[Batch]) -> Batch:
     return {key: torch.cat([batch[key] for batch in batches]) for key in first}  # type: ignore[index]
 
 
-def _tensor_batches(data: Tensor, batch_size: int | None, n_samples: int | None, seed: int) -> list[Tensor]:
-    if data.ndim < 2:
+def _cut(data: Batch, batch_size: int | None, n_samples: int | None, seed: int) -> list[Batch]:
+    if isinstance(data, Tensor) and data.ndim < 2:
         raise ConfigError(f"data must have samples as rows (2 or more dimensions), got shape {tuple(data.shape)}")
-    if n_samples is not None and n_samples < len(data):
+    if n_samples is not None and n_samples < size_of(data):
         # A seeded subset, in the data's order: the first rows of a sorted file would be one class.
-        chosen = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:n_samples]
-        data = data[chosen.sort().values.to(data.device)]
-    return list(data.split(batch_size or fitting_size(data)))
+        chosen = torch.randperm(size_of(data), generator=torch.Generator().manual_seed(seed))[:n_samples]
+        data = rows_of(data, chosen.sort().values)
+    step = batch_size or fitting_size(data)
+    return [rows_of(data, slice(start, start + step)) for start in range(0, size_of(data), step)]
 
 
 def _same_every_pass(data: Iterable[Any]) -> bool:
@@ -175,16 +183,6 @@ def _same_every_pass(data: Iterable[Any]) -> bool:
         order = data.sampler if batches is None else getattr(batches, "sampler", None)
         return type(order) is SequentialSampler and type(batches) in (BatchSampler, NoneType)
     return iter(data) is not data
-
-
-def _model_input(batch: Any) -> Batch:
-    if isinstance(batch, Tensor):
-        return batch
-    if isinstance(batch, Mapping):
-        return {key: value for key, value in batch.items() if key not in LABEL_KEYS}
-    if isinstance(batch, tuple | list) and batch and isinstance(batch[0], Tensor):
-        return batch[0]
-    raise ConfigError(f"data must yield tensors, (x, y) pairs or dicts, got a batch of type {type(batch).__name__}")
 
 
 def _limited(batches: Iterable[Batch], n_samples: int | None) -> Iterator[Batch]:

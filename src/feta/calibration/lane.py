@@ -19,6 +19,10 @@ from feta.errors import ModelError
 from feta.layers import Operator
 
 
+class Unlike(ModelError):
+    """A layer's calls in the two networks do not fit together row by row."""
+
+
 class Seen(NamedTuple):
     """One call of a layer: its input now, its original output, what is added behind it, and the rows that count."""
 
@@ -78,9 +82,9 @@ class Lane:
     def _together(
         self, layer: LayerTrace, then: Mapping[str, list[Caught]], now: Mapping[str, list[Caught]], batch: Batch
     ) -> list[Seen]:
-        if len(then[layer.name]) != layer.calls or len(now[layer.name]) != layer.calls:
-            got = f"{len(then[layer.name])} and {len(now[layer.name])}"
-            raise ModelError(f"layer '{layer.name}' must run {layer.calls} times on every batch, got {got}")
+        shapes = [[tuple(call.x.shape) for call in calls[layer.name]] for calls in (then, now)]
+        if shapes[0] != shapes[1]:
+            raise Unlike(f"layer '{layer.name}' must have rows alike in both networks, got inputs {shapes}")
         pairs = zip(then[layer.name], now[layer.name], strict=True)
         return [Seen(b.x, a.z, a.shortcut, b.shortcut, kept_rows(batch, b.x, layer.operator)) for a, b in pairs]  # type: ignore[arg-type]
 

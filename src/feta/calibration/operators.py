@@ -33,6 +33,7 @@ class Reading(NamedTuple):
     weight: Tensor
     input: Tensor
     operator: Operator
+    bias: Tensor | None = None
 
 
 def reading_of(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Reading | None:
@@ -44,17 +45,18 @@ def reading_of(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R
     weight, x = given.get("weight", given.get("mat2")), given.get("input", given.get("mat1"))
     if not isinstance(weight, Tensor) or not isinstance(x, Tensor):
         return None
-    spatial = weight.ndim - 2 if name.startswith("conv") else 0
+    spatial, bias = weight.ndim - 2 if name.startswith("conv") else 0, given.get("bias")
     if not spatial:
-        return Reading(weight, x, Operator(transposed=name == "addmm"))
+        return Reading(weight, x, Operator(transposed=name == "addmm"), bias)
     stride, dilation = (_each(given.get(key, 1), spatial) for key in ("stride", "dilation"))
     padding = given.get("padding", 0)
     padding = padding if isinstance(padding, str) else _each(padding, spatial)
-    return Reading(weight, x, Operator(spatial, stride, padding, dilation, given.get("groups", 1)))
+    return Reading(weight, x, Operator(spatial, stride, padding, dilation, given.get("groups", 1)), bias)
 
 
 def name_of(func: Any) -> str:
-    return getattr(func, "__name__", "")
+    name = getattr(func, "__name__", "")
+    return getattr(func.__self__, "__name__", name) if name == "__get__" else name  # an attribute, such as .T
 
 
 def attention(mode: TorchFunctionMode, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -1,9 +1,8 @@
 """One forward pass, noted down: every module, and every function with the values it read and wrote."""
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,92 +14,13 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from feta.calibration.inputs import Batch, size_of
 from feta.calibration.model import device_of, evaluating, float_dtype, place, run_on
+from feta.calibration.notes import TRANSPARENT, Note, Recording, Value, Visit
 from feta.calibration.operators import attention, name_of, reading_of
-from feta.layers import Operator
-
-# These hand on the values they are given, so that what follows them follows the layer.
-TRANSPARENT = frozenset({"dropout", "dropout_", "flatten", "reshape", "view", "contiguous", "identity"})
-
-Value = tuple[int, int]  # a tensor, and how often it has been written to in place
-
-
-@dataclass
-class Note:
-    """One function call: the values it read and wrote, their shapes, and the modules around it. No tensor is held."""
-
-    name: str
-    reads: list[Value]
-    writes: list[Value]
-    given: list[torch.Size]  # shapes of the tensors it was called with
-    shape: torch.Size  # of the first it gave
-    modules: tuple[str, ...]
-    plain: bool  # two arguments, by position
-    weighted: bool  # a parameter is among its arguments
-    operator: Operator | None = None  # where it reads a weight …
-    weight: int = 0  # … this one, by id
-
-
-@dataclass
-class Visit:
-    """One call of a module: the value it was given first, and what it gave first, of how many things (0: alone)."""
-
-    name: str
-    modules: tuple[str, ...]  # around it, from the outermost
-    given: Value | None
-    gave: Value | None = None
-    width: int = 0
-    open: bool = True
-
-
-@dataclass
-class Recording:
-    """A forward pass of a model."""
-
-    model: nn.Module
-    notes: list[Note]
-    visits: list[Visit]
-    inputs: list[Value]
-    outputs: list[Value]
-    samples: int
-
-    def __post_init__(self) -> None:
-        self.readers: dict[Value, list[Note]] = defaultdict(list)
-        self.writer: dict[Value, Note] = {}
-        for note in self.notes:
-            for value in note.reads:
-                self.readers[value].append(note)
-            for value in note.writes:
-                self.writer.setdefault(value, note)
-
-    def behind(self, value: Value, through: frozenset[str] = TRANSPARENT) -> Iterator[tuple[str, Note | None]]:
-        """The functions that read a value, or what some functions hand on of it; "output": the model's caller."""
-        if value in self.outputs:
-            yield "output", None
-        for note in self.readers[value]:
-            if note.name not in through:
-                yield note.name, note
-                continue
-            for written in note.writes:
-                if written != value:  # dropout in eval mode gives back what it was given
-                    yield from self.behind(written, through)
-
-    def reads_input(self, value: Value) -> bool:
-        """Whether a value comes from the model's inputs by functions without weights alone."""
-        seen, todo = set(self.inputs), [value]
-        while todo:
-            value = todo.pop()
-            if value in seen:
-                continue
-            seen.add(value)
-            note = self.writer.get(value)
-            if note is None or note.weighted:
-                return False
-            todo += note.reads
-        return True
+from feta.errors import DataError, FetaError
 
 
 def record(model: nn.Module, batch: Batch) -> Recording:
-    """Run a model on a batch and note everything; hooks are on for that long."""
+    """Run a model on a batch and note everything; hooks are on for that long. Raises DataError if it fails."""
     batch = place(batch, device_of(model), float_dtype(model))
     mode = _Notes(model)
     with ExitStack() as stack, evaluating(model), torch.no_grad():
@@ -109,11 +29,27 @@ def record(model: nn.Module, batch: Batch) -> Recording:
             for register, hook in hooks:
                 stack.enter_context(register(partial(hook, name), with_kwargs=True))
         inputs = [mode.value(tensor) for tensor in tensors_in(batch)]
-        with mode:
-            result = run_on(model, batch)
+        try:
+            with mode:
+                result = run_on(model, batch)
+        except (FetaError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            raise DataError(_refusal(batch, mode.modules[-1:], error)) from error
     given_back = list(tensors_in(result)) or list(tensors_in(getattr(result, "__dict__", {})))
     outputs = [mode.value(tensor) for tensor in given_back]
     return Recording(model, mode.notes, mode.visits, inputs, outputs, size_of(batch))
+
+
+def _refusal(batch: Batch, modules: Sequence[str], error: Exception) -> str:
+    """What a model was given, where it stopped, and why."""
+    parts = batch.items() if isinstance(batch, Mapping) else [("", batch)]
+    shapes = [f"{k} {tuple(v.shape[1:])} {v.dtype}".strip() for k, v in parts if isinstance(v, Tensor)]
+    where = f"layer '{modules[0]}'" if any(modules) else "the model"
+    return (
+        f"data must be batches that the model can run on, samples as rows, got samples of {', '.join(shapes)}, on "
+        f"which {where} fails: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+    )
 
 
 class _Notes(TorchFunctionMode):
@@ -125,7 +61,7 @@ class _Notes(TorchFunctionMode):
         self.visits: list[Visit] = []
         self.modules: tuple[str, ...] = ()
         self.attending = False  # inside torch's attention, whose tensors have positions first
-        self.parameters = {id(parameter) for parameter in model.parameters()}
+        self.parameters = frozenset(id(parameter) for parameter in model.parameters())
         self.numbers = WeakIdKeyDictionary()  # tensor -> its number: an id may come again once a tensor is gone
         self.written: dict[int, int] = {}  # number -> how often in place
 
@@ -159,10 +95,11 @@ class _Notes(TorchFunctionMode):
             tensors[0].shape,
             self.modules,
             len(args) == len(given) == 2 and not kwargs,
-            any(id(tensor) in self.parameters for tensor in given),
+            self.parameters.intersection(map(id, given)).difference(map(id, tensors)),  # a cast may change nothing
         )
         if reading is not None:
             note.operator, note.weight = replace(reading.operator, time_first=self.attending), id(reading.weight)
+            note.bias = None if reading.bias is None else self.value(reading.bias)
         if name.removesuffix("_") == "leaky_relu" and kwargs.get("negative_slope", *args[1:2] or [0.01]) != 0.01:
             note.name = "leaky_relu of another slope"
         if name.startswith("hardtanh") and (kwargs.get("min_val", -1.0), kwargs.get("max_val", 1.0)) == (0, 6):

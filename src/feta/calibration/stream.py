@@ -6,6 +6,7 @@ convolution is never unfolded for the whole data set.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import torch
@@ -43,6 +44,10 @@ class Source:
             yield from ((seen.x, seen.keep) for seen in self.calls(name))
         else:
             yield from self.lane.inputs_seen(self.segment, self.layers, name, self.cascaded)
+
+    def empty(self, name: str) -> bool:
+        """Whether no row of any sample reaches a layer."""
+        return not any(x.numel() for x, _ in self.inputs(name))
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,12 @@ class LayerStream:
         share = size / max(self.n_rows, 1)
         generator = torch.Generator().manual_seed(SEED)
         picked = list(self._rows(lambda n: None if share >= 1 else torch.rand(n, generator=generator) < share))
-        A, Z, R = zip(*(picked or [next(self.rows())]), strict=True)
+        first = picked or list(islice(self.rows(), 1))
+        if not first:
+            raise DataError(
+                f"layer '{self.view.name}' must be reached by some sample, got none; leave it out with layers="
+            )
+        A, Z, R = zip(*first, strict=True)
         added = None if R[0] is None else torch.cat(R)
         return TensorStream(torch.cat(A), torch.cat(Z), R=added, rho=self.through.activation)
 

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from feta.calibration.notes import TRANSPARENT
 from feta.calibration.operators import attention, name_of, reading_of
-from feta.calibration.recording import TRANSPARENT
 from feta.calibration.trace import ADD, LayerTrace
 from feta.layers import weight_of
 
@@ -75,7 +75,9 @@ class _Catch(TorchFunctionMode):
         if last and not self.outputs:
             raise Stop
         result = func(*args, **kwargs)
-        if self.outputs:
+        if self.outputs and not layer.operator.biased and reading.bias is not None:
+            seen.z = result - reading.bias.reshape(-1, *[1] * layer.operator.spatial)
+        elif self.outputs:
             seen.z = result if last else result.clone()  # functions in place must not reach it
         if last:
             raise Stop

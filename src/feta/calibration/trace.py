@@ -6,13 +6,13 @@ layers read the model's input or write its output.
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from feta.calibration.recording import TRANSPARENT, Note, Recording, Value
+from feta.calibration.notes import TRANSPARENT, Note, Recording, Value
 from feta.layers import LayerView, Operator, owner_of, prunable_names
 from feta.problem import Activation
 
@@ -51,12 +51,19 @@ class LayerTrace:
     follow: Follow
     reads_input: bool = False  # nothing with a weight comes before it
     leaves: bool = False  # its outputs are the model's
+    routed: bool = False  # the network itself picks the rows that reach it
+    elsewhere: tuple[str, ...] = ()  # functions that read its weight and are no layer's
+
+    @property
+    def second_use(self) -> str:
+        """What else its weight is for, in words; empty: nothing."""
+        return f"its weight is read by {', '.join(self.elsewhere)} too" if self.elsewhere else ""
 
     @property
     def activation(self) -> Activation:
         """ReLU where that alone reads the layer's own outputs, batch-norms and shortcuts not looked through."""
         found = _activation(self.consumers)
-        return found if found is Activation.RELU else Activation.LINEAR
+        return found if found is Activation.RELU and self.operator.biased else Activation.LINEAR
 
 
 def trace_layers(recording: Recording) -> list[LayerTrace]:
@@ -94,9 +101,10 @@ def _trace(recording: Recording, name: str, notes: Sequence[Note]) -> LayerTrace
     scores = [step for note in notes for step in recording.behind(note.writes[0], SCORES)]
     positions = z.numel() // z[1] if first.operator.spatial else z.numel() // z[-1]
     consumers = tuple(kind for kind, _ in after)
+    operator = replace(first.operator, biased=len({note.bias for note in notes}) == 1)
     return LayerTrace(
         name,
-        first.operator,
+        operator,
         len(notes),
         positions * len(notes) / recording.samples,
         (x.numel() + z.numel()) * len(notes) / recording.samples,
@@ -104,9 +112,13 @@ def _trace(recording: Recording, name: str, notes: Sequence[Note]) -> LayerTrace
         tuple(x[1:]),
         tuple(note.modules for note in notes),
         consumers,
-        Follow(activation=_activation(consumers)) if others else _follow(recording, first),
+        _follow(recording, first)
+        if not others
+        else Follow(activation=_activation(consumers if operator.biased else ())),
         all(recording.reads_input(note.reads[0]) for note in notes),
         bool(scores) and all(kind == "output" for kind, _ in scores),
+        any(recording.picked(note.reads[0]) for note in notes),
+        tuple(sorted({n.name for n in recording.notes if first.weight in n.parameters and n.weight != first.weight})),
     )
 
 

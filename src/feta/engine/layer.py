@@ -20,6 +20,7 @@ from feta.report import LayerReport
 from feta.solvers.refit import refit_dense
 from feta.sparsity import Sparsity, measured, top_k_mask
 
+UNREACHED = "no sample reaches this layer, which was thresholded; more samples would help"
 LOOKED_AT = 4096  # fitted rows that are judged beside the held-out ones
 
 
@@ -29,9 +30,10 @@ class LayerJob:
 
     run: Run
     trace: LayerTrace
-    sources: tuple[Source, Source] | None  # rows to fit and to judge by; None without data
+    sources: tuple[Source, Source] | None  # rows to fit and to judge by; None without data, or if there are none
     activation: Activation | None = None  # what the user says comes behind the layer
     importance: Tensor | None = None  # of the layer's outputs, all groups
+    said: str = ""  # of its rows, for the report
 
     @property
     def view(self) -> LayerView:
@@ -88,7 +90,7 @@ class LayerJob:
             seconds=self.run.clock() - started,
             activation=frames[0].through.activation.value,
             status=worst.status.value,
-            message=worst.message,
+            message="; ".join(filter(None, (worst.message, self.said, self.trace.second_use))),
             stats=dict(worst.stats),
             positions=self.trace.rows,
         )
@@ -108,7 +110,8 @@ class LayerJob:
     ) -> tuple[Choice, float | None, LayerSolution]:
         """The weights to take, their error on held-out rows, and what is said of them."""
         if self.sources is None:
-            return found, None, worst
+            reached = self.run.fit is None or worst.status is not Status.OK
+            return found, None, worst if reached else replace(worst, status=Status.FEW_ROWS, message=UNREACHED)
         judges = self.frames(through=True)
         fit, held = self.sources
         means = [_mean(fit, frame, asked=pruner.needs.safe) for frame in judges]

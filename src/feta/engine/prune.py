@@ -20,7 +20,7 @@ from feta.calibration.stream import TensorStream
 from feta.engine.finish import Stages, settle_batchnorm, size_of_model, warn_of
 from feta.engine.run import Run
 from feta.engine.select import SparsityRequest, select, skipped, targets
-from feta.engine.settings import Callback, Settings, parse_activation
+from feta.engine.settings import Callback, Settings, checked, parse_activation
 from feta.engine.walk import Walk
 from feta.errors import ConfigError
 from feta.layers import weight_of
@@ -69,13 +69,13 @@ def prune(
         feta.save(result.model, "pruned.safetensors")
 
     model: any nn.Module; it is not changed.
-    data: unlabelled inputs: a tensor with samples as rows, or any iterable of tensors, (x, y) pairs or dicts, a
-        DataLoader included. Only `threshold` works without.
+    data: unlabelled inputs: a tensor with samples as rows, a dict of them, or any iterable of tensors, (x, y) pairs
+        or dicts, a DataLoader included. Only `threshold` works without.
     sparsity: the share of zero weights in [0, 1), or {layer pattern: share}.
     method: a name out of `feta methods`, or a Pruner object such as feta.pruners.Alps().
     options: of a method that is given by its name.
     layers: names or shell patterns of the layers to prune; by default all that can be, but for convolutions that
-        read the model's input, layers whose outputs are the model's, and weights that are an embedding's too.
+        read the model's input, layers whose outputs are the model's, and weights that are more than a layer's.
     allocation: how one share is spread over the layers: a name out of feta.allocation, or an object.
     compensate: whether the unpruned layer after a pruned one is refitted to its original outputs.
     refine: whether the surviving weights are fitted to the original's outputs at the end; True, or how.
@@ -88,7 +88,7 @@ def prune(
     Raises ConfigError for arguments that cannot be, DataError for data that cannot be used, and ModelError for
     models or layers that cannot be pruned.
     """
-    how = settings or Settings()
+    how = checked(settings)
     pruner = make(method, options)
     if pruner.needs.seed and isinstance(method, str) and "seed" not in (options or {}):
         pruner = replace(pruner, seed=seed)  # type: ignore[type-var]

@@ -22,6 +22,7 @@ from feta.calibration.trace import LayerTrace, trace_layers, untraced
 from feta.engine.offload import brought, fits
 from feta.engine.settings import Settings
 from feta.errors import DataError, ModelError
+from feta.layers import prunable_names
 
 IMPORTANCE_SAMPLES = 1000  # about
 IMPORTANCE_TOKENS = 2**13
@@ -61,7 +62,8 @@ class Run:
         result = copied(original)
         run = cls(shell(original), shell(result), result, where, settings, home if apart else where)
         if data is not None:
-            given = Inputs(data, batch_size=settings.batch_size, n_samples=settings.n_samples, seed=seed)
+            size, most = settings.batch_size, settings.n_samples
+            given = Inputs(data, model=model, batch_size=size, n_samples=most, seed=seed)
             run._split(given)
             run._trace(run.samples or given)
         else:
@@ -120,7 +122,7 @@ class Run:
     def _split(self, given: Inputs) -> None:
         """Samples to fit and to judge by, at random; read from the user's data once, unless nothing is to be kept."""
         batches = _finite(given if self.settings.batch_size else Merged(given))
-        kept = given if self.settings.cache == "replay" else Inputs(self.room.hold(batches))
+        kept = given if self.settings.cache == "replay" else Inputs(self.room.hold(batches), model=self.original)
         stride = max(HELD_SHARE, -(-kept.count // HELD_SAMPLES))
         self.samples = self.fit = kept
         if kept.count >= 4:
@@ -128,10 +130,14 @@ class Run:
             self.fit, self.held = kept.picked(~judged), kept.picked(judged)
 
     def _trace(self, given: Inputs) -> None:
-        """What the model does with two samples."""
-        batch = place(rows_of(next(iter(given)), slice(2)), self.home, float_dtype(self.original))
+        """What the model does with two samples; with more, where they do not reach every layer."""
+        first = next(batch for batch in given if size_of(batch))
+        batch = place(rows_of(first, slice(2)), self.home, float_dtype(self.original))
         recording = record(self.original, batch)
         self.layers = trace_layers(recording)
+        if size_of(first) > 2 and len(self.layers) < len(prunable_names(self.original)):
+            recording = record(self.original, first)
+            self.layers = trace_layers(recording)
         if self.settings.cache != "replay":
             self.chain = find_chain(recording, self.layers, batch)
 
@@ -167,8 +173,20 @@ def copied(model: nn.Module, kept: dict[int, Any] | None = None) -> nn.Module:
     """A deep copy, but for what is kept."""
     try:
         return copy.deepcopy(model, kept)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise ModelError(
-            f"model must be one that copy.deepcopy can copy, got: {error}; weights under torch.nn.utils.prune "
-            "or an old weight_norm must be made plain first (prune.remove, remove_weight_norm)"
+            f"model must be one that copy.deepcopy can copy, got{_uncopyable(model)}: {error}; take locks, files and "
+            "the like off the model, and make weights under torch.nn.utils.prune or an old weight_norm plain first "
+            "(prune.remove, remove_weight_norm)"
         ) from error
+
+
+def _uncopyable(model: nn.Module) -> str:
+    """The first attribute of a module that cannot be copied."""
+    for name, module in model.named_modules():
+        for key, value in vars(module).items():
+            try:
+                copy.deepcopy(value if key != "_modules" else None)
+            except (RuntimeError, TypeError):
+                return f" '{name}.{key}'".replace("'.", "'")
+    return ""

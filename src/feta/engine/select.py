@@ -1,7 +1,8 @@
 """Which layers of a model are pruned, and to which sparsity.
 
 By default every layer that can be pruned, but for convolutions that read the model's own input, layers whose outputs
-are the model's own, and weights that are an embedding's too. A model may say which by an attribute `default_layers`.
+are the model's own, and weights that are read by other functions too. A model may say which by an attribute
+`default_layers`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,6 +67,8 @@ def spared(model: nn.Module, trace: LayerTrace) -> str | None:
         return "its weight is computed"
     if any(module.weight is weight for module in model.modules() if isinstance(module, nn.Embedding)):
         return "its weight is an embedding's too"
+    if trace.second_use:
+        return trace.second_use
     if trace.leaves:
         return "its outputs are the model's"
     if trace.reads_input and isinstance(owner_of(model, trace.name)[0], CONVOLUTIONS):

@@ -55,6 +55,13 @@ class Settings:
             parse_activation(name)
 
 
+def checked(settings: Settings | None) -> Settings:
+    """The settings that are given, or the usual ones. Raises ConfigError for anything else."""
+    if not isinstance(settings, Settings | None):
+        raise ConfigError(f"settings must be a feta.Settings, got {settings!r}; write settings=feta.Settings(…)")
+    return settings or Settings()
+
+
 def parse_activation(name: str) -> Activation:
     """An activation by its name. Raises ConfigError for one that is not known."""
     if name not in list(Activation):

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from feta.calibration.chain import Segment
-from feta.calibration.lane import Lane
+from feta.calibration.lane import Lane, Unlike
 from feta.calibration.stream import Source
 from feta.calibration.trace import LayerTrace
 from feta.engine.layer import LayerJob, naming
@@ -21,8 +21,13 @@ from feta.engine.run import Run
 from feta.engine.settings import Callback, PruneEvent, parse_activation
 from feta.layers import first_match
 from feta.problem import Activation, Pruner
+from feta.pruners import make
 from feta.report import LayerReport, RefinePoint
 from feta.sparsity import Sparsity
+
+UNLIKE = (
+    "the two networks give it different rows: fitted to inputs and outputs of the original, as in mode='parallel'"
+)
 
 
 @dataclass
@@ -43,7 +48,8 @@ class Walk:
         layers, run = self.run.layers, self.run
         weighted = [layer for layer in layers if layer.name in self.goals] if self.pruner.needs.importance else []
         importance = run.importance(weighted, self.seed)
-        after = {later.name for layer, later in pairwise(layers) if layer.name in self.goals}
+        # A refit would change what else a weight is for.
+        after = {later.name for layer, later in pairwise(layers) if layer.name in self.goals and not later.elsewhere}
         touched = {*self.goals, *(after if self.compensate else ())}
         if run.fit is None:
             for layer in layers:
@@ -73,17 +79,41 @@ class Walk:
         if not group:
             return
         cascaded = self.run.settings.mode == "cascade" and lanes[0].parted
+        routed = any(layer.routed for layer in group)
+        try:
+            self._fit(
+                lanes, segment, group, importance, cascaded and not routed, UNLIKE if cascaded and routed else ""
+            )
+        except Unlike:
+            left = [layer for layer in group if layer.name not in {report.name for report in self.reports}]
+            self._fit(lanes, segment, left, importance, False, UNLIKE)
+        for lane in lanes:
+            lane.parted = self.run.settings.mode == "cascade"
+
+    def _fit(
+        self,
+        lanes: tuple[Lane, Lane],
+        segment: Segment,
+        group: Sequence[LayerTrace],
+        importance: Mapping[str, Tensor],
+        cascaded: bool,
+        said: str,
+    ) -> None:
         with naming(group[0].name):
             fit = self._source(lanes[0], segment, group, cascaded, self.pruner.needs.passes)
             held = self._source(lanes[1], segment, group, cascaded, "few") if self.run.held is not None else fit
         for layer in group:
-            job = LayerJob(self.run, layer, (fit, held), self._activation(layer), importance.get(layer.name))
+            sources: tuple[Source, Source] | None = fit, held
+            if layer.routed:
+                judge = fit if held.empty(layer.name) else held
+                sources = None if fit.empty(layer.name) else (fit, judge)
+            job = LayerJob(
+                self.run, layer, sources, self._activation(layer), importance.get(layer.name), said if sources else ""
+            )
             if layer.name in self.goals:
                 self._prune(job)
-            else:
+            elif sources is not None:
                 self.compensated[layer.name] = job.compensate().value
-        for lane in lanes:
-            lane.parted = self.run.settings.mode == "cascade"
 
     def _source(
         self, lane: Lane, segment: Segment, group: Sequence[LayerTrace], cascaded: bool, passes: str
@@ -99,7 +129,7 @@ class Walk:
 
     def _activation(self, layer: LayerTrace) -> Activation | None:
         """What the user says, which goes before what tracing found."""
-        given = self.run.settings.activation
+        given = self.run.settings.activation if layer.operator.biased else None
         by_pattern = {"*": given} if isinstance(given, str) else given or {}
         pattern = first_match(layer.name, by_pattern)
         return None if pattern is None else parse_activation(by_pattern[pattern])
@@ -107,7 +137,10 @@ class Walk:
     def _prune(self, job: LayerJob) -> None:
         tell = partial(self._tell, job.trace.name, len(self.reports))
         tell("start")
-        self.reports.append(job.prune(self.pruner, self.goals[job.trace.name], tell))
+        reached = job.sources is not None or self.run.fit is None
+        self.reports.append(
+            job.prune(self.pruner if reached else make("threshold"), self.goals[job.trace.name], tell)
+        )
         tell("done")
 
     def _tell(

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from feta.calibration.inputs import LABEL_KEYS, Inputs, places_of, rows_of, size_of
+from feta.calibration.given import LABEL_KEYS
+from feta.calibration.inputs import Inputs, places_of, rows_of, size_of
 from feta.calibration.model import call, evaluating, float_dtype, outputs_of, place, run_on
 from feta.errors import ConfigError, DataError
 from feta.tuning.stepping import Ranks, generator_of
@@ -197,7 +198,7 @@ def matched(
     data: Any, original: Original, share: float, batch_size: int, n_samples: int | None, seed: int
 ) -> tuple[TensorBatches | StreamBatches, Callable[[], Iterable[Batch]]]:
     """Unlabelled data with the original's outputs: batches to fit, and a share of the rows to judge by."""
-    inputs = Inputs(data, n_samples=n_samples, seed=seed)
+    inputs = Inputs(data, model=original.model, n_samples=n_samples, seed=seed)
     first, total = next(iter(inputs)), inputs.count
     if total < 2:
         raise ConfigError(f"data must hold 2 or more samples to refine on, one to judge by, got {total}")

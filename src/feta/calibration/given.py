@@ -1,0 +1,49 @@
+"""What a user gives, as inputs of a model: labels are dropped, and several inputs named as forward names them."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from feta.errors import ConfigError
+
+LABEL_KEYS = frozenset({"label", "labels", "target", "targets", "y"})
+
+Batch = Tensor | dict[str, Tensor]
+
+
+def required_inputs(model: nn.Module | None) -> tuple[str, ...]:
+    """The arguments that a model's forward cannot do without, by name."""
+    if model is None:
+        return ()
+    try:
+        parameters = inspect.signature(model.forward).parameters.values()
+    except (TypeError, ValueError):
+        return ()
+    named = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    return tuple(p.name for p in parameters if p.kind in named and p.default is inspect.Parameter.empty)
+
+
+def model_input(batch: Any, required: Sequence[str]) -> Batch:
+    """A batch as a tensor, or as keyword arguments."""
+    if isinstance(batch, Tensor):
+        return batch
+    if isinstance(batch, Mapping):
+        return {key: value for key, value in batch.items() if key not in LABEL_KEYS or key in required}
+    if isinstance(batch, tuple | list) and batch and isinstance(batch[0], Tensor):
+        several = len(batch) >= len(required) > 1
+        return dict(zip(required, batch, strict=False)) if several else batch[0]
+    raise ConfigError(f"data must yield tensors, (x, y) pairs or dicts, got a batch of type {type(batch).__name__}")
+
+
+def all_samples(data: Any, required: Sequence[str]) -> Batch | None:
+    """Data that holds all samples at once: a tensor, a dict of tensors, or a tensor for each input; else None."""
+    if isinstance(data, Mapping):
+        if not any(isinstance(value, Tensor) and value.ndim for value in data.values()):
+            raise ConfigError(f"data must hold tensors with samples as rows, got a dict of {sorted(map(str, data))}")
+        return model_input(data, required)
+    each = isinstance(data, tuple | list) and len(data) == len(required) > 1
+    if isinstance(data, Tensor) or (each and all(isinstance(part, Tensor) for part in data)):
+        return model_input(data, required)
+    return None
