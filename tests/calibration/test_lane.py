@@ -8,10 +8,9 @@ from torch import nn
 
 import nets
 from feta.calibration.inputs import Inputs
-from feta.calibration.lane import kept_rows
+from feta.calibration.lane import Unlike, kept_rows
 from feta.calibration.model import fused_attention_off, run_on
 from feta.calibration.tap import Tap
-from feta.errors import ModelError
 from nets import lane_of
 
 X = torch.randn(11, 6, generator=torch.Generator().manual_seed(0))
@@ -159,8 +158,31 @@ def test_a_layer_that_runs_a_different_number_of_times():
             return self.a(self.a(x)) if len(x) > 2 else self.a(x)
 
     lane, layers = lane_of(Sometimes(), Inputs(X, batch_size=5))
-    with pytest.raises(ModelError, match="layer 'a' must run 2 times on every batch, got 1 and 1"):
-        list(lane.seen(lane.chain.segments(layers)[0], layers, cascaded=False))
+    found = list(lane.seen(lane.chain.segments(layers)[0], layers, cascaded=False))
+    assert [len(calls["a"]) for calls in found] == [2, 2, 1]
+
+
+def test_calls_that_do_not_fit_together_in_the_two_networks():
+    class Picks(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate, self.a = nn.Linear(6, 1), nn.Linear(6, 6)
+
+        def forward(self, x):
+            return self.a(x[self.gate(x)[:, 0] > 0])
+
+    model, pruned = Picks(), Picks()
+    lane, layers = lane_of(model, Inputs(X), pruned, cut=False)
+    with torch.no_grad():
+        model.gate.bias.fill_(9.0)
+        pruned.gate.bias.fill_(-9.0)
+    segment = lane.chain.segments(layers)[0]
+    with pytest.raises(
+        Unlike, match=r"layer 'a' must have rows alike in both networks, got inputs .*\(11, 6\).*\(0, 6\)"
+    ):
+        list(lane.seen(segment, [layers[1]], cascaded=True))
+    ((seen,),) = (calls["a"] for calls in lane.seen(segment, [layers[1]], cascaded=False))
+    assert torch.equal(seen.x, X)
 
 
 # Padding

@@ -1,5 +1,7 @@
 """Every way in which a network reads a weight is seen, and the rows are those of the operator, in float64."""
 
+from itertools import product
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -138,8 +140,22 @@ def test_one_weight_in_two_modules_is_one_layer():
     second.weight = first.weight
     model = nn.Sequential(first, nn.ReLU(), second).double()
     view, (one, two) = caught(model, torch.randn(3, 4).double(), "0")
-    torch.testing.assert_close(one.x @ view.matrix() + first.bias, one.z)
-    torch.testing.assert_close(two.x @ view.matrix() + second.bias, two.z)
+    for call in (one, two):  # each has its own bias, so that the layer has none
+        torch.testing.assert_close(call.x @ view.matrix(), call.z)
+    assert view.bias() is None
+    second.bias = first.bias
+    view, calls = caught(model, torch.randn(3, 4).double(), "0")
+    for call in calls:
+        torch.testing.assert_close(call.x @ view.matrix() + view.bias(), call.z)
+
+
+def test_one_kernel_in_two_modules_with_biases_of_their_own():
+    first, second = nn.Conv2d(3, 3, 3, padding=1, groups=3), nn.Conv2d(3, 3, 3, padding=1, groups=3)
+    second.weight = first.weight
+    view, calls = caught(nn.Sequential(first, nn.ReLU(), second).double(), torch.randn(2, 3, 4, 4).double(), "0")
+    for call, group in product(calls, range(3)):
+        expected = view.output_rows(call.z, group)
+        torch.testing.assert_close(view.input_rows(call.x, group) @ view.matrix(group), expected)
 
 
 def test_what_reads_no_weight():

@@ -8,6 +8,7 @@ from torch import nn
 from feta.calibration.model import evaluating
 from feta.calibration.recording import record
 from feta.calibration.trace import Follow, trace_layers, untraced
+from feta.errors import DataError
 from feta.problem import Activation
 from nets import traced
 
@@ -166,7 +167,9 @@ def failing(m: Two, x: torch.Tensor) -> torch.Tensor:
 
 def test_a_model_that_raises_is_left_as_it_was():
     model = Two(failing)
-    with pytest.raises(ValueError, match="the model's own error"):
+    with pytest.raises(
+        DataError, match=r"samples of \(4,\) torch.float32, on which the model fails: the model's own error"
+    ):
         traced(model, X)
     assert hooks(model) == 0
     assert model.training

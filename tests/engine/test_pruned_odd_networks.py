@@ -127,7 +127,7 @@ def pruned_by_hand(case: Case, sparsity: float, activations: dict[str, str]) -> 
     """The whole network runs anew for every layer; the answer comes from no code of the engine's."""
     original, pruned = copy.deepcopy(case.model).eval(), copy.deepcopy(case.model).eval()
     rows = picked(case.rows, places_of(case.samples) % 10 != 0)
-    then = captured(copy.deepcopy(original), rows)
+    then, several = captured(copy.deepcopy(original), rows), with_several_biases(original)
     for name in then:
         now = captured(copy.deepcopy(pruned), rows)[name]
         weight = pruned.get_parameter(name)
@@ -142,9 +142,20 @@ def pruned_by_hand(case: Case, sparsity: float, activations: dict[str, str]) -> 
             B = B.relu() if activations[name] == "relu" else B
             block = weight.chunk(groups)[group]
             own = None if bias is None else bias.chunk(groups)[group]
+            if name in several:  # what the weight alone gives; the biases stay
+                B, own = torch.cat([A for A, _ in then[name]]) @ original.get_parameter(name).T, None
             U, _ = fit(block.flatten(1).T, own, A, B, int(kept[group].sum()))
             block.copy_(U.T.reshape(block.shape))
     return pruned
+
+
+def with_several_biases(model: nn.Module) -> set[str]:
+    """Weights that are a part of several layers, each with a bias of its own."""
+    owners = {id(p): name for name, p in reversed(list(model.named_parameters()))}
+    biases: dict[str, set[int]] = {}
+    for layer in (module for module in model.modules() if isinstance(module, nn.Linear)):
+        biases.setdefault(owners[id(layer.weight)], set()).add(id(layer.bias))
+    return {name for name, found in biases.items() if len(found) > 1}
 
 
 def activations_of(model: nn.Module) -> dict[str, str]:

@@ -143,9 +143,15 @@ class Run:
 
 
 def _finite(batches: Iterable[Batch]) -> Iterator[Batch]:
-    """The batches, looked at: what is not finite in them would be found again in every layer."""
-    start = 0
+    """The batches, looked at: what is wrong with one of them would be found again in every layer."""
+    start, first = 0, None
     for batch in batches:
+        if isinstance(batch, Tensor):
+            kind = f"{'floats' if batch.is_floating_point() else 'whole numbers'} of {batch.ndim} dimensions"
+            first = first or kind
+            if kind != first:
+                got = f"{first}, then {kind}; of (inputs, labels) pass the inputs alone"
+                raise DataError(f"data must be batches of one kind, got {got}")
         for part in batch.values() if isinstance(batch, dict) else [batch]:
             if isinstance(part, Tensor) and part.is_floating_point() and not bool(torch.isfinite(part.sum())):
                 bad = int((~torch.isfinite(part)).sum())
