@@ -120,12 +120,11 @@ class Probe:
         Mean squared changes over held-out samples. Raises DataError if one is not finite.
         """
         fit, held = (replace(lane, _states=[None, None], _extras=[None, None]) for lane in (self.fit, self.held))
-        before = list(_outputs(held, held.chain.segments(self.layers))) if measure == "outputs" else []
-        segments, found = held.chain.segments(self.layers), {}
+        segments, found = held.chain.segments(self.layers, names), {}
+        before = list(_outputs(held, segments)) if measure == "outputs" else []
         for index, segment in enumerate(segments):
             for trace in segment.layers:
-                if trace.name in names:
-                    found[trace.name] = self._curve(trace, fit, held, segments[index:], before)
+                found[trace.name] = self._curve(trace, fit, held, segments[index:], before)
             if len(found) == len(names):
                 break
             fit.advance(segment)

@@ -6,7 +6,7 @@ what runs after the last is the tail: both are the model itself, run with its bl
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -82,23 +82,28 @@ class Chain:
             state = state._replace(hidden=result[0] if self.widths[index] else result)
         return state
 
-    def segments(self, layers: Sequence[LayerTrace]) -> list[Segment]:
-        """The segments in order, each with a layer in it but for the head and the tail; one where nothing is cut."""
+    def segments(self, layers: Sequence[LayerTrace], wanted: Container[str] | None = None) -> list[Segment]:
+        """The segments in order: the head, a new one at every block with a wanted layer in it, the tail.
+
+        layers: all of the model's, in order. Without blocks there is one segment.
+        wanted: the names of those that segments are made for; None: all.
+        """
         if not self.blocks:
-            return [Segment(0, 0, tuple(layers))]
+            return [Segment(0, 0, tuple(layer for layer in layers if wanted is None or layer.name in wanted))]
         place = {name: index for index, name in enumerate(self.blocks)}
         inside: dict[int, list[LayerTrace]] = defaultdict(list)
         reached = -1
         for layer in layers:
             own = next((place[name] for name in layer.places[0] if name in place), None)
             reached = max(reached, -1 if own is None else own)
-            inside[own if own is not None else -1 if reached < 0 else len(self.blocks)].append(layer)
+            if wanted is None or layer.name in wanted:
+                inside[own if own is not None else -1 if reached < 0 else len(self.blocks)].append(layer)
         found = [Segment(-1, 0, tuple(inside[-1]))]
         for index in range(len(self.blocks)):
-            if found[-1].start < 0 or (found[-1].layers and inside[index]):
+            if found[-1].start < 0 or inside[index]:
                 found.append(Segment(index, index + 1, tuple(inside[index])))
             else:
-                found[-1] = replace(found[-1], stop=index + 1, layers=(*found[-1].layers, *inside[index]))
+                found[-1] = replace(found[-1], stop=index + 1)
         return [*found, Segment(len(self.blocks), len(self.blocks) + 1, tuple(inside[len(self.blocks)]))]
 
     def _head(self, model: nn.Module, batch: Batch) -> State:

@@ -121,7 +121,10 @@ class Run:
 
     def _split(self, given: Inputs) -> None:
         """Samples to fit and to judge by, at random; read from the user's data once, unless nothing is to be kept."""
-        batches = _finite(given if self.settings.batch_size else Merged(given))
+        first = next(iter(given))
+        # A GPU would wait for launches: it runs more images at once. Texts are many rows each as it is.
+        budget = 4 if self.device.type == "cuda" and not tokens_of(first) else 1
+        batches = _finite(given if self.settings.batch_size else Merged(given, budget))
         kept = given if self.settings.cache == "replay" else Inputs(self.room.hold(batches), model=self.original)
         stride = max(HELD_SHARE, -(-kept.count // HELD_SAMPLES))
         self.samples = self.fit = kept

@@ -57,7 +57,8 @@ class Walk:
                     self._prune(LayerJob(run, layer, None, self._activation(layer)))
             return
         lanes, left = run.lanes(), len(touched)
-        for segment in run.chain.segments(layers):
+        # A model that is too large for the device goes there block by block, wanted or not.
+        for segment in run.chain.segments(layers, touched if run.home == run.device else None):
             with run.walking(lanes, segment):
                 for group in _groups(segment.layers):
                     wanted = [layer for layer in group if layer.name in touched]
