@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from feta.certificates.certificate import certify
     from feta.engine.finish import PruneWarning
-    from feta.engine.prune import PruneResult, prune, smart_prune
+    from feta.engine.prune import PruneResult, prune
     from feta.engine.settings import Settings
+    from feta.engine.smart_prune import smart_prune
     from feta.errors import ConfigError, DataError, FetaError, FileError, ModelError
     from feta.files.network import load, load_into, save
     from feta.masks import hold_zeros, masks_of
@@ -28,8 +29,9 @@ __version__ = "0.2.0.dev0"
 _HOMES = {
     "feta.certificates.certificate": ("certify",),
     "feta.engine.finish": ("PruneWarning",),
-    "feta.engine.prune": ("PruneResult", "prune", "smart_prune"),
+    "feta.engine.prune": ("PruneResult", "prune"),
     "feta.engine.settings": ("Settings",),
+    "feta.engine.smart_prune": ("smart_prune",),
     "feta.errors": ("ConfigError", "DataError", "FetaError", "FileError", "ModelError"),
     "feta.files.network": ("load", "load_into", "save"),
     "feta.masks": ("hold_zeros", "masks_of"),

@@ -59,22 +59,23 @@ def hold_zeros(model: nn.Module, masks: Mapping[str, Tensor] | None = None) -> "
 class ZeroHold:
     """Zeros that are held, see `hold_zeros`."""
 
-    def __init__(self, model: nn.Module, masks: Mapping[str, Tensor]) -> None:
+    def __init__(self, model: nn.Module, masks: Mapping[str, Tensor], gradients: bool = False) -> None:
+        """gradients: whether those of dead weights are left, for masks that change."""
         self.masks = dict(masks)
         self._layers = {name: _owner(model, name, mask) for name, mask in self.masks.items()}
         self._factors: dict[str, Tensor] = {}
         self._handles: list[Any] = []
         for name, mask in self.masks.items():
-            weight = self._weight(name)
+            weight = self.weight(name)
             with torch.no_grad():
                 weight.masked_fill_(~mask.to(weight.device), 0)  # no product: what is not finite must go too
-            if weight.requires_grad:
+            if weight.requires_grad and not gradients:
                 self._handles.append(weight.register_hook(partial(self._masked, name)))
         this = weakref.ref(self)  # torch's table of hooks must not keep the model alive
 
         def after_step(optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
             hold = this()
-            held = set() if hold is None else {id(hold._weight(name)) for name in hold._layers}
+            held = set() if hold is None else {id(hold.weight(name)) for name in hold._layers}
             if hold and any(id(p) in held for group in optimiser.param_groups for p in group["params"]):
                 hold.apply_()
 
@@ -85,7 +86,17 @@ class ZeroHold:
     def apply_(self) -> None:
         """Set the dead weights to zero."""
         for name in self._layers:
-            weight = self._weight(name)
+            weight = self.weight(name)
+            weight.mul_(self._factor(name, weight))
+
+    @torch.no_grad()
+    def change_(self, masks: Mapping[str, Tensor]) -> None:
+        """Hold other zeros from now on; steps that are recorded hold them too."""
+        for name, mask in masks.items():
+            weight = self.weight(name)
+            self.masks[name] = mask
+            if name in self._factors:
+                self._factors[name].copy_(mask)
             weight.mul_(self._factor(name, weight))
 
     def remove(self) -> None:
@@ -100,7 +111,7 @@ class ZeroHold:
     def __exit__(self, *error: object) -> None:
         self.remove()
 
-    def _weight(self, name: str) -> nn.Parameter:
+    def weight(self, name: str) -> nn.Parameter:
         # Looked up each time: load_state_dict(assign=True) puts another parameter into the layer.
         module, weight = self._layers[name]
         return getattr(module, weight)  # type: ignore[no-any-return]

@@ -46,10 +46,10 @@ class Size:
 
 
 class RefinePoint(NamedTuple):
-    """The loss on held-out rows after some passes."""
+    """The loss on held-out rows after some steps."""
 
     seconds: float
-    passes: float
+    steps: int
     loss: float
 
 
@@ -58,21 +58,23 @@ class RefineReport:
     """Refinement without labels: how near the outputs came to the original's, on rows it did not fit."""
 
     seconds: float
-    passes: float  # over the rows that were fitted
+    steps: int
     loss_before: float
     loss_after: float  # of the weights that were kept
     history: tuple[RefinePoint, ...]
-    stopped: Literal["passes", "held-out", "seconds"]
+    stopped: Literal["steps", "seconds"]
     loss: str
     device: str
     seed: int
+    learning_rate: float  # at the start
+    support: str  # "fixed" or "moving"
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "history": [list(point) for point in self.history]}
 
     def __repr__(self) -> str:
         fell = f"{self.loss} of the outputs {self.loss_before:.3g} → {self.loss_after:.3g}"
-        return f"refined: {fell}, {self.passes:.2g} passes, {self.seconds:.2f} s ({self.stopped})"
+        return f"refined: {fell}, {self.steps} steps, {self.seconds:.2f} s ({self.stopped})"
 
 
 class RetrainPoint(NamedTuple):
@@ -119,6 +121,22 @@ class AllocationReport:
 
 
 @dataclass(frozen=True)
+class StageReport:
+    """One stage of a recipe: how far its network's outputs are from the original's on rows that no stage fitted."""
+
+    name: str
+    seconds: float
+    distance: float | None  # None where it could not be measured
+    kept: bool  # whether the result is this stage's
+    message: str = ""
+
+    def __str__(self) -> str:
+        far = "" if self.distance is None else f", {self.distance:.4g} from the original"
+        said = f" ({self.message})" if self.message else ""
+        return f"{'→' if self.kept else ' '} {self.name}{far}, {self.seconds:.2f} s{said}"
+
+
+@dataclass(frozen=True)
 class PruneReport:
     """A whole run; `to_json` gives every field, `repr` the table."""
 
@@ -139,6 +157,8 @@ class PruneReport:
     segments: int = 1  # that the network was cut into; 1: it ran as a whole for each layer
     batchnorm: str = ""  # what was done about batch-norms, and why
     parts: dict[str, float] = field(default_factory=dict)  # of the seconds; they add up to them
+    effort: str | None = None  # None where the pieces were named one by one
+    stages: tuple[StageReport, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"skipped": tuple(entry._asdict() for entry in self.skipped)}
@@ -191,6 +211,8 @@ class PruneReport:
         if self.segments == 1 and len(self.layers) > 8:
             notes.append("the network could not be cut into segments: each layer took a run of all of it")
         notes += [self.batchnorm] if self.batchnorm else []
+        notes += ["stages, the arrow at the one that is kept:"] if self.stages else []
+        notes += [str(stage) for stage in self.stages]
         return notes + ([repr(self.refinement)] if self.refinement is not None else [])
 
 

@@ -24,6 +24,8 @@ from feta.errors import ConfigError, check_range
 
 BATCH_ENTRIES = 2**20  # of a batch of inputs: 340 small images
 TOKEN = 128  # entries that a whole number stands for: it is looked up in a table
+HELD_SHARE = 10  # one in so many samples is kept for judging, the rest are fitted
+HELD_SAMPLES = 1024  # at the most
 
 
 class Inputs:
@@ -72,6 +74,13 @@ class Inputs:
         view.__dict__.pop("count", None)
         view._batches, view._limit = _Picked(self, chosen), None
         return view
+
+    def split(self) -> "tuple[Inputs, Inputs | None]":
+        """Samples to fit and samples to judge by, at random; of very few all are fitted."""
+        if self.count < 4:
+            return self, None
+        judged = places_of(self.count) % max(HELD_SHARE, -(-self.count // HELD_SAMPLES)) == 0
+        return self.picked(~judged), self.picked(judged)
 
 
 @dataclass(frozen=True)
@@ -124,24 +133,24 @@ class Merged:
             room = fitting_size(batch, self.budget)
             if self.cut and size_of(batch) > room:
                 if held:
-                    yield _joined(held)
+                    yield joined(held)
                 held = []
                 for rows in torch.arange(size_of(batch)).split(room):
                     yield rows_of(batch, rows)
                 continue
-            if held and (not _alike(held[0], batch) or sum(map(size_of, held)) + size_of(batch) > room):
-                yield _joined(held)
+            if held and (not alike(held[0], batch) or sum(map(size_of, held)) + size_of(batch) > room):
+                yield joined(held)
                 held = []
             held.append(batch)
         if held:
-            yield _joined(held)
+            yield joined(held)
 
 
 def _parts(batch: Batch) -> list[Tensor]:
     return [v for v in (batch.values() if isinstance(batch, Mapping) else [batch]) if isinstance(v, Tensor)]
 
 
-def _alike(one: Batch, other: Batch) -> bool:
+def alike(one: Batch, other: Batch) -> bool:
     """Whether two batches can be one: tensors with samples as rows, of the same shapes otherwise."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return one.shape[1:] == other.shape[1:] and one.dtype == other.dtype
@@ -156,7 +165,8 @@ def _alike(one: Batch, other: Batch) -> bool:
     return all((one[key].shape[1:], one[key].dtype) == (other[key].shape[1:], other[key].dtype) for key in one)
 
 
-def _joined(batches: Sequence[Batch]) -> Batch:
+def joined(batches: Sequence[Batch]) -> Batch:
+    """Batches that are alike as one."""
     first = batches[0]
     if len(batches) == 1:
         return first

@@ -43,7 +43,7 @@ def prune(
     allocation: str = "uniform",
     compensate: Flag = False,
     refine: Flag = False,
-    refine_passes: MaybeWhole = None,
+    refine_steps: MaybeWhole = None,
     seed: Whole = 0,
     device: Device = None,
     output: Output = None,
@@ -69,7 +69,7 @@ def prune(
             the layers' shapes), sensitivity (by what pruning each does to the outputs), bound (by the theorems).
         compensate: Refit every unpruned layer that follows a pruned one to its original outputs.
         refine: Fit all surviving weights to the original network's outputs at the end; needs no labels.
-        refine_passes: Passes of --refine over the samples; by default 3.
+        refine_steps: Steps of --refine; by default 2000.
         seed: Seed for the choice of samples and for methods that draw at random.
     """
     from torch import OutOfMemoryError
@@ -86,14 +86,14 @@ def prune(
     for name, value in (("samples", samples), ("batch-size", batch_size)):
         if value is not None and value < 1:
             raise ConfigError(f"--{name} must be >= 1, got {value}")
-    if refine_passes is not None and not refine:
-        raise ConfigError(f"--refine-passes must go with --refine, got {refine_passes} without")
+    if refine_steps is not None and not refine:
+        raise ConfigError(f"--refine-steps must go with --refine, got {refine_steps} without")
     source = Source(network, own or OwnOptions())
     record_file = source.check(output, records)
     spread: dict[str, Any] = {"layers": layers, "allocation": allocation, "compensate": compensate}
     settings = Settings(n_samples=samples, batch_size=batch_size or Settings.batch_size, mode=mode)
     work: dict[str, Any] = {"options": given, "settings": settings, "device": where, "seed": seed}
-    work["refine"] = refine if refine_passes is None else feta.Refinement(passes=refine_passes)
+    work["refine"] = refine if refine_steps is None else feta.Refinement(steps=refine_steps)
     needing = f"--method {method}" if pruner.needs.passes != "none" else "--refine" if refine else None
     subject = _open(source, needing, data_dir, samples=samples, seed=seed, batch_size=batch_size)
     with progress_bar(f"pruning by {method}") as update:

@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from feta.calibration.chain import Chain, Segment, find_chain
 from feta.calibration.hold import Room
 from feta.calibration.importance import output_importance
-from feta.calibration.inputs import Batch, Inputs, Merged, places_of, rows_of, size_of, tokens_of
+from feta.calibration.inputs import Batch, Inputs, Merged, rows_of, size_of, tokens_of
 from feta.calibration.lane import Lane
 from feta.calibration.model import clock, device_of, float_dtype, place
 from feta.calibration.recording import record
@@ -26,8 +26,6 @@ from feta.layers import prunable_names
 
 IMPORTANCE_SAMPLES = 1000  # about
 IMPORTANCE_TOKENS = 2**13
-HELD_SHARE = 10  # one in so many samples is kept for judging, the rest are fitted
-HELD_SAMPLES = 256  # at the most
 
 
 @dataclass
@@ -126,11 +124,8 @@ class Run:
         budget = 4 if self.device.type == "cuda" and not tokens_of(first) else 1
         batches = _finite(given if self.settings.batch_size else Merged(given, budget))
         kept = given if self.settings.cache == "replay" else Inputs(self.room.hold(batches), model=self.original)
-        stride = max(HELD_SHARE, -(-kept.count // HELD_SAMPLES))
-        self.samples = self.fit = kept
-        if kept.count >= 4:
-            judged = places_of(kept.count) % stride == 0
-            self.fit, self.held = kept.picked(~judged), kept.picked(judged)
+        self.samples = kept
+        self.fit, self.held = kept.split()
 
     def _trace(self, given: Inputs) -> None:
         """What the model does with two samples; with more, where they do not reach every layer."""

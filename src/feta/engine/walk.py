@@ -152,7 +152,7 @@ class Walk:
 
     def tell_loss(self, point: RefinePoint) -> None:
         """An event of the refinement that follows the walk: its loss so far."""
-        self._tell("all layers", len(self.goals), "step", "refine", {"passes": point.passes, "loss": point.loss})
+        self._tell("all layers", len(self.goals), "step", "refine", {"steps": point.steps, "loss": point.loss})
 
 
 def _groups(layers: Sequence[LayerTrace]) -> Iterator[list[LayerTrace]]:

@@ -21,6 +21,7 @@ from feta.pruners.sparsegpt import SparseGpt
 from feta.pruners.threshold import Threshold
 from feta.pruners.wanda import Wanda
 
+DEFAULT_METHOD = "feta"
 METHODS: dict[str, type[Any]] = {
     method.name: method
     for method in (Feta, FetaSvrg, Threshold, NetTrim, Lobs, Corenet, Alps, ExactObs, SparseGpt, Wanda)

@@ -1,38 +1,48 @@
-"""The user's data as batches to train on, and as data to judge by.
+"""The user's labelled data as batches to train on, and as data to judge by.
 
-    retraining   (inputs, labels): a pair of tensors, or a loader of (x, y) pairs or of dicts with labels in them
-    refinement   (inputs, the original's outputs), of data as for `feta.prune`; every stride-th row is held out
-
-Tensors are put on the device once and drawn from in random order. Other data is passed over as it comes.
+A pair of tensors, or a loader of (x, y) pairs or of dicts with labels in them. Tensors are put on the device once
+and drawn from in random order. Other data is passed over as it comes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from feta.calibration.given import LABEL_KEYS
-from feta.calibration.inputs import Inputs, places_of, rows_of, size_of
-from feta.calibration.model import call, evaluating, float_dtype, outputs_of, place, run_on
+from feta.calibration.inputs import size_of
+from feta.calibration.model import evaluating, outputs_of, place, run_on
 from feta.errors import ConfigError, DataError
 from feta.tuning.stepping import Ranks, generator_of
 
-HELD_OUT_ROWS = 2000  # at the most
-HELD_OUT_VALUES = 2**26  # entries of inputs in all of them
-
 
 class Batch(NamedTuple):
-    """Inputs and targets of some samples.
-
-    A class of batches has `over(number)`, a pass over the data in an order of its own, or without a number in the
-    data's order; `length`, of a pass, if it is known; and `by_rows`, whether that counts rows or batches.
-    """
+    """Inputs and targets of some samples."""
 
     x: Any
     y: Any
     size: int
+
+
+class Batches(Protocol):
+    """What a loop passes over."""
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether a length counts rows; else batches."""
+
+    @property
+    def fixed(self) -> bool:
+        """Whether batches are tensors of one shape, but for the last of a pass."""
+
+    @property
+    def length(self) -> int | None:
+        """Of a pass, if it is known."""
+
+    def over(self, number: int) -> Iterator[Batch]:
+        """A pass over the data in an order of its own."""
 
 
 @dataclass
@@ -46,6 +56,7 @@ class TensorBatches:
     seed: int
     ranks: Ranks  # each takes its share of the rows
     by_rows: bool  # then a last batch may be a single row
+    fixed = True
 
     def __post_init__(self) -> None:
         self.count = len(self.rows) // self.ranks.count  # the same for each rank: all must take as many steps
@@ -71,6 +82,7 @@ class LoaderBatches:
     dtype: torch.dtype
     name: str
     by_rows = False
+    fixed = False
 
     def __post_init__(self) -> None:
         self.length: int | None = len(self.loader) if isinstance(self.loader, Sized) else None
@@ -150,77 +162,3 @@ def right_answers(scores: Tensor, labels: Any) -> Tensor:
         "validation must have a class for each answer, and the model's scores their classes in dimension 1, "
         f"got labels {got} and outputs {tuple(scores.shape)}; or pass a function of the model"
     )
-
-
-@dataclass(frozen=True)
-class Original:
-    """The network whose outputs are matched, and where the network that is fitted works."""
-
-    model: nn.Module
-    device: torch.device
-    dtype: torch.dtype  # of the network that is fitted
-
-    @torch.no_grad()
-    def outputs(self, x: Any) -> Tensor:
-        return outputs_of(call(self.model, x, self.device, float_dtype(self.model))).to(self.dtype)
-
-    def matched(self, x: Any) -> Batch:
-        return Batch(place(x, self.device, self.dtype), self.outputs(x), size_of(x))
-
-
-@dataclass
-class StreamBatches:
-    """The rows of batches that are not held out, each batch shuffled by itself, with the original's outputs."""
-
-    inputs: Inputs
-    original: Original
-    stride: int
-    batch_size: int
-    seed: int
-    length: int | None
-    by_rows = True
-
-    def over(self, number: int) -> Iterator[Batch]:
-        generator, places, seen = generator_of(self.seed, number), places_of(self.inputs.count), 0
-        for batch in self.inputs:
-            size = size_of(batch)
-            rows = (places[seen : seen + size] % self.stride).nonzero().squeeze(1)
-            rows = rows[torch.randperm(len(rows), generator=generator)]
-            seen += size
-            for part in rows.split(self.batch_size) if len(rows) else ():
-                yield self.original.matched(rows_of(batch, part))
-
-
-Batches = TensorBatches | LoaderBatches | StreamBatches
-
-
-def matched(
-    data: Any, original: Original, share: float, batch_size: int, n_samples: int | None, seed: int
-) -> tuple[TensorBatches | StreamBatches, Callable[[], Iterable[Batch]]]:
-    """Unlabelled data with the original's outputs: batches to fit, and a share of the rows to judge by."""
-    inputs = Inputs(data, model=original.model, n_samples=n_samples, seed=seed)
-    first, total = next(iter(inputs)), inputs.count
-    if total < 2:
-        raise ConfigError(f"data must hold 2 or more samples to refine on, one to judge by, got {total}")
-    parts = first.values() if isinstance(first, dict) else [first]
-    values = sum(part[0].numel() for part in parts if isinstance(part, Tensor) and part.ndim)
-    at_most = max(1, min(HELD_OUT_ROWS, HELD_OUT_VALUES // max(values, 1)))
-    stride = max(2, round(1 / share), -(-total // at_most))
-    if not isinstance(data, Tensor):
-        held = [original.matched(batch) for batch in inputs.drawn(stride)]
-        length = total - sum(batch.size for batch in held)
-        return StreamBatches(inputs, original, stride, batch_size, seed, length), lambda: held
-    if total < len(data):
-        data = torch.cat([batch for batch in inputs if isinstance(batch, Tensor)])
-    x = place(data, original.device, original.dtype, copy=False)
-    # The original's outputs are computed once if they take no more room than the inputs.
-    small = original.outputs(x[:1])[0].numel() <= x[0].numel()
-    outputs = torch.cat([original.outputs(part) for part in x.split(1000)]) if small else None
-
-    def targets(rows: Tensor) -> Tensor:
-        return original.outputs(x[rows]) if outputs is None else outputs[rows]
-
-    fitted = places_of(total).to(x.device) % stride > 0
-    rows, held_out = (part.nonzero().squeeze(1) for part in (fitted, ~fitted))
-    batches = TensorBatches(x, targets, rows, batch_size, seed, Ranks(x.device), by_rows=True)
-    return batches, replace(batches, rows=held_out, batch_size=1000).over

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from feta.calibration.model import clock, run_on
 from feta.errors import DataError, ModelError
 from feta.masks import plain
-from feta.tuning.batches import Batches, TensorBatches
+from feta.tuning.batches import Batches
 from feta.tuning.stepping import Loss, Ranks, Recorder, recordable
 
 TALK_EVERY = 16  # steps between two questions to the other processes whether the time is up
@@ -49,10 +49,12 @@ class Loop(ABC):
 
     def __post_init__(self) -> None:
         device = self.ranks.device
-        fixed = isinstance(self.batches, TensorBatches) and device.type == "cuda" and recordable(self.model)
+        fixed = self.batches.fixed and device.type == "cuda" and recordable(self.model)
         self.step: Callable[[Any, Any], Tensor] = Recorder(self.update) if self.record and fixed else self.update
         self.first_rates = [float(group["lr"]) for group in self.optimiser.param_groups]
         self.rates: list[float] = []
+        self.length = self.batches.length
+        self.over = 0.0  # the share of the run that is over
         self.number, self.done, self.steps = 0, 0, 0  # of this pass, how far it is, steps of the run
         self.total, self.rows = torch.zeros((), device=device), 0
         self.best, self.best_at, self.stale = -math.inf, 0.0, 0  # stale: looks since the best one
@@ -108,6 +110,9 @@ class Loop(ABC):
             self.callback(point)
         return reason
 
+    def stepped(self) -> None:  # noqa: B027 - most have nothing to do here
+        """Called after every step."""
+
     def restore_best(self) -> None:
         """Give the model the best weights seen."""
         if self.best_weights is not None:
@@ -135,15 +140,16 @@ class Loop(ABC):
             self.total.add_(self.step(batch.x, batch.y), alpha=batch.size)
             self.rows += batch.size
             self.steps += 1
+            self.stepped()
             before = self.done
             self.done += batch.size if self.batches.by_rows else 1
             if self._due(before) and (reason := self.look()):
                 return reason
         if self.done == 0:
             raise DataError(f"data must give batches in every epoch, got none in epoch {self.number + 1}")
-        if self.done == self.batches.length:
+        if self.done == self.length:
             return None
-        self.batches.length = self.done  # a stream tells its length by ending
+        self.length = self.done  # a stream tells its length by ending
         return self.look()
 
     def _spent(self) -> float:
@@ -154,7 +160,7 @@ class Loop(ABC):
         return max(spent, 1.0) if self.ranks.any(spent >= 1) else spent
 
     def _set_rate(self, spent: float) -> None:
-        over = max(self._passed(self.passes), spent)
+        over = self.over = max(self._passed(self.passes), spent)
         rates = [self.rate(first, over) for first in self.first_rates]
         if rates == self.rates:
             return
@@ -167,14 +173,14 @@ class Loop(ABC):
 
     def _passed(self, unit: int = 1) -> float:
         """Passes so far, in units of that many."""
-        length = self.batches.length
+        length = self.length
         if not length:
             return self.number / unit
         return (self.number * length + min(self.done, length)) / (length * unit)
 
     def _due(self, before: int) -> bool:
         """Whether the last batch reached a multiple of `check_every`, or the end of the pass."""
-        length = self.batches.length
+        length = self.length
         if length is None:
             return False
         # Rounded because 0.1 * 3 / 0.3 is less than one.

@@ -1,69 +1,67 @@
 """refine: fit the surviving weights so that a pruned network gives the original's outputs, without labels.
 
-    minimize over the weights inside the masks   mean over rows of  KL(softmax f0(x) || softmax f(x))   (loss "kl")
-                                                 or  ||f(x) - f0(x)||^2                                  (loss "mse")
+    minimize over the weights inside the masks   mean over rows of  match(f(x), f0(x))
 
-f is the pruned network and f0 the original. Adam makes a few passes over unlabelled rows while its rate falls to
-zero along half a cosine; biases and unpruned layers are fitted too. Rows that are held out decide which weights are
-kept and when to stop. If their loss rises, the run goes back to the best weights, and on with a fifth of the rate.
+f is the pruned network and f0 the original; the match is chosen by what they return (tuning.matching). Rows are the
+user's and mixtures of them (tuning.mixing). Adam's rate falls to zero along half a cosine; biases and unpruned layers
+are fitted too, tables of embeddings are not. Rows that are held out decide which weights are kept.
+
+With a support that moves (tuning.support) it starts from the original's weights, and zeros are chosen as it goes.
 """
 
 import copy
-import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from feta.calibration.inputs import Batch, Inputs, Merged, fitting_size
 from feta.calibration.model import call, clock, device_of, differentiable, evaluating, float_dtype, outputs_of
-from feta.errors import ConfigError, ModelError, unknown_name
-from feta.masks import hold_zeros
+from feta.errors import ConfigError, unknown_name
+from feta.masks import ZeroHold, masks_of
 from feta.report import RefinePoint, RefineReport
-from feta.tuning.batches import Batch, Original, matched
-from feta.tuning.loop import Loop
-from feta.tuning.stepping import NARROW, Ranks, check, learning, overridden, rate_on, threads_for, wake_up
+from feta.tuning.draws import Draws, Original, Rows
+from feta.tuning.fitting import Fit, Judge, adam
+from feta.tuning.matching import KINDS, Match, match_for
+from feta.tuning.mixing import ALIKE, Mixing, is_image
+from feta.tuning.stepping import NARROW, Ranks, check, overridden, threads_for, wake_up
+from feta.tuning.support import MovingSupport
 
-BACK_AT = 1.2  # times the lowest loss
-
-
-def _divergence(output: Tensor, target: Tensor) -> Tensor:
-    """KL(softmax target || softmax output), classes last, averaged over everything else."""
-    logs = F.log_softmax(output, -1), F.log_softmax(target, -1)
-    return F.kl_div(*logs, reduction="none", log_target=True).sum(-1).mean()
-
-
-LOSSES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {"mse": F.mse_loss, "kl": _divergence}
+RATES = (6e-3, 3e-3, 1e-3, 3e-4, 1e-4)  # of Adam, that are tried
+TRIAL, TRIED = 20, (20, 100)  # steps to try a rate: a part of all, and within these limits
+BATCH = 100  # rows, where that many run well
 
 
 @dataclass(frozen=True)
 class Refinement:
-    """How to refine: `feta.refine(…, Refinement(passes=5))` or `feta.prune(…, refine=Refinement(passes=5))`."""
+    """How to refine: `feta.refine(…, Refinement(steps=5000))` or `feta.prune(…, refine=Refinement(steps=5000))`."""
 
-    passes: int = 3  # over the data, at the most; the learning rate falls to zero over them
-    learning_rate: float = 5e-3  # of Adam, at the start
-    batch_size: int = 100
-    loss: Literal["mse", "kl"] = "kl"  # "kl" for scores of classes in the last dimension, "mse" for the rest
-    held_out: float = 0.05  # share of the rows, 2000 at the most, that judge the weights and are not fitted
-    check_every: float = 0.25  # share of a pass between two looks at them; its end is looked at as well
-    patience: int = 8  # looks without a lower loss before it stops
-    seconds: float | None = None  # a time budget beside the passes
+    steps: int = 2000  # at the most; the learning rate falls to zero over them
+    support: Literal["fixed", "moving"] = "fixed"  # "moving": zeros are chosen anew, as many in each layer
+    learning_rate: float | None = None  # of Adam, at the start; None: the best of a few short tries
+    batch_size: int | None = None  # None: 100, or as many as run well
+    loss: Literal["kl", "mse", "cosine"] | None = None  # None: by what the model returns
+    mixing: bool | Mixing = True  # whether inputs are mixed, shifted and spliced; or in which shares
+    seconds: float | None = None  # a time budget beside the steps
 
     def __post_init__(self) -> None:
-        positive = ("passes", "learning_rate", "batch_size", "check_every", "patience", "seconds")
-        check(self, "> 0 and finite", *positive)
-        check(self, "in (0, 0.5]", "held_out")
-        if self.loss not in LOSSES:
-            raise unknown_name("loss", self.loss, LOSSES)
+        check(self, "> 0 and finite", "steps", "learning_rate", "batch_size", "seconds")
+        if self.loss is not None and self.loss not in KINDS:
+            raise unknown_name("loss", self.loss, KINDS)
+        if self.support not in ("fixed", "moving"):
+            raise unknown_name("support", self.support, ("fixed", "moving"))
+        if not isinstance(self.mixing, bool | Mixing):
+            raise ConfigError(f"Refinement.mixing must be True, False or a Mixing, got {self.mixing!r}")
 
 
 @dataclass(frozen=True)
 class RefineResult:
-    """A refined copy of the model, and how it went."""
+    """A refined copy of the model, its masks, and how it went."""
 
     model: nn.Module
+    masks: dict[str, Tensor]
     report: RefineReport
 
 
@@ -73,7 +71,7 @@ def refine(
     data: Any,
     settings: Refinement | None = None,
     *,
-    passes: int | None = None,
+    steps: int | None = None,
     learning_rate: float | None = None,
     seconds: float | None = None,
     masks: Mapping[str, Tensor] | None = None,
@@ -89,102 +87,171 @@ def refine(
         `logits` is matched, or else the first float tensor.
     data: unlabelled inputs, as for `feta.prune`.
     settings: how to refine; None for the defaults of `feta.Refinement`.
-    passes, learning_rate, seconds: if given, they replace those of the settings.
+    steps, learning_rate, seconds: if given, they replace those of the settings.
     masks: true where a weight may live, as in `PruneResult.masks`; by default the model's zeros are held.
     n_samples: use at most this many samples of the data.
     seed: for the order of the rows, and for the choice of `n_samples`.
     device: where to work; by default where the model is.
-    callback: called with a (seconds, passes, loss) after each look at the held-out rows.
+    callback: called with a (seconds, steps, loss) after each look at the held-out rows.
 
-    Returns a RefineResult: `model`, on the device of the given one, and `report`.
+    Returns a RefineResult: `model`, on the device of the given one, `masks` and `report`.
     Raises ConfigError if a setting, the data or a mask is not what it may be, and ModelError if a loss is not
     finite, or if the two models give no outputs of one shape.
 
     Example::
 
-        pruned = feta.prune(model, images, sparsity=0.9)
-        refined = feta.refine(pruned.model, model, images, passes=5).model
+        pruned = feta.prune(model, images, 0.9, effort="fast")
+        refined = feta.refine(pruned.model, model, images, steps=5000).model
     """
-    settings = overridden(Refinement, settings, passes=passes, learning_rate=learning_rate, seconds=seconds)
+    settings = overridden(Refinement, settings, steps=steps, learning_rate=learning_rate, seconds=seconds)
+    inputs = Inputs(data, model=model, n_samples=n_samples, seed=seed)
+    fit, held = inputs.split()
+    if held is None:
+        raise ConfigError(f"data must hold 4 or more samples to refine on, one to judge by, got {inputs.count}")
     where = torch.device(device_of(model) if device is None else device)
+    return fitted(model, reference, (fit, held), settings, masks, where, seed, callback)
+
+
+def fitted(
+    model: nn.Module,
+    reference: nn.Module,
+    rows: tuple[Inputs, Inputs],
+    settings: Refinement,
+    masks: Mapping[str, Tensor] | None,
+    where: torch.device,
+    seed: int,
+    callback: Callable[[RefinePoint], None] | None = None,
+) -> RefineResult:
+    """`refine` on rows to fit and rows to judge by."""
     wake_up()
     started = clock(where)
-    work, result = copy.deepcopy(model).to(where), copy.deepcopy(model)
+    result, work = copy.deepcopy(model), copy.deepcopy(model).to(where)
     if float_dtype(work) in NARROW:
         work = work.float()
     twin = reference if device_of(reference) == where else copy.deepcopy(reference).to(where)
-    original = Original(twin, where, float_dtype(work))
-    with evaluating(work, twin), differentiable(work), hold_zeros(work, masks) as hold, threads_for(work):
-        batches, held_out = matched(data, original, settings.held_out, settings.batch_size, n_samples, seed)
-        rate, on_gpu = rate_on(where, settings.learning_rate), where.type == "cuda"
-        loop = _RefineLoop(
-            model=work,
-            optimiser=torch.optim.Adam(learning(work), rate, fused=on_gpu or where.type == "cpu", capturable=on_gpu),
-            loss=lambda output, target: LOSSES[settings.loss](outputs_of(output), target),
-            batches=batches,
-            ranks=Ranks(where),
-            started=started,
-            passes=settings.passes,
-            seconds=settings.seconds,
-            check_every=settings.check_every,
-            callback=callback,
-            settings=settings,
-            held_out=held_out,
+    with evaluating(work, twin), differentiable(work), threads_for(work):
+        bench = _Bench.of(
+            work, twin, rows, settings, masks_of(model) if masks is None else masks, where, seed, started
         )
-        stopped = loop.look() or loop.run()
-        loop.restore_best()
-        hold.apply_()
+        before = bench.judge(work)
+        rate = settings.learning_rate or bench.best_rate()
+        fit = bench.fit(work, settings.steps, rate, settings.support == "moving", callback)
+        stopped = fit.go()
+        fit.hold.apply_()
+        fit.hold.remove()
+        bench.original.close()
     result.load_state_dict(work.state_dict())
     report = RefineReport(
         seconds=clock(where) - started,
-        passes=loop.history[-1].passes,
-        loss_before=loop.history[0].loss,
-        loss_after=-loop.best,
-        history=tuple(loop.history),
-        stopped=cast(Literal["passes", "held-out", "seconds"], stopped),
-        loss=settings.loss,
+        steps=fit.steps,
+        loss_before=before,
+        loss_after=-fit.best,
+        history=tuple(fit.history),
+        stopped=cast(Any, stopped),
+        loss=bench.judge.match.kind,
         device=str(where),
         seed=seed,
+        learning_rate=rate,
+        support=settings.support,
     )
-    return RefineResult(result, report)
+    return RefineResult(result, {name: mask.to(device_of(result)) for name, mask in fit.hold.masks.items()}, report)
 
 
-@dataclass(kw_only=True)
-class _RefineLoop(Loop):
-    """Judged by the loss on the held-out rows."""
+def distance_of(model: nn.Module, reference: nn.Module, held: Inputs, where: torch.device) -> float:
+    """How far a network's outputs are from the original's, by the measure that fits are judged by."""
+    original = Original(reference, where, float_dtype(model))
+    with evaluating(model, reference):
+        first = next(iter(Merged(held)))
+        result = call(reference, first, where, float_dtype(reference))
+        match = match_for(result)
+        return Judge(held, original, match, mixing_of(original, first, match))(model)
 
+
+@dataclass
+class _Bench:
+    """What fits of one network have in common."""
+
+    work: nn.Module
+    draws: Draws
+    judge: Judge
+    masks: Mapping[str, Tensor]
     settings: Refinement
-    held_out: Callable[[], Iterable[Batch]]
-    scale: float = 1.0  # of the learning rate
+    started: float
 
-    def rate(self, first: float, over: float) -> float:
-        return self.scale * first * (1 + math.cos(math.pi * over)) / 2
+    @classmethod
+    def of(
+        cls,
+        work: nn.Module,
+        reference: nn.Module,
+        rows: tuple[Inputs, Inputs],
+        settings: Refinement,
+        masks: Mapping[str, Tensor],
+        where: torch.device,
+        seed: int,
+        started: float,
+    ) -> "_Bench":
+        original = Original(reference, where, float_dtype(work))
+        first = next(iter(Merged(rows[1])))
+        result = call(reference, first, where, float_dtype(reference))
+        match = match_for(result, settings.loss)
+        size = settings.batch_size or min(BATCH, fitting_size(first, 1 / 4))
+        whole = mixing_of(original, first, match)
+        part = whole.for_passes(settings.steps * size / rows[0].count) if settings.mixing is True else settings.mixing
+        mixing = part if isinstance(part, Mixing) else Mixing(0.0, 0.0)
+        drawn = Draws(Rows(rows[0], where, original.dtype), original, mixing, size, settings.steps, seed)
+        return cls(work, drawn, Judge(rows[1], original, match, whole), masks, settings, started)
 
-    @torch.no_grad()
-    def judge(self) -> float:
-        """Minus the mean loss on the held-out rows."""
-        total, rows = torch.zeros((), dtype=torch.float64, device=self.ranks.device), 0
-        for x, target, size in self.held_out():
-            output = outputs_of(call(self.model, x, target.device, target.dtype))
-            if output.shape != target.shape:
-                shapes = f"{tuple(output.shape[1:])} and {tuple(target.shape[1:])}"
-                raise ModelError(f"model and reference must give outputs of one shape, got {shapes}")
-            if self.settings.loss == "kl" and (output.ndim < 2 or output.shape[-1] == 1):
-                raise ConfigError("loss must be 'mse' for a model with one output, got 'kl'")
-            total += LOSSES[self.settings.loss](output, target) * size
-            rows += size
-        loss = float(total) / rows
-        if not math.isfinite(loss):
-            cure = self.cure if self.steps else "look for it in the data and the models"
-            raise ModelError(f"refinement must keep a finite loss, got {loss}; {cure}")
-        return -loss
+    @property
+    def original(self) -> Original:
+        return self.draws.original
 
-    def after(self, seconds: float, passes: float, loss: float, score: float | None) -> tuple[Any, str | None]:
-        held_out = -(score or 0.0)
-        if held_out > BACK_AT * -self.best:  # the rate is too high for this network
-            self.scale /= 5
-            self.restore_best()
-            for state in self.optimiser.state.values():  # in place, for steps that are recorded
-                for value in state.values():
-                    value.zero_()
-        return RefinePoint(seconds, passes, held_out), "held-out" if self.stale >= self.settings.patience else None
+    def fit(
+        self, network: nn.Module, steps: int, rate: float, moving: bool = False, callback: Any = None, **given: Any
+    ) -> Fit:
+        """A fit that is ready to go; one with a moving support starts from the original's weights."""
+        masks = self.masks
+        if moving:
+            network.load_state_dict(self.original.model.state_dict())
+            masks = {name: torch.ones_like(mask) for name, mask in masks.items()}
+        hold = ZeroHold(network, masks, gradients=moving)
+        optimiser = adam(network, self.original.device, rate)
+        counts = {name: int(mask.sum()) for name, mask in self.masks.items()}
+        return Fit(
+            model=network,
+            optimiser=optimiser,
+            loss=self._loss,
+            batches=replace(self.draws, length=steps),
+            ranks=Ranks(self.original.device),
+            started=self.started,
+            seconds=self.settings.seconds,
+            callback=callback,
+            held=self.judge,
+            hold=hold,
+            support=MovingSupport(hold, optimiser, counts) if moving else None,
+            **given,
+        )
+
+    def best_rate(self) -> float:
+        """The rate that fits the pruned network best in a few steps, the largest first."""
+        steps, found = min(max(TRIED[0], self.settings.steps // TRIAL), TRIED[1]), []
+        for rate in RATES:
+            fit = self.fit(copy.deepcopy(self.work), steps, rate, record=False)
+            with fit.hold:
+                found.append((fit.trial(), rate))
+            if len(found) > 1 and found[-1] > found[-2]:  # smaller ones do less and less
+                break
+        return min(found)[1]
+
+    def _loss(self, result: Any, target: Any) -> Tensor:
+        output, keep = target if isinstance(target, tuple) else (target, None)
+        return self.judge.match(outputs_of(result), output, keep)
+
+
+def mixing_of(original: Original, x: Batch, match: Match) -> Mixing:
+    """What suits samples like x: images may be mirrored if the original gives the same answers then."""
+    if not isinstance(x, Tensor) or not is_image(x):
+        return Mixing(shift=0.0)
+    if match.kind != "kl":
+        return Mixing()
+    same = original.outputs(x).argmax(-1) == original.outputs(x.flip(-1)).argmax(-1)
+    return Mixing(mirror=0.5 if float(same.float().mean()) >= ALIKE else 0.0)

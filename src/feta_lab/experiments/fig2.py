@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from feta.tuning.refine import Refinement, refine
+from feta.errors import check_range
+from feta.tuning.refine import BATCH, refine
 from feta_lab.experiments.harness import Cell
 from feta_lab.experiments.pruning import NAMED, PaperPlan, Pruned
 
@@ -29,7 +30,7 @@ class Fig2(PaperPlan):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        Refinement(passes=self.passes)  # checked now, not in every cell
+        check_range("fig2", ">= 1", passes=self.passes)  # now, not in every cell
 
     def cells(self) -> list[Cell]:
         """Refinement changes fastest: it goes on from what was just pruned."""
@@ -42,7 +43,9 @@ class Fig2(PaperPlan):
         pruned = _pruned(self, *((name, cell[name]) for name in NAMED))
         if not cell["refine"]:
             return {**pruned.fields, **subject.scores(pruned.model), "refine_seconds": 0.0}
-        how = {"passes": self.passes, "n_samples": cell["samples"], "seed": cell["seed"], "device": self.where}
+        rows = min(cell["samples"] or len(subject.images), len(subject.images))
+        steps = self.passes * -(-rows // BATCH)
+        how = {"steps": steps, "n_samples": cell["samples"], "seed": cell["seed"], "device": self.where}
         refined = refine(pruned.model, subject.model, subject.images, masks=pruned.masks, **how)
         found = {name: getattr(refined.report, name) for name in ("loss_before", "loss_after", "stopped")}
         found |= {"refine_seconds": refined.report.seconds, **subject.scores(refined.model)}

@@ -147,7 +147,7 @@ def warm_up(subject: Subject) -> None:
     """Prune, refine and retrain a subject once, on a few rows."""
     few, device = (subject.images[:WARM_ROWS], subject.labels[:WARM_ROWS]), str(subject.images.device)
     small = prune(subject.model, few[0], 0.9, "wanda", device=device)
-    refine(small.model, subject.model, few[0], masks=small.masks, passes=1, device=device)
+    refine(small.model, subject.model, few[0], masks=small.masks, steps=3, device=device)
     retrain(small.model, few, masks=small.masks, validation=few, max_epochs=1, device=device)
 
 

@@ -1,0 +1,141 @@
+"""The recipes behind `effort`: which stages follow the layers, and which of their networks is kept.
+
+    fast      layer by layer alone
+    default   then the whole network: its survivors fitted, and a support that moves from the dense network on
+    best      then longer and longer fits, until held-out rows say that more is useless
+
+All stages are judged on the same rows, which none of them fitted; a stage that did not help is not kept.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from feta.engine.run import Run
+from feta.errors import ConfigError, FetaError, ModelError, unknown_name
+from feta.problem import Status
+from feta.report import LayerReport, RefinePoint, RefineReport, StageReport
+from feta.tuning.refine import Refinement, RefineResult, distance_of, fitted
+
+Effort = Literal["fast", "default", "best"]
+EFFORTS: tuple[str, ...] = get_args(Effort)
+
+MANY_LAYERS = 64  # whose sensitivities take longer to measure than pruning does
+STEPS = 6000  # of a small network
+SMALL = {"cpu": 1e6, "cuda": 3e7}  # multiply-adds of a sample, up to which a network is small
+POWER = 0.4  # how the number of steps falls for larger ones
+LEAST_STEPS = 100
+LONGER, USEFUL = 4, 0.98  # times as many steps, as long as the distance falls below this share of the one before
+ROUNDS = 3
+
+
+def check_effort(effort: str | None, seconds: float | None) -> None:
+    """Raise ConfigError for what cannot be."""
+    if effort is not None and effort not in EFFORTS:
+        raise unknown_name("effort", effort, EFFORTS)
+    if seconds is not None and not (isinstance(seconds, int | float) and 0 < seconds < float("inf")):
+        raise ConfigError(f"seconds must be > 0 and finite, got {seconds!r}")
+
+
+def steps_for(multiply_adds: float, device: torch.device) -> int:
+    """How many steps of a fit cost about ten times the layers: a fixed number, so that results repeat."""
+    small = SMALL.get(device.type, SMALL["cpu"])
+    share: float = (small / max(multiply_adds, small)) ** POWER
+    return max(LEAST_STEPS, round(STEPS * share))
+
+
+@dataclass
+class Recipe:
+    """The stages of a run so far, and the best network among them."""
+
+    run: Run
+    masks: dict[str, Tensor]  # of the best
+    seed: int
+    left: Callable[[], float | None]  # seconds; None: as long as it takes
+    callback: Callable[[RefinePoint], None] | None = None
+    stages: list[StageReport] = field(default_factory=list)
+    refinement: RefineReport | None = None  # of the best
+
+    def __post_init__(self) -> None:
+        self.best, self.layered = self.run.result, self.masks
+        self.rate: float | None = None  # that was found to be right
+
+    def layers_done(self, seconds: float) -> None:
+        """The first stage: what pruning layer by layer has made."""
+        run, far, said = self.run, None, ""
+        if run.held is None:
+            said = "too few samples to fit and judge a network by; give 4 or more"
+        elif run.home != run.device:
+            said = "the model is too large for the device to be fitted as a whole"
+        else:
+            try:
+                far = distance_of(run.result, run.original, run.held, run.device)
+            except ModelError as error:
+                said = str(error)
+        self.stages.append(StageReport("layer by layer", seconds, far, True, said))
+
+    def improve(self, effort: str, multiply_adds: float) -> None:
+        """Fit the whole network, as far as the effort goes."""
+        if self.stages[0].distance is None:
+            return
+        steps = steps_for(multiply_adds, self.run.device)
+        self._try("survivors fitted", Refinement(steps=max(LEAST_STEPS, steps // 4)))
+        moving = Refinement(steps, "moving", learning_rate=self.rate)
+        last = self._try("moving support", moving)
+        for _ in range(ROUNDS if effort == "best" else 0):
+            moving, before = replace(moving, steps=LONGER * moving.steps), last
+            last = self._try("moving support, longer", moving)
+            if last is None or before is None or last > USEFUL * before:
+                break
+
+    def refine(self, settings: Refinement) -> None:
+        """A fit that was asked for by name: its result is taken."""
+        run = self.run
+        if run.fit is None or run.held is None:
+            raise ConfigError("data must hold 4 or more samples to refine on, one to judge by")
+        self._take(self._fit(settings))
+
+    def settled(self, layer: LayerReport) -> LayerReport:
+        """A layer's report, after a fit of the whole network that was kept."""
+        if self.refinement is None:
+            return layer
+        mask = self.masks[layer.name]
+        count = int(mask.sum())
+        # Its own error was left behind on purpose: the network's distance is what counts now.
+        known = {"relative_error": None, "nonzeros": count, "sparsity": 1 - count / mask.numel()}
+        return replace(layer, **known, status=Status.OK.value, message="")  # type: ignore[arg-type]
+
+    def _fit(self, settings: Refinement) -> RefineResult:
+        run = self.run
+        assert run.fit is not None
+        assert run.held is not None
+        rows = run.fit, run.held
+        return fitted(run.result, run.original, rows, settings, self.layered, run.device, self.seed, self.callback)
+
+    def _try(self, name: str, settings: Refinement) -> float | None:
+        """A stage from the layers' result on; its distance, or None where there was no time or it failed."""
+        left = self.left()
+        if left is not None and left <= 0:
+            return None
+        try:
+            done = self._fit(replace(settings, seconds=left))
+        except torch.OutOfMemoryError:
+            raise
+        except (FetaError, RuntimeError) as error:  # a model without a backward pass, or a fit that ran away
+            self.stages.append(StageReport(name, 0.0, None, False, str(error).splitlines()[0]))
+            return None
+        report = done.report
+        self.rate = report.learning_rate
+        kept = report.loss_after < min(stage.distance for stage in self.stages if stage.distance is not None)
+        if kept:
+            self.stages = [replace(stage, kept=False) for stage in self.stages]
+            self._take(done)
+        said = f"{report.steps} steps, rate {report.learning_rate:g}"
+        self.stages.append(StageReport(name, report.seconds, report.loss_after, kept, said))
+        return report.loss_after
+
+    def _take(self, done: RefineResult) -> None:
+        self.best, self.masks, self.refinement = done.model, done.masks, done.report

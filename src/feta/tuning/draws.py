@@ -1,0 +1,110 @@
+"""Rows to fit, drawn without end, with the original's outputs on them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from feta.calibration.inputs import Batch, Inputs, Merged, alike, joined, rows_of, size_of
+from feta.calibration.model import call, float_dtype, outputs_of, place
+from feta.tuning.batches import Batch as Step
+from feta.tuning.mixing import Mixing
+from feta.tuning.stepping import Recorder, generator_of, recordable
+
+TABLE_BYTES = 2**31  # of samples that are kept on the device, in one piece
+
+
+@dataclass
+class Original:
+    """The network whose outputs are matched, and where the network that is fitted works."""
+
+    model: nn.Module
+    device: torch.device
+    dtype: torch.dtype  # of the network that is fitted
+
+    def __post_init__(self) -> None:
+        self._outputs: Any = self._run
+        if self.device.type == "cuda" and recordable(self.model):
+            self._outputs = Recorder(self._run)
+
+    def outputs(self, x: Batch) -> Tensor:
+        """Its outputs; the next call may overwrite them."""
+        found: Tensor = self._outputs(x) if isinstance(x, Tensor) else self._run(x)
+        return found
+
+    @torch.no_grad()
+    def _run(self, x: Batch) -> Tensor:
+        return outputs_of(call(self.model, x, self.device, float_dtype(self.model))).to(self.dtype)
+
+    def close(self) -> None:
+        """Let go of what was recorded, now and not whenever garbage is collected."""
+        self._outputs = self._run
+
+
+class Rows:
+    """The rows to fit: all of them on the device where they have one shape and there is room, else as they come."""
+
+    def __init__(self, inputs: Inputs, device: torch.device, dtype: torch.dtype) -> None:
+        self.inputs, self.device, self.dtype = inputs, device, dtype
+        self.table = table_of(inputs, device, dtype)
+
+    def pairs(self, size: int, generator: torch.Generator) -> Iterator[tuple[Batch, Batch]]:
+        """Without end: a batch to fit, and as many rows to mix it with."""
+        while self.table is not None:
+            rows = torch.randint(size_of(self.table), (2, size), generator=generator)
+            yield rows_of(self.table, rows[0]), rows_of(self.table, rows[1])
+        while True:
+            for batch in Merged(self.inputs):
+                here = place(batch, self.device, self.dtype)
+                order = torch.randperm(size_of(batch), generator=generator)
+                for rows in order.split(size):
+                    others = order[torch.randint(len(order), (len(rows),), generator=generator)]
+                    yield rows_of(here, rows), rows_of(here, others)
+
+
+@dataclass(frozen=True)
+class Draws:
+    """So many batches of rows to fit, mixed."""
+
+    rows: Rows
+    original: Original
+    mixing: Mixing
+    batch_size: int
+    length: int  # in batches
+    seed: int
+    by_rows = False
+
+    @property
+    def fixed(self) -> bool:
+        """Whether all batches are tensors of one shape."""
+        return isinstance(self.rows.table, Tensor)
+
+    def over(self, number: int) -> Iterator[Step]:
+        order, noise = (generator_of(self.seed + more, number) for more in (0, 1))
+        for _, (x, other) in zip(range(self.length), self.rows.pairs(self.batch_size, order), strict=False):
+            mixed = self.mixing(x, other, noise)
+            yield Step(mixed, targets(self.original, mixed), size_of(mixed))
+
+
+def targets(original: Original, x: Batch) -> Any:
+    """The original's outputs; with the positions that count, where some are padding."""
+    output, mask = original.outputs(x), x.get("attention_mask") if isinstance(x, dict) else None
+    if isinstance(mask, Tensor) and mask.shape == output.shape[:-1]:
+        return output, mask.bool()
+    return output
+
+
+def table_of(inputs: Inputs, device: torch.device, dtype: torch.dtype) -> Batch | None:
+    """All samples in one batch on the device, if they have one shape and there is room for them."""
+    held: list[Batch] = []
+    bytes_ = 0
+    for batch in inputs:
+        here = place(batch, device, dtype, copy=False)
+        parts = list(here.values()) if isinstance(here, dict) else [here]
+        bytes_ += sum(part.numel() * part.element_size() for part in parts if isinstance(part, Tensor))
+        if bytes_ > TABLE_BYTES or not all(isinstance(part, Tensor) for part in parts):
+            return None
+        held.append(here)
+    return joined(held) if all(alike(held[0], batch) for batch in held[1:]) else None

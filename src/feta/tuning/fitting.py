@@ -1,0 +1,136 @@
+"""One fit of a network to the original's outputs: Adam under a cosine, judged on rows that are held out."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from feta.calibration.inputs import Inputs, Merged, size_of
+from feta.calibration.model import call, outputs_of
+from feta.errors import ConfigError, ModelError
+from feta.masks import ZeroHold
+from feta.report import RefinePoint
+from feta.tuning.draws import Original, Rows, targets
+from feta.tuning.loop import Loop
+from feta.tuning.matching import Match
+from feta.tuning.mixing import Mixing
+from feta.tuning.stepping import generator_of, learning, rate_on
+from feta.tuning.support import MovingSupport
+
+LOOKS = 40  # at the held-out rows
+EVERY = 20  # steps between two choices of a moving support
+BACK_AT = 1.2  # times the lowest loss, from which on the rate is too high
+JUDGED = 512  # answers that a network is judged by, at the least
+MOST = 128  # of them in a batch
+KEPT = 2**26  # entries of the original's outputs on held-out rows that are kept
+
+
+class Judge:
+    """The mean match of a network to the original on rows that are held out.
+
+    Of few rows mixtures are judged too: where the original is sure, twenty rows cannot tell two networks apart.
+    """
+
+    def __init__(self, held: Inputs, original: Original, match: Match, mixing: Mixing) -> None:
+        self.original, self.match = original, match
+        self.held: list[Any] = list(Merged(held))
+        target = self._target(self.held[0])[0]
+        answers = target.numel() // target.shape[-1] if target.ndim > 1 else len(target)
+        wanted, every = JUDGED - answers // len(target) * held.count, replace(mixing, mix=1.0)
+        if wanted > 0 and mixing.mix:
+            generator = generator_of(0, 0)
+            pairs = Rows(held, original.device, original.dtype).pairs(min(wanted, MOST), generator)
+            while wanted > 0:
+                self.held.append(every(*next(pairs), generator))
+                wanted -= size_of(self.held[-1])
+        small = target.numel() * len(self.held) <= KEPT
+        self.targets = [self._target(batch) for batch in self.held] if small else None
+
+    @torch.no_grad()
+    def __call__(self, model: nn.Module) -> float:
+        total, count = torch.zeros((), dtype=torch.float64, device=self.original.device), 0
+        for index, batch in enumerate(self.held):
+            target, keep = self._target(batch) if self.targets is None else self.targets[index]
+            output = outputs_of(call(model, batch, self.original.device, target.dtype))
+            if output.shape != target.shape:
+                shapes = f"{tuple(output.shape[1:])} and {tuple(target.shape[1:])}"
+                raise ModelError(f"model and reference must give outputs of one shape, got {shapes}")
+            total += self.match(output, target, keep, T=1.0) * len(target)
+            count += len(target)
+        return float(total) / count
+
+    def _target(self, batch: Any) -> tuple[Tensor, Tensor | None]:
+        found = targets(self.original, batch)
+        target, keep = found if isinstance(found, tuple) else (found, None)
+        if self.match.kind == "kl" and (target.ndim < 2 or target.shape[-1] == 1):
+            raise ConfigError("loss must be 'mse' for a model with one output, got 'kl'")
+        return target.clone(), None if keep is None else keep.to(target.device)
+
+
+def adam(model: nn.Module, device: torch.device, rate: float) -> torch.optim.Adam:
+    """Adam on all parameters that learn but tables of embeddings: of those the rows show little."""
+    tables = {id(p) for module in model.modules() if isinstance(module, nn.Embedding) for p in module.parameters()}
+    fitted = [parameter for parameter in learning(model) if id(parameter) not in tables]
+    fused = device.type in ("cpu", "cuda")
+    return torch.optim.Adam(fitted, rate_on(device, rate), fused=fused, capturable=device.type == "cuda")
+
+
+@dataclass(kw_only=True)
+class Fit(Loop):
+    """A loop of one pass: all its steps."""
+
+    held: Judge
+    hold: ZeroHold
+    support: MovingSupport | None = None
+    passes: int = 1
+    check_every: float = 1 / LOOKS
+    scale: float = 1.0  # of the learning rate
+
+    def go(self) -> str:
+        """Fit, and leave the network with the best weights."""
+        stopped = self.look() or self.run()
+        if self.support is not None and not self.support.settled:  # the time was up
+            self.support.move(1.0)
+            self.look()
+        self.restore_best()
+        return "steps" if stopped == "passes" else stopped
+
+    def trial(self) -> float:
+        """Fit, and return the mean loss over the second half of the steps; inf where it was not finite."""
+        total = torch.zeros((), device=self.ranks.device)
+        for batch in self.batches.over(0):
+            self._set_rate(0.0)
+            self.steps += 1
+            self.done += 1
+            loss = self.update(batch.x, batch.y)
+            total += loss * (2 * self.steps > (self.length or 0))
+        found = float(total)
+        return found if math.isfinite(found) else math.inf
+
+    def rate(self, first: float, over: float) -> float:
+        return self.scale * first * (1 + math.cos(math.pi * over)) / 2
+
+    def stepped(self) -> None:
+        if self.support is not None and self.steps % EVERY == 0:
+            self.support.move(self.over)
+
+    def judge(self) -> float:
+        loss = self.held(self.model)
+        if not math.isfinite(loss):
+            cure = self.cure if self.steps else "look for it in the data and the models"
+            raise ModelError(f"refinement must keep a finite loss, got {loss}; {cure}")
+        return -loss
+
+    def after(self, seconds: float, passes: float, loss: float, score: float | None) -> tuple[Any, str | None]:
+        held_out = -(score or 0.0)
+        if self.support is not None and not self.support.settled:
+            self.best, self.best_weights, self.stale = -math.inf, None, 0  # more is kept than may be
+        elif held_out > BACK_AT * -self.best:
+            self.scale /= 5
+            self.restore_best()
+            for state in self.optimiser.state.values():  # in place, for steps that are recorded
+                for value in state.values():
+                    value.zero_()
+        return RefinePoint(seconds, self.steps, held_out), None

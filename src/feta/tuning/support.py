@@ -1,0 +1,47 @@
+"""A support that moves while a network is fitted: it shrinks along the fit, weights leave and come back.
+
+    kept at t    n - (n - k) (1 - (1 - t / END)^POWER)    of a layer's n weights, k of them at the end
+    scores       |w| v^(1/8), v the mean squared gradient: large weights, and of two alike the one that is used more
+
+A dead weight is scored by the step it would take. How the budget is spread over layers is not decided here.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from feta.masks import ZeroHold
+from feta.sparsity import top_k_mask
+
+END = 0.6  # of the fit: from here on the support stays
+POWER = 5  # most weights go early, while the rate is high
+USE = 0.125  # power of the mean squared gradient
+
+
+class MovingSupport:
+    """The masks of a hold, chosen anew as a fit by Adam goes on."""
+
+    def __init__(self, hold: ZeroHold, optimiser: torch.optim.Optimizer, counts: Mapping[str, int]) -> None:
+        self.hold, self.optimiser, self.counts = hold, optimiser, dict(counts)
+        self.settled = False
+
+    @torch.no_grad()
+    def move(self, over: float) -> None:
+        """Choose anew, a share `over` of the fit being over; once it is settled nothing moves any more."""
+        if self.settled:
+            return
+        self.settled = over >= END
+        gone = 1 - (1 - min(1.0, over / END)) ** POWER
+        self.hold.change_({name: self._mask(name, count, gone) for name, count in self.counts.items()})
+
+    def _mask(self, name: str, count: int, gone: float) -> Tensor:
+        weight = self.hold.weight(name)
+        keep = count if self.settled else round(weight.numel() - (weight.numel() - count) * gone)
+        state = self.optimiser.state.get(weight)
+        if not state:
+            return top_k_mask(weight.detach().abs(), keep)
+        group = next(g for g in self.optimiser.param_groups if any(p is weight for p in g["params"]))
+        step = group["lr"] * state["exp_avg"] / (state["exp_avg_sq"].sqrt() + 1e-12)
+        candidate = weight.detach().where(self.hold.masks[name].to(weight.device), step)
+        return top_k_mask(candidate.abs() * (state["exp_avg_sq"] + 1e-30) ** USE, keep)
