@@ -10,19 +10,21 @@ from feta.plugins import added, required
 
 # Nothing of the laboratory, nor what only it needs, can be imported, and no package adds anything.
 ALONE = """
-import importlib.metadata, sys
+import importlib.machinery, importlib.metadata, sys
 
-class Refuse:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("feta_lab", "jinja2", "matplotlib", "pandas", "tabulate"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+found = importlib.machinery.PathFinder.find_spec
 
-sys.meta_path.insert(0, Refuse())
+def without(name, path=None, target=None):
+    away = name.split(".")[0] in ("feta_lab", "jinja2", "matplotlib", "pandas", "tabulate")
+    return None if away else found(name, path, target)
+
+importlib.machinery.PathFinder.find_spec = without
 importlib.metadata.entry_points = lambda **kwargs: ()
 """
 PRUNES = """
-import torch, feta
+import torch, feta, feta.engine.recipe
 torch.manual_seed(0)
+feta.engine.recipe.STEPS = 100
 model = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.ReLU(), torch.nn.Linear(30, 3))
 feta.save(feta.prune(model, torch.randn(200, 20), 0.9).model, "pruned.safetensors")
 again = feta.load_into(model, "pruned.safetensors")

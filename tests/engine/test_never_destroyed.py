@@ -19,6 +19,7 @@ import feta
 import nets
 from feta import LayerProblem, LayerSolution, Needs, Sparsity
 from feta.calibration.inputs import places_of
+from feta.engine import recipe
 from feta.engine.finish import PruneWarning
 from feta.sparsity import top_k_mask
 from odd_networks import Case, cases
@@ -73,7 +74,7 @@ def test_enough_samples_are_not_warned_of():
     model = nets.mlp(30, 20, 10, 5)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        result = feta.prune(model, pixels(600, 30), 0.5)
+        result = feta.prune(model, pixels(600, 30), 0.5, "feta")
     assert [layer.status for layer in result.report.layers] == ["ok", "ok"]
 
 
@@ -130,7 +131,7 @@ def test_seconds_are_what_was_waited_for_and_their_parts_add_up(method):
     model, data = nets.mlp(100, 80, 60, 5), pixels(3000, 100)
     feta.prune(model, data, 0.5, method)  # what torch does once is not ours to count
     started = time.perf_counter()
-    report = feta.prune(model, data, 0.5, method, refine=True).report
+    report = feta.prune(model, data, 0.5, method, refine=feta.Refinement(steps=300)).report
     waited = time.perf_counter() - started
     assert report.seconds == pytest.approx(sum(report.parts.values()))
     assert 0.8 * waited <= report.seconds <= waited
@@ -163,7 +164,7 @@ class Odd(nn.Module):
 
 def test_what_is_not_pruned_is_listed_with_its_reason():
     torch.manual_seed(0)
-    report = feta.prune(Odd(), torch.randint(0, 11, (40, 6)), 0.5).report
+    report = feta.prune(Odd(), torch.randint(0, 11, (40, 6)), 0.5, "feta").report
     reasons = {entry.name: entry.reason for entry in report.skipped}
     assert [layer.name for layer in report.layers] == ["fc", "cross.out_proj"]
     assert reasons["rnn"].startswith("recurrent")
@@ -314,7 +315,7 @@ KNOWN: dict[str, tuple[Any, Any, list[str], dict[str, str]]] = {
 def test_the_first_call_works(name):
     make, data, chosen, spared = KNOWN[name]
     torch.manual_seed(0)
-    result = feta.prune(make(), data, 0.5)
+    result = feta.prune(make(), data, 0.5, "feta")
     assert [layer.name for layer in result.report.layers] == chosen
     assert {entry.name: entry.reason for entry in result.report.skipped} == spared
     for layer in result.report.layers:
@@ -364,7 +365,8 @@ def test_a_convolution_that_pads_in_its_own_forward_is_pruned_as_if_the_padding_
     plain = nn.Sequential(own[0], own[1], nn.ZeroPad2d((0, 1, 0, 1)), nn.Conv2d(6, 6, 2, 2), nn.ReLU(), own[4])
     plain[3].load_state_dict(own[2].state_dict())
     data = torch.randn(60, 3, 5, 5)
-    results = [feta.prune(model, data, 0.6, layers=name).model(data) for model, name in ((own, "2"), (plain, "3"))]
+    pairs = ((own, "2"), (plain, "3"))
+    results = [feta.prune(model, data, 0.6, "feta", layers=name).model(data) for model, name in pairs]
     torch.testing.assert_close(*results)
 
 
@@ -379,7 +381,7 @@ def test_threads_that_prune_one_model_at_once_give_what_one_gives(name):
     fused = torch.backends.mha.get_fastpath_enabled()
 
     def work(seed: int) -> Any:
-        return feta.prune(model, data, 0.5, seed=seed).model.state_dict()
+        return feta.prune(model, data, 0.5, "feta", seed=seed).model.state_dict()
 
     expected = [work(seed) for seed in (0, 1)]
     threads = [threading.Thread(target=lambda i=i: found.update({i: work(i % 2)})) for i in range(4)]
@@ -392,7 +394,8 @@ def test_threads_that_prune_one_model_at_once_give_what_one_gives(name):
     assert torch.backends.mha.get_fastpath_enabled() == fused
 
 
-def test_buffers_that_a_model_writes_as_it_runs_stay_as_they_were():
+@pytest.mark.parametrize("method", ["feta", None], ids=["layers", "recipe"])
+def test_buffers_that_a_model_writes_as_it_runs_stay_as_they_were(monkeypatch, method):
     class Counts(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -403,8 +406,11 @@ def test_buffers_that_a_model_writes_as_it_runs_stay_as_they_were():
             self.runs += 1
             return self.out(torch.relu(self.fc(x)))
 
+    torch.manual_seed(0)
+    monkeypatch.setattr(recipe, "STEPS", 100)
     model = Counts().eval()
-    result = feta.prune(model, torch.randn(60, 6), 0.5)
+    result = feta.prune(model, torch.randn(60, 6), 0.5, method)
+    assert (result.report.refinement is not None) == (method is None)
     assert float(model.runs) == float(result.model.runs) == 0
 
 
@@ -420,7 +426,7 @@ def test_batches_of_one_of_a_model_with_a_position_embedding():
 
     torch.manual_seed(0)
     model, data = Positions().eval(), torch.randn(80, 5, 4)
-    whole, ones = (feta.prune(model, given, 0.5, layers="embed") for given in (data, list(data.split(1))))
+    whole, ones = (feta.prune(model, given, 0.5, "feta", layers="embed") for given in (data, list(data.split(1))))
     assert torch.equal(whole.masks["embed"], ones.masks["embed"])
 
 
@@ -430,7 +436,7 @@ def test_a_batch_norm_with_channels_switched_off():
     with torch.no_grad():
         model[1].weight[:8] = 0
     for share in (0.0, 0.5):
-        result = feta.prune(model, torch.randn(200, 8), share, layers="0")
+        result = feta.prune(model, torch.randn(200, 8), share, "feta", layers="0")
         assert int(result.model[0].weight.count_nonzero()) == round((1 - share) * 128)
 
 
@@ -445,5 +451,5 @@ def test_a_kernel_that_is_used_with_another_dilation_is_left_as_it_is():
             wide = nn.functional.conv1d(h, self.conv.weight, self.conv.bias, padding=2, dilation=2)
             return self.out((self.conv(h) + wide).mean(-1))
 
-    report = feta.prune(Dilated().eval(), torch.randn(40, 2, 12), 0.5, layers=["stem", "c*", "out"]).report
+    report = feta.prune(Dilated().eval(), torch.randn(40, 2, 12), 0.5, "feta", layers=["stem", "c*", "out"]).report
     assert [layer.name for layer in report.layers] == ["stem", "out"]

@@ -58,7 +58,7 @@ def accuracy(model: nn.Module, change: Callable[[Tensor], Tensor] = lambda x: x)
 
 
 def pruned(model: nn.Module, data: Any, sparsity: float = 0.9, **more: Any) -> feta.PruneResult:
-    return feta.prune(model, data, sparsity, **more)
+    return feta.prune(model, data, sparsity, **{"method": "feta", **more})
 
 
 IMAGES, LABELS = task(1500, 3)

@@ -83,7 +83,7 @@ SECOND = {
 @pytest.mark.parametrize("name", SECOND)
 def test_a_weight_that_another_function_reads_is_spared(name):
     model = Autoencoder(SECOND[name]).double()
-    result = feta.prune(model, X, 0.5)
+    result = feta.prune(model, X, 0.5, "feta")
     assert reasons(result) == {"e": f"its weight is read by {name} too"}
     assert torch.equal(result.model.e.weight, model.e.weight)
     assert list(result.masks) == ["m"]
@@ -101,7 +101,7 @@ def test_a_cast_that_changes_nothing_is_no_second_use():
         def forward(self, x: Tensor) -> Tensor:
             return F.linear(x, self.weight.to(x.dtype).contiguous(), self.bias)
 
-    result = feta.prune(nn.Sequential(Cast(6, 8), nn.ReLU(), nn.Linear(8, 2)).double(), X, 0.5)
+    result = feta.prune(nn.Sequential(Cast(6, 8), nn.ReLU(), nn.Linear(8, 2)).double(), X, 0.5, "feta")
     assert list(result.masks) == ["0"]
 
 
@@ -116,7 +116,7 @@ def test_compensation_leaves_such_a_weight_alone():
             return self.head(torch.relu(self.fc(self.words(ids))))
 
     model = Tied()
-    result = feta.prune(model, torch.randint(9, (80, 3)), 0.5, compensate=True)
+    result = feta.prune(model, torch.randint(9, (80, 3)), 0.5, "feta", compensate=True)
     assert torch.equal(result.model.words.weight, model.words.weight)
     assert result.report.compensated == {}
 
@@ -150,7 +150,7 @@ def test_biases_of_their_own_cost_nothing():
     model[0].bias.fill_(4.0)
     model[2].bias.fill_(-4.0)
     for settings in (Settings(), Settings(activation="relu")):
-        result = feta.prune(model, X, 0.3, layers="0", settings=settings)
+        result = feta.prune(model, X, 0.3, "feta", layers="0", settings=settings)
         (layer,) = result.report.layers
         assert layer.status == "ok"
         A = torch.cat([X, model[:2](X)])
@@ -240,7 +240,7 @@ def test_an_allocation_that_measures_names_such_an_expert():
     with pytest.raises(
         DataError, match=r"layer 'experts.1.0' must be reached by some sample, got none; leave it out"
     ):
-        feta.prune(model, X, 0.5, allocation="sensitivity")
+        feta.prune(model, X, 0.5, "feta", allocation="sensitivity")
 
 
 def test_a_layer_that_only_one_of_the_networks_calls_is_fitted_as_the_original_does():
@@ -290,7 +290,13 @@ TWO = {
 
 @pytest.mark.parametrize("name", TWO)
 @pytest.mark.parametrize(
-    "more", [{}, {"refine": True}, {"allocation": "sensitivity"}, {"settings": Settings(cache="replay")}]
+    "more",
+    [
+        {},
+        {"refine": feta.Refinement(steps=50)},
+        {"allocation": "sensitivity"},
+        {"settings": Settings(cache="replay")},
+    ],
 )
 def test_both_inputs_reach_a_model_that_needs_two(name, more):
     method, data = Fitting(), TWO[name] if TWO[name] is not None else iter(TWO["pairs"])
@@ -310,7 +316,7 @@ def test_labels_that_forward_can_do_without_are_dropped():
             return self.net(x)
 
     for data in ([(X, torch.zeros(300))], {"x": X, "labels": torch.zeros(300)}):
-        assert list(feta.prune(Trains().double(), data, 0.5).masks) == ["net.fc1"]
+        assert list(feta.prune(Trains().double(), data, 0.5, "feta").masks) == ["net.fc1"]
 
 
 def test_a_dict_is_cut_and_drawn_from_as_a_tensor_is():
@@ -402,7 +408,7 @@ REFUSED = {
 def test_what_cannot_be_run_is_said_in_words(name):
     model, data, kind, message = REFUSED[name]
     with pytest.raises(kind, match=message):
-        feta.prune(model, data, 0.5)
+        feta.prune(model, data, 0.5, "feta")
 
 
 def test_settings_of_another_kind():
@@ -412,5 +418,6 @@ def test_settings_of_another_kind():
 
 def test_an_empty_first_batch_does_no_harm():
     for cache in ("auto", "replay"):
-        found = feta.prune(nets.mlp(6, 8, 2).double(), [X[:0], X], 0.5, settings=Settings(cache=cache, batch_size=50))
+        how = Settings(cache=cache, batch_size=50)
+        found = feta.prune(nets.mlp(6, 8, 2).double(), [X[:0], X], 0.5, "feta", settings=how)
         assert list(found.masks) == ["fc1"]

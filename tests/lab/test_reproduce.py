@@ -219,7 +219,7 @@ def test_bad_configurations(tmp_path, text, message):
 
 
 def test_bad_requests(tmp_path):
-    with pytest.raises(ConfigError, match="passes must be > 0"):
+    with pytest.raises(ConfigError, match=r"fig2.passes must be >= 1, got 0"):
         run("fig2", quick=True, out=tmp_path, passes=0)
     (tmp_path / "file").touch()
     with pytest.raises(FileError, match=r"cannot write .*file/network.safetensors"):

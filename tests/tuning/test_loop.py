@@ -115,18 +115,19 @@ def test_a_recording_that_fails_leaves_the_function(monkeypatch):
     "tune",
     [
         lambda model: feta.retrain(model, (X, Y), feta.Retraining(batch_size=30, max_epochs=4, decay=0.5)),
-        lambda model: feta.refine(model, build(*SIZES).cuda(), X, feta.Refinement(batch_size=30, passes=4)),
+        lambda model: feta.refine(model, build(*SIZES).cuda(), X, feta.Refinement(12, learning_rate=1e-3)),
     ],
 )
 def test_a_recorded_step_is_the_step(tune, monkeypatch):
-    """Rates that change, a smaller last batch, zeros held: the same weights as without a graph."""
+    """Rates that change, a smaller last batch of an epoch, zeros held: the same weights as without a graph."""
     recorders, record = [], Recorder._record
     monkeypatch.setattr(Recorder, "_record", lambda recorder: recorders.append(recorder) or record(recorder))
     model = feta.prune(build(*SIZES), sparsity=0.5, method="threshold").model.cuda()
     recorded = tune(model).model
     model[0].register_forward_hook(lambda *_: None)  # a model with a hook is not recorded
     plain = tune(model).model
-    assert [recorder.failure for recorder in recorders] == [""]
+    assert recorders
+    assert not any(recorder.failure for recorder in recorders)
     for ours, theirs in zip(recorded.parameters(), plain.parameters(), strict=True):
         assert torch.allclose(ours, theirs, atol=1e-5)
         assert torch.equal(ours == 0, theirs == 0)
@@ -139,7 +140,7 @@ def test_on_a_gpu_as_on_a_cpu():
     pruned, found = feta.prune(build(*SIZES), sparsity=0.5, method="threshold"), []
     for device in ("cpu", "cuda"):
         retrained = feta.retrain(pruned.model, (x, y), validation=(x, y), max_epochs=2, device=device)
-        refined = feta.refine(pruned.model, build(*SIZES), x, device=device)
+        refined = feta.refine(pruned.model, build(*SIZES), x, steps=30, learning_rate=1e-3, device=device)
         assert retrained.report.device == refined.report.device == device
         for result in (retrained, refined):
             assert {p.device.type for p in result.model.parameters()} == {"cpu"}

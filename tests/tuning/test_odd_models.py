@@ -17,6 +17,7 @@ from feta.tuning.batches import right_answers
 
 X = torch.randn(330, 12, generator=torch.Generator().manual_seed(0))
 Y = (X[:, :3] * X[:, 3:6].sign()).argmax(1)
+SHORT = feta.Refinement(steps=40, learning_rate=1e-3)
 
 
 def network(*tail: nn.Module) -> nn.Sequential:
@@ -35,7 +36,7 @@ def test_a_model_that_changes_its_input(kind):
     found = []
     for change in (lambda body, x: body(x.sub_(0.5).mul_(2.0)), lambda body, x: body((x - 0.5) * 2.0)):
         model = Around(network(), change).eval()
-        refined = feta.refine(pruned(model), model, inputs, passes=4)
+        refined = feta.refine(pruned(model), model, inputs, SHORT)
         retrained = feta.retrain(pruned(model), labelled, validation=labelled, max_epochs=2)
         found.append((refined.report.loss_after, retrained.report.accuracy))
     assert found[0] == found[1]
@@ -69,7 +70,7 @@ def test_answers_that_cannot_be_judged(outputs, labels):
         right_answers(outputs, labels)
 
 
-@pytest.mark.parametrize("refine", [{"passes": 5}, "kl", 3])
+@pytest.mark.parametrize("refine", [{"steps": 5}, "kl", 3])
 def test_refine_is_a_flag_or_settings(refine):
     with pytest.raises(ConfigError, match=r"refine must be True, False or a feta.Refinement, got"):
         feta.prune(network(), X, refine=refine)
@@ -90,7 +91,9 @@ assert seen and all(seen), seen
 """
 
 
-@pytest.mark.parametrize("call", ["feta.retrain(model, (x, y), max_epochs=1)", "feta.refine(model, model, x)"])
+@pytest.mark.parametrize(
+    "call", ["feta.retrain(model, (x, y), max_epochs=1)", "feta.refine(model, model, x, steps=3)"]
+)
 def test_what_torch_loads_is_no_part_of_a_budget(call):
     """In a process of its own: torch's compiler is there when the clock starts."""
     subprocess.run([sys.executable, "-c", SCRIPT.replace("CALL", call)], check=True)
@@ -151,7 +154,7 @@ def test_a_last_batch_of_one_row():
 both = pytest.mark.parametrize(
     "tune",
     [
-        lambda model, **options: feta.refine(model, network(), X, passes=1, **options),
+        lambda model, **options: feta.refine(model, network(), X, SHORT, **options),
         lambda model, **options: feta.retrain(model, (X, Y), max_epochs=1, **options),
     ],
     ids=["refine", "retrain"],
@@ -197,7 +200,9 @@ def test_states_that_are_no_tensors(tmp_path):
     model = Counting(network(), nn.Module.__call__).eval()
     small = pruned(model)
     assert feta.retrain(small, (X, Y), validation=(X, Y), max_epochs=1).model.note == {"seen": 0}
-    assert feta.refine(small, model, X).model.note == {"seen": 0}
+    assert same(
+        feta.refine(small, model, X, SHORT).model.inner, feta.refine(small.inner, model.inner, X, SHORT).model
+    )
     with pytest.raises(FileError, match="state must hold tensors alone, got a dict in '_extra_state'"):
         feta.save(small, tmp_path / "net.safetensors")
 
@@ -216,30 +221,46 @@ def test_values_that_are_not_finite_are_named():
     bad = X.clone()
     bad[places_of(len(X)) == 0, 0] = torch.nan  # a row that is held out
     with pytest.raises(ModelError, match="got nan; look for it in the data and the models"):
-        feta.refine(pruned(network()), network(), bad)
+        feta.refine(pruned(network()), network(), bad, SHORT)
     with pytest.raises(ModelError, match="or look for values in the data that are not finite"):
         feta.retrain(pruned(network()), (bad, Y))
 
 
-def test_a_loader_is_read_once_per_pass():
-    class Counted(list):
-        reads = 0
+class Counted(list):
+    reads = 0
 
-        def __iter__(self):
-            self.reads += 1
-            return super().__iter__()
+    def __iter__(self):
+        self.reads += 1
+        return super().__iter__()
 
-    data, often = Counted(X.split(30)), feta.Refinement(passes=3, check_every=0.1, patience=100)
-    report, whole = (feta.refine(pruned(network()), network(), rows, often).report for rows in (data, X))
-    assert len(report.history) > 25
-    assert data.reads <= 3 + 5  # once for each pass; before that to look, to count, for the held-out rows
-    assert report.loss_before == pytest.approx(whole.loss_before, rel=1e-4)
+
+def test_a_loader_of_one_shape_is_read_to_look_and_once_to_fit():
+    few, many = Counted(X.split(30)), Counted(X.split(30))
+    for data, steps in ((few, 5), (many, 80)):
+        report = feta.refine(pruned(network()), network(), data, SHORT, steps=steps).report
+        assert report.steps == steps
+        whole = feta.refine(pruned(network()), network(), X, SHORT, steps=steps).report
+        assert [point.loss for point in report.history] == [point.loss for point in whole.history]
+    assert few.reads == many.reads <= 10
+
+
+def test_a_loader_of_several_shapes_is_read_once_per_pass():
+    """297 rows are fitted in batches of those alike: eleven steps, three of 90 rows at the most, are a pass."""
+    batches = [torch.cat([x, torch.zeros(len(x), i % 2)], 1) for i, x in enumerate(X.split(30))]
+    call = lambda body, x: body(x[:, :12])  # noqa: E731
+    reads = []
+    for steps in (11, 55):
+        data = Counted(batches)
+        feta.refine(Around(pruned(network()), call), Around(network(), call), data, SHORT, steps=steps)
+        reads.append(data.reads)
+    assert reads[1] - reads[0] == 4
+    assert reads[0] <= 1 + 8  # before that to look, to count, for the held-out rows
 
 
 def test_dicts_whose_first_entry_is_a_number():
     batches = [{"scale": torch.tensor(2.0), "x": part} for part in X.split(50)]
     model = Around(network(), lambda body, scale, x: body(scale * x)).eval()
-    result = feta.prune(model, batches, 0.5, "wanda", refine=True, settings=feta.Settings(n_samples=120))
+    result = feta.prune(model, batches, 0.5, "wanda", refine=SHORT, settings=feta.Settings(n_samples=120))
     assert result.report.refinement.loss_after <= result.report.refinement.loss_before
     with pytest.raises(ConfigError, match=r"must yield .* x a tensor or a dict of tensors, .* got a tuple as x"):
         feta.retrain(result.model, [((X[:5], X[:5]), Y[:5])])
@@ -256,7 +277,7 @@ def test_recurrent_layers_run_backwards_in_eval_mode():
 
     gru = nn.GRU(4, 8, num_layers=2, dropout=0.5, batch_first=True)
     model = Around(nn.ModuleDict({"gru": gru, "body": build(8, 16, 3)}), call).eval()
-    refined = feta.prune(model, X, 0.5, refine=True).model
+    refined = feta.prune(model, X, 0.5, "feta", refine=SHORT).model
     for found in (gru, refined.inner["gru"]):
         assert (found.training, found.dropout) == (False, 0.5)
     assert seen == {(True, 0.0)}

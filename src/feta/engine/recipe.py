@@ -72,7 +72,7 @@ class Recipe:
             said = "the model is too large for the device to be fitted as a whole"
         else:
             try:
-                far = distance_of(run.result, run.original, run.held, run.device)
+                far = distance_of(run.pruned, run.original, run.held, run.device)
             except ModelError as error:
                 said = str(error)
         self.stages.append(StageReport("layer by layer", seconds, far, True, said))

@@ -1,13 +1,13 @@
 """Rows to fit, drawn without end, with the original's outputs on them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from feta.calibration.inputs import Batch, Inputs, Merged, alike, joined, rows_of, size_of
+from feta.calibration.inputs import Batch, Merged, alike, joined, rows_of, size_of
 from feta.calibration.model import call, float_dtype, outputs_of, place
 from feta.tuning.batches import Batch as Step
 from feta.tuning.mixing import Mixing
@@ -46,7 +46,7 @@ class Original:
 class Rows:
     """The rows to fit: all of them on the device where they have one shape and there is room, else as they come."""
 
-    def __init__(self, inputs: Inputs, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, inputs: Iterable[Batch], device: torch.device, dtype: torch.dtype) -> None:
         self.inputs, self.device, self.dtype = inputs, device, dtype
         self.table = table_of(inputs, device, dtype)
 
@@ -96,7 +96,7 @@ def targets(original: Original, x: Batch) -> Any:
     return output
 
 
-def table_of(inputs: Inputs, device: torch.device, dtype: torch.dtype) -> Batch | None:
+def table_of(inputs: Iterable[Batch], device: torch.device, dtype: torch.dtype) -> Batch | None:
     """All samples in one batch on the device, if they have one shape and there is room for them."""
     held: list[Batch] = []
     bytes_ = 0

@@ -41,7 +41,7 @@ class Judge:
         wanted, every = JUDGED - answers // len(target) * held.count, replace(mixing, mix=1.0)
         if wanted > 0 and mixing.mix:
             generator = generator_of(0, 0)
-            pairs = Rows(held, original.device, original.dtype).pairs(min(wanted, MOST), generator)
+            pairs = Rows(list(self.held), original.device, original.dtype).pairs(min(wanted, MOST), generator)
             while wanted > 0:
                 self.held.append(every(*next(pairs), generator))
                 wanted -= size_of(self.held[-1])

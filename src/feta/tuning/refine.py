@@ -12,11 +12,13 @@ With a support that moves (tuning.support) it starts from the original's weights
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
+from feta.calibration.batchnorm import statistics_of
 from feta.calibration.inputs import Batch, Inputs, Merged, fitting_size
 from feta.calibration.model import call, clock, device_of, differentiable, evaluating, float_dtype, outputs_of
 from feta.errors import ConfigError, unknown_name
@@ -140,7 +142,7 @@ def fitted(
         fit.hold.apply_()
         fit.hold.remove()
         bench.original.close()
-    result.load_state_dict(work.state_dict())
+    copy_weights_(result, work)
     report = RefineReport(
         seconds=clock(where) - started,
         steps=fit.steps,
@@ -160,10 +162,9 @@ def fitted(
 def distance_of(model: nn.Module, reference: nn.Module, held: Inputs, where: torch.device) -> float:
     """How far a network's outputs are from the original's, by the measure that fits are judged by."""
     original = Original(reference, where, float_dtype(model))
-    with evaluating(model, reference):
+    with evaluating(model, reference), torch.no_grad():
         first = next(iter(Merged(held)))
-        result = call(reference, first, where, float_dtype(reference))
-        match = match_for(result)
+        match = match_for(call(reference, first, where, float_dtype(reference)))
         return Judge(held, original, match, mixing_of(original, first, match))(model)
 
 
@@ -192,8 +193,8 @@ class _Bench:
     ) -> "_Bench":
         original = Original(reference, where, float_dtype(work))
         first = next(iter(Merged(rows[1])))
-        result = call(reference, first, where, float_dtype(reference))
-        match = match_for(result, settings.loss)
+        with torch.no_grad():
+            match = match_for(call(reference, first, where, float_dtype(reference)), settings.loss)
         size = settings.batch_size or min(BATCH, fitting_size(first, 1 / 4))
         whole = mixing_of(original, first, match)
         part = whole.for_passes(settings.steps * size / rows[0].count) if settings.mixing is True else settings.mixing
@@ -211,7 +212,7 @@ class _Bench:
         """A fit that is ready to go; one with a moving support starts from the original's weights."""
         masks = self.masks
         if moving:
-            network.load_state_dict(self.original.model.state_dict())
+            copy_weights_(network, self.original.model)
             masks = {name: torch.ones_like(mask) for name, mask in masks.items()}
         hold = ZeroHold(network, masks, gradients=moving)
         optimiser = adam(network, self.original.device, rate)
@@ -245,6 +246,20 @@ class _Bench:
     def _loss(self, result: Any, target: Any) -> Tensor:
         output, keep = target if isinstance(target, tuple) else (target, None)
         return self.judge.match(outputs_of(result), output, keep)
+
+
+@torch.no_grad()
+def copy_weights_(target: nn.Module, source: nn.Module) -> None:
+    """Parameters and the statistics of batch-norms; other buffers a model may write as it runs."""
+
+    def weights(model: nn.Module) -> list[Tensor]:
+        return [*model.parameters(), *(buffer for buffer, _ in statistics_of(model))]
+
+    pairs = list(zip_longest(weights(target), weights(source)))
+    if any(a is None or b is None or a.shape != b.shape for a, b in pairs):
+        raise ConfigError("reference must have the weights of the model, for a support that moves from them on")
+    for to, new in pairs:
+        to.copy_(new)
 
 
 def mixing_of(original: Original, x: Batch, match: Match) -> Mixing:
