@@ -163,7 +163,7 @@ def distance_of(model: nn.Module, reference: nn.Module, held: Inputs, where: tor
     with evaluating(model, reference):
         first = next(iter(Merged(held)))
         result = call(reference, first, where, float_dtype(reference))
-        match = match_for(result)
+        match = match_for(reference, result)
         return Judge(held, original, match, mixing_of(original, first, match))(model)
 
 
@@ -193,7 +193,7 @@ class _Bench:
         original = Original(reference, where, float_dtype(work))
         first = next(iter(Merged(rows[1])))
         result = call(reference, first, where, float_dtype(reference))
-        match = match_for(result, settings.loss)
+        match = match_for(reference, result, settings.loss)
         size = settings.batch_size or min(BATCH, fitting_size(first, 1 / 4))
         whole = mixing_of(original, first, match)
         part = whole.for_passes(settings.steps * size / rows[0].count) if settings.mixing is True else settings.mixing
