@@ -7,12 +7,14 @@ import math
 import resource
 import time
 from collections import Counter
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import feta
+from feta.engine.recipe import EFFORTS
 from feta_lab.experiments.plan import parse_method
 
 
@@ -21,16 +23,22 @@ def measured_prune(
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The pruned model, and the fields that a record says of the run.
 
-    method: a label such as feta or feta:quality=best. `given` is passed on to feta.prune.
+    method: a label such as feta or feta:quality=best, or an effort. `given` is passed on to feta.prune.
     """
-    name, options = parse_method(method)
+    if method in EFFORTS:
+        how: dict[str, Any] = {"effort": method} | {
+            name: value for name, value in given.items() if name != "allocation"
+        }
+    else:
+        name, options = parse_method(method)
+        how = {"method": name, "options": options, **given}
     device = next(model.parameters()).device
     gc.collect()  # another run's garbage is not this one's time or memory
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     started = clock(device)
-    result = feta.prune(model, data, sparsity, name, options=options, **given)
+    result = feta.prune(model, data, sparsity, **how)
     seconds = clock(device) - started
     layers = result.report.layers
     fields = {
@@ -39,6 +47,7 @@ def measured_prune(
         "peak_bytes": peak_bytes(device),
         "model_bytes": sum(weight.numel() * weight.element_size() for weight in model.parameters()),
         "options": dict(result.report.options),
+        "stages": [asdict(stage) for stage in result.report.stages],
         "zeros": result.report.sparsity,
         "layer_count": len(layers),
         "statuses": dict(Counter(str(layer.status) for layer in layers)),

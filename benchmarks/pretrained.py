@@ -16,6 +16,7 @@ from llama import Llama, load_llama, perplexity, random_llama, token_windows
 from measure import measured_prune
 from resnet import ResNet, calibration_images, data_label, images_of, load_resnet
 
+from feta.engine.recipe import EFFORTS
 from feta.errors import DataError
 from feta_lab.experiments.harness import Cell
 from feta_lab.judge import accuracy
@@ -141,12 +142,17 @@ def llama_of(folder: Path, dtype: str, device: str) -> Llama:
     return load_llama(folder, getattr(torch, dtype)).to(device)
 
 
+def quick(method: str) -> str:
+    """A method to warm up with: of the efforts the one that takes no steps."""
+    return "fast" if method in EFFORTS else method
+
+
 @functools.cache
 def warm_resnet(method: str, device: str) -> None:
     """Prune a tiny network once, so that no cell pays for loading libraries; failures show in the cells."""
     with contextlib.suppress(Exception):
         images = torch.rand(64, 3, 32, 32, device=device)
-        measured_prune(ResNet(8).eval().to(device), images, method, 0.5, layers=ResNets.layers)
+        measured_prune(ResNet(8).eval().to(device), images, quick(method), 0.5, layers=ResNets.layers)
 
 
 @functools.cache
@@ -155,4 +161,4 @@ def warm_llama(method: str, device: str, dtype: str) -> None:
     with contextlib.suppress(Exception):
         model = random_llama(**sizes, num_attention_heads=4, num_key_value_heads=2).to(device, getattr(torch, dtype))
         tokens = torch.randint(64, (16, 32), device=device)
-        measured_prune(model, tokens, method, 0.5, layers=SmolLm.layers)
+        measured_prune(model, tokens, quick(method), 0.5, layers=SmolLm.layers)

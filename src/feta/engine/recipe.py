@@ -83,10 +83,10 @@ class Recipe:
             return
         steps = steps_for(multiply_adds, self.run.device)
         self._try("survivors fitted", Refinement(steps=max(LEAST_STEPS, steps // 4)))
-        moving = Refinement(steps, "moving", learning_rate=self.rate)
+        moving = Refinement(steps, "moving")
         last = self._try("moving support", moving)
         for _ in range(ROUNDS if effort == "best" else 0):
-            moving, before = replace(moving, steps=LONGER * moving.steps), last
+            moving, before = replace(moving, steps=LONGER * moving.steps, learning_rate=self.rate), last
             last = self._try("moving support, longer", moving)
             if last is None or before is None or last > USEFUL * before:
                 break

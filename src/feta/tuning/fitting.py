@@ -19,7 +19,7 @@ from feta.tuning.mixing import Mixing
 from feta.tuning.stepping import generator_of, learning, rate_on
 from feta.tuning.support import MovingSupport
 
-LOOKS = 40  # at the held-out rows
+LOOKS, APART = 40, 25  # looks at the held-out rows, but no more than one in so many steps
 EVERY = 20  # steps between two choices of a moving support
 BACK_AT = 1.2  # times the lowest loss, from which on the rate is too high
 JUDGED = 512  # answers that a network is judged by, at the least
@@ -85,8 +85,11 @@ class Fit(Loop):
     hold: ZeroHold
     support: MovingSupport | None = None
     passes: int = 1
-    check_every: float = 1 / LOOKS
     scale: float = 1.0  # of the learning rate
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_every = 1 / min(LOOKS, max(1, (self.length or 0) // APART))
 
     def go(self) -> str:
         """Fit, and leave the network with the best weights."""

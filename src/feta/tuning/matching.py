@@ -14,14 +14,14 @@ from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from feta.calibration.model import outputs_of
 
 Kind = Literal["kl", "mse", "cosine"]
 KINDS: tuple[str, ...] = get_args(Kind)
 TEMPERATURE = 2.0
-SURE = 0.5  # mean of the largest probability, from which on outputs are taken for scores of classes
+SURE = 0.3  # mean of the largest probability, from which on outputs are taken for scores of classes; of two 0.6
 COMMON = 0.95  # share of samples with the same largest output, up to which they are
 
 
@@ -47,7 +47,7 @@ class Match:
 
 
 @torch.no_grad()
-def match_for(result: Any, kind: str | None = None) -> Match:
+def match_for(model: nn.Module, result: Any, kind: str | None = None) -> Match:
     """The match for what a model returned on some samples; a kind that is given is taken.
 
     Raises ModelError where a model returns no tensor to match.
@@ -67,6 +67,9 @@ def match_for(result: Any, kind: str | None = None) -> Match:
     logits = result.get("logits") if isinstance(result, Mapping) else getattr(result, "logits", None)
     if isinstance(logits, Tensor):
         return Match("kl", reason="the model calls them logits")
+    words = {module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding)}
+    if output.shape[-1] in words:
+        return Match("kl", reason="there is a score for each token")
     if output.ndim <= 3 and _like_scores(flat):
         return Match("kl", reason="the outputs look like scores of classes")
     return Match("mse", reason="the outputs do not look like scores of classes")
@@ -84,4 +87,5 @@ def _like_scores(flat: Tensor) -> bool:
     """Whether one output stands out on most samples, and not the same one on all."""
     answers = flat.argmax(-1)
     commonest = answers.bincount().max() / len(answers)
-    return bool(flat.softmax(-1).amax(-1).mean() > SURE) and (len(flat) < 8 or float(commonest) <= COMMON)
+    sure = SURE if flat.shape[-1] > 2 else 2 * SURE
+    return bool(flat.softmax(-1).amax(-1).mean() > sure) and (len(flat) < 8 or float(commonest) <= COMMON)

@@ -22,8 +22,10 @@ from feta.calibration.batchnorm import statistics_of
 from feta.calibration.inputs import Batch, Inputs, Merged, fitting_size
 from feta.calibration.model import call, clock, device_of, differentiable, evaluating, float_dtype, outputs_of
 from feta.errors import ConfigError, unknown_name
+from feta.layers import weight_of
 from feta.masks import ZeroHold, masks_of
 from feta.report import RefinePoint, RefineReport
+from feta.sparsity import top_k_mask
 from feta.tuning.draws import Draws, Original, Rows
 from feta.tuning.fitting import Fit, Judge, adam
 from feta.tuning.matching import KINDS, Match, match_for
@@ -136,8 +138,9 @@ def fitted(
             work, twin, rows, settings, masks_of(model) if masks is None else masks, where, seed, started
         )
         before = bench.judge(work)
-        rate = settings.learning_rate or bench.best_rate()
-        fit = bench.fit(work, settings.steps, rate, settings.support == "moving", callback)
+        moving = settings.support == "moving"
+        rate = settings.learning_rate or bench.best_rate(moving)
+        fit = bench.fit(work, settings.steps, rate, moving, callback)
         stopped = fit.go()
         fit.hold.apply_()
         fit.hold.remove()
@@ -164,7 +167,7 @@ def distance_of(model: nn.Module, reference: nn.Module, held: Inputs, where: tor
     original = Original(reference, where, float_dtype(model))
     with evaluating(model, reference), torch.no_grad():
         first = next(iter(Merged(held)))
-        match = match_for(call(reference, first, where, float_dtype(reference)))
+        match = match_for(reference, call(reference, first, where, float_dtype(reference)))
         return Judge(held, original, match, mixing_of(original, first, match))(model)
 
 
@@ -194,7 +197,7 @@ class _Bench:
         original = Original(reference, where, float_dtype(work))
         first = next(iter(Merged(rows[1])))
         with torch.no_grad():
-            match = match_for(call(reference, first, where, float_dtype(reference)), settings.loss)
+            match = match_for(reference, call(reference, first, where, float_dtype(reference)), settings.loss)
         size = settings.batch_size or min(BATCH, fitting_size(first, 1 / 4))
         whole = mixing_of(original, first, match)
         part = whole.for_passes(settings.steps * size / rows[0].count) if settings.mixing is True else settings.mixing
@@ -232,11 +235,20 @@ class _Bench:
             **given,
         )
 
-    def best_rate(self) -> float:
-        """The rate that fits the pruned network best in a few steps, the largest first."""
+    def best_rate(self, moving: bool) -> float:
+        """The rate that fits best in a few steps, the largest first.
+
+        A support that moves has much to learn again: its rate is tried on the original cut to as many weights.
+        """
+        start, masks = copy.deepcopy(self.work), self.masks
+        if moving:
+            copy_weights_(start, self.original.model)
+            kept = {name: int(mask.sum()) for name, mask in masks.items()}
+            masks = {name: top_k_mask(weight_of(start, name).detach().abs(), count) for name, count in kept.items()}
         steps, found = min(max(TRIED[0], self.settings.steps // TRIAL), TRIED[1]), []
         for rate in RATES:
-            fit = self.fit(copy.deepcopy(self.work), steps, rate, record=False)
+            network = copy.deepcopy(start)
+            fit = replace(self, masks=masks).fit(network, steps, rate, record=False)
             with fit.hold:
                 found.append((fit.trial(), rate))
             if len(found) > 1 and found[-1] > found[-2]:  # smaller ones do less and less
