@@ -12,6 +12,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks
 
 import feta
 from feta.errors import ConfigError, ModelError
+from feta.masks import ZeroHold
 
 OPTIMISERS = {
     "sgd": lambda p: torch.optim.SGD(p, 0.1),
@@ -130,6 +131,37 @@ def test_gradients_of_dead_weights_are_zero():
         gradient = model.get_submodule(name).weight.grad
         assert not gradient[~mask].any()
         assert gradient[mask].any()
+
+
+def test_gradients_of_dead_weights_can_be_left_for_masks_that_change():
+    model, masks = masked()
+    adam = torch.optim.Adam(model.parameters(), 0.05)
+    with ZeroHold(model, masks, gradients=True):
+        for _ in range(3):
+            step(model, adam)
+            assert not dead(model, masks).any()
+    for name, mask in masks.items():
+        weight = model.get_submodule(name).weight
+        assert weight.grad[~mask].any()
+        assert adam.state[weight]["exp_avg"][~mask].any()
+
+
+def test_other_zeros_are_held_once_masks_have_changed():
+    """What dies is zero at once, what comes back starts from zero and learns; layers that are not named stay."""
+    model, masks = masked()
+    adam = torch.optim.Adam(model.parameters(), 0.05)
+    others = {"3": ~masks["3"]}
+    with ZeroHold(model, masks, gradients=True) as hold:
+        step(model, adam)
+        hold.change_(others)
+        assert not model[3].weight.any()
+        for _ in range(3):
+            step(model, adam)
+            assert not dead(model, masks | others).any()
+        assert model[3].weight[others["3"]].any()
+        assert same(hold.masks, masks | others)
+        hold.change_(masks)
+        assert not dead(model, masks).any()
 
 
 @pytest.mark.parametrize("name", ["momentum", "adamw", "lbfgs"])

@@ -158,9 +158,8 @@ def test_the_gram_solver_keeps_to_its_memory(d_in, d_out):
 
     model = torch.nn.Sequential(torch.nn.Linear(d_in, d_out), torch.nn.ReLU(), torch.nn.Linear(d_out, 4))
     with Peak() as memory:
-        feta.prune(
-            model, Rows(), 0.9, options={"sample": 2 * d_in}, settings=feta.Settings(cache="replay", batch_size=batch)
-        )
+        how = feta.Settings(cache="replay", batch_size=batch)
+        feta.prune(model, Rows(), 0.9, "feta", options={"sample": 2 * d_in}, settings=how)
     # A batch as it is read, the part of it that is fitted, on the device, for both networks, and its rows.
     models, chunks = 2 * d_in * d_out, 6 * batch * (d_in + d_out)
     assert memory.peak / 4 - models - chunks < 5 * d_in**2 + 6 * d_in * d_out

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from feta.report import LayerReport, PruneReport, Size, Skipped
+from feta.report import LayerReport, PruneReport, Size, Skipped, StageReport
 
 
 @pytest.fixture
@@ -18,10 +18,18 @@ def report():
     return PruneReport("threshold", {"fc*": 0.9}, 0.9, 0.1686, "cpu", 3, {"ridge": 0.1}, layers, refitted)
 
 
+STAGES = (
+    StageReport("layer by layer", 1.5, None, True, "too few samples"),
+    StageReport("survivors fitted", 2.25, 0.01234567, False),
+)
+
+
 def test_json_holds_every_field(report):
+    report = replace(report, effort="default", stages=STAGES)
     back = json.loads(report.to_json())
     layers = [{**layer, "shape": tuple(layer["shape"])} for layer in back.pop("layers")]
     back["skipped"] = tuple(Skipped(**entry) for entry in back["skipped"])
+    back["stages"] = tuple(StageReport(**entry) for entry in back["stages"])
     again = PruneReport(**back, layers=tuple(LayerReport(**layer) for layer in layers))
     assert again == report
 
@@ -35,6 +43,13 @@ def test_repr_is_a_table_with_the_messages_below(report):
     assert header.index("status") == first.index("ok") == second.index("damped")
     assert note == "fc2: H was singular"
     assert refit == "softmax: its refit ended as damped"
+
+
+def test_stages_are_said_with_an_arrow_at_the_one_that_is_kept(report):
+    *_, title, first, second = repr(replace(report, stages=STAGES)).splitlines()
+    assert title == "stages, the arrow at the one that is kept:"
+    assert first == "→ layer by layer, 1.50 s (too few samples)"
+    assert second == "  survivors fitted, 0.01235 from the original, 2.25 s"
 
 
 def test_the_headline_says_what_became_of_the_whole_model(report):

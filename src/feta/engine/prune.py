@@ -22,7 +22,7 @@ from feta.engine.run import Run
 from feta.engine.select import SparsityRequest, select, skipped, targets
 from feta.engine.settings import Callback, Settings, checked
 from feta.engine.walk import Walk
-from feta.errors import ConfigError
+from feta.errors import ConfigError, DataError
 from feta.layers import weight_of
 from feta.problem import Pruner
 from feta.pruners import DEFAULT_METHOD, make, options_of
@@ -116,9 +116,10 @@ def prune(
         stages.end("trace")
         chosen = select(run.original, run.layers, layers)
         if allocation is None:
-            advised = effort is not None and data is not None and len(chosen) <= MANY_LAYERS
-            allocation = "sensitivity" if advised else "uniform"
-        goals, allocated = _allocate(run, chosen, sparsity, make_allocation(allocation))
+            few = len(chosen) <= MANY_LAYERS and not isinstance(sparsity, Mapping)
+            goals, allocated = _advised(run, chosen, sparsity, few and effort is not None and data is not None)
+        else:
+            goals, allocated = _allocate(run, chosen, sparsity, make_allocation(allocation))
         stages.end("allocation")
         before = size_of_model(run.pruned, run.layers)
         walk = Walk(run, goals, pruner, compensate, callback, seed)
@@ -179,6 +180,18 @@ def _check_data(data: Any, pruner: Pruner, allocation: str | Allocation | None, 
         raise ConfigError(f"data must be given for allocation '{spread.name}', got None")
     if fits:
         raise ConfigError("data must be given for compensate, batchnorm and refine, got None")
+
+
+def _advised(
+    run: Run, chosen: Sequence[str], sparsity: SparsityRequest, measured: bool
+) -> tuple[dict[str, Sparsity], AllocationReport]:
+    """The allocation where none was asked for: by sensitivity if that can be measured."""
+    if measured:
+        try:
+            return _allocate(run, chosen, sparsity, make_allocation("sensitivity"))
+        except DataError:  # as of an expert that no sample reaches; the layer's own report says so
+            pass
+    return _allocate(run, chosen, sparsity, make_allocation("uniform"))
 
 
 def _allocate(

@@ -7,6 +7,7 @@
 All stages are judged on the same rows, which none of them fitted; a stage that did not help is not kept.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from feta.engine.run import Run
-from feta.errors import ConfigError, FetaError, ModelError, unknown_name
+from feta.errors import ConfigError, FetaError, unknown_name
 from feta.problem import Status
 from feta.report import LayerReport, RefinePoint, RefineReport, StageReport
 from feta.tuning.refine import Refinement, RefineResult, distance_of, fitted
@@ -62,6 +63,7 @@ class Recipe:
     def __post_init__(self) -> None:
         self.best, self.layered = self.run.result, self.masks
         self.rate: float | None = None  # that was found to be right
+        self.stopped: Exception | None = None  # by the callback
 
     def layers_done(self, seconds: float) -> None:
         """The first stage: what pruning layer by layer has made."""
@@ -73,8 +75,12 @@ class Recipe:
         else:
             try:
                 far = distance_of(run.pruned, run.original, run.held, run.device)
-            except ModelError as error:
-                said = str(error)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # of a model that takes no mixtures, say
+                said = _said(error)
+        if far is not None and not math.isfinite(far):
+            far, said = None, f"outputs must be finite to be judged by, got a distance of {far}"
         self.stages.append(StageReport("layer by layer", seconds, far, True, said))
 
     def improve(self, effort: str, multiply_adds: float) -> None:
@@ -113,19 +119,30 @@ class Recipe:
         assert run.fit is not None
         assert run.held is not None
         rows = run.fit, run.held
-        return fitted(run.result, run.original, rows, settings, self.layered, run.device, self.seed, self.callback)
+        return fitted(run.result, run.original, rows, settings, self.layered, run.device, self.seed, self._tell)
+
+    def _tell(self, point: RefinePoint) -> None:
+        try:
+            if self.callback is not None:
+                self.callback(point)
+        except Exception as error:  # the user's own, which ends the run
+            self.stopped = error
+            raise
 
     def _try(self, name: str, settings: Refinement) -> float | None:
         """A stage from the layers' result on; its distance, or None where there was no time or it failed."""
         left = self.left()
         if left is not None and left <= 0:
             return None
+        started = self.run.clock()
         try:
             done = self._fit(replace(settings, seconds=left))
         except torch.OutOfMemoryError:
             raise
-        except (FetaError, RuntimeError) as error:  # a model without a backward pass, or a fit that ran away
-            self.stages.append(StageReport(name, 0.0, None, False, str(error).splitlines()[0]))
+        except Exception as error:  # a model without a backward pass, or a fit that ran away
+            if error is self.stopped:
+                raise
+            self.stages.append(StageReport(name, self.run.clock() - started, None, False, _said(error)))
             return None
         report = done.report
         self.rate = report.learning_rate
@@ -139,3 +156,9 @@ class Recipe:
 
     def _take(self, done: RefineResult) -> None:
         self.best, self.masks, self.refinement = done.model, done.masks, done.report
+
+
+def _said(error: Exception) -> str:
+    """The first line of an error; of one that is not ours, with its kind."""
+    first = next(iter(str(error).splitlines()), "")
+    return first if isinstance(error, FetaError) else f"{type(error).__name__}: {first}"

@@ -95,7 +95,7 @@ class Fit(Loop):
         """Fit, and leave the network with the best weights."""
         stopped = self.look() or self.run()
         if self.support is not None and not self.support.settled:  # the time was up
-            self.support.move(1.0)
+            self.support.move(1.0, back=False)
             self.look()
         self.restore_best()
         return "steps" if stopped == "passes" else stopped

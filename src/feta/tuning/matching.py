@@ -17,11 +17,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from feta.calibration.model import outputs_of
+from feta.tuning.stepping import NARROW
 
 Kind = Literal["kl", "mse", "cosine"]
 KINDS: tuple[str, ...] = get_args(Kind)
 TEMPERATURE = 2.0
-SURE = 0.3  # mean of the largest probability, from which on outputs are taken for scores of classes; of two 0.6
+SURE = 0.3  # mean of the largest probability, from which on outputs are taken for scores of classes
+BY_CHANCE = 1.2  # of few classes: times what it is at the least
 COMMON = 0.95  # share of samples with the same largest output, up to which they are
 
 
@@ -34,6 +36,8 @@ class Match:
     reason: str = ""
 
     def __call__(self, output: Tensor, target: Tensor, keep: Tensor | None = None, T: float = TEMPERATURE) -> Tensor:
+        if target.dtype in NARROW:  # squares and logarithms want more room
+            output, target = output.float(), target.float()
         if self.kind == "kl":
             one, other = (F.log_softmax(self._scores(value) / T, -1) for value in (output, target))
             return _mean(F.kl_div(one, other, reduction="none", log_target=True).sum(-1) * T**2, keep)
@@ -87,5 +91,5 @@ def _like_scores(flat: Tensor) -> bool:
     """Whether one output stands out on most samples, and not the same one on all."""
     answers = flat.argmax(-1)
     commonest = answers.bincount().max() / len(answers)
-    sure = SURE if flat.shape[-1] > 2 else 2 * SURE
+    sure = max(SURE, BY_CHANCE / flat.shape[-1])
     return bool(flat.softmax(-1).amax(-1).mean() > sure) and (len(flat) < 8 or float(commonest) <= COMMON)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from feta.calibration.inputs import Batch, size_of
+from feta.errors import ConfigError
 
 ENOUGH, PASSES = 15, 60  # passes over the samples: from these on something is changed, after so many more all of it
 SMALL = 8  # sides of images that are too small to be shifted
@@ -23,6 +24,11 @@ class Mixing:
     mix: float = 0.5  # x becomes λx + (1 - λ)x', λ uniform; a text goes on as another one from some place on
     shift: float = 0.5  # images alone: moved by a few pixels, the border repeated
     mirror: float = 0.0  # images alone: left and right exchanged
+
+    def __post_init__(self) -> None:
+        for name, share in vars(self).items():
+            if not 0 <= share <= 1:
+                raise ConfigError(f"Mixing.{name} must be in [0, 1], got {share}")
 
     def for_passes(self, passes: float) -> "Mixing":
         part = min(1.0, max(0.0, passes - ENOUGH) / PASSES)

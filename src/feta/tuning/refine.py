@@ -10,6 +10,7 @@ With a support that moves (tuning.support) it starts from the original's weights
 """
 
 import copy
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -35,6 +36,7 @@ from feta.tuning.support import MovingSupport
 
 RATES = (6e-3, 3e-3, 1e-3, 3e-4, 1e-4)  # of Adam, that are tried
 TRIAL, TRIED = 20, (20, 100)  # steps to try a rate: a part of all, and within these limits
+TRIAL_TIME = 0.2  # of the time budget, after which no other rate is tried
 BATCH = 100  # rows, where that many run well
 
 
@@ -52,6 +54,9 @@ class Refinement:
 
     def __post_init__(self) -> None:
         check(self, "> 0 and finite", "steps", "learning_rate", "batch_size", "seconds")
+        for name in ("steps", "batch_size"):
+            if not isinstance(value := getattr(self, name), int | None):
+                raise ConfigError(f"Refinement.{name} must be a whole number, got {value!r}")
         if self.loss is not None and self.loss not in KINDS:
             raise unknown_name("loss", self.loss, KINDS)
         if self.support not in ("fixed", "moving"):
@@ -247,13 +252,15 @@ class _Bench:
             masks = {name: top_k_mask(weight_of(start, name).detach().abs(), count) for name, count in kept.items()}
         steps, found = min(max(TRIED[0], self.settings.steps // TRIAL), TRIED[1]), []
         for rate in RATES:
+            if clock(self.original.device) - self.started > TRIAL_TIME * (self.settings.seconds or math.inf):
+                break
             network = copy.deepcopy(start)
             fit = replace(self, masks=masks).fit(network, steps, rate, record=False)
             with fit.hold:
                 found.append((fit.trial(), rate))
             if len(found) > 1 and found[-1] > found[-2]:  # smaller ones do less and less
                 break
-        return min(found)[1]
+        return min(found, default=(0.0, RATES[len(RATES) // 2]))[1]
 
     def _loss(self, result: Any, target: Any) -> Tensor:
         output, keep = target if isinstance(target, tuple) else (target, None)

@@ -27,15 +27,18 @@ class MovingSupport:
         self.settled = False
 
     @torch.no_grad()
-    def move(self, over: float) -> None:
-        """Choose anew, a share `over` of the fit being over; once it is settled nothing moves any more."""
+    def move(self, over: float, back: bool = True) -> None:
+        """Choose anew, a share `over` of the fit being over; once it is settled nothing moves any more.
+
+        back: whether dead weights may come back: if no step follows, they would stay zeros.
+        """
         if self.settled:
             return
         self.settled = over >= END
         gone = 1 - (1 - min(1.0, over / END)) ** POWER
-        self.hold.change_({name: self._mask(name, count, gone) for name, count in self.counts.items()})
+        self.hold.change_({name: self._mask(name, count, gone, back) for name, count in self.counts.items()})
 
-    def _mask(self, name: str, count: int, gone: float) -> Tensor:
+    def _mask(self, name: str, count: int, gone: float, back: bool) -> Tensor:
         weight = self.hold.weight(name)
         keep = count if self.settled else round(weight.numel() - (weight.numel() - count) * gone)
         state = self.optimiser.state.get(weight)
@@ -43,5 +46,5 @@ class MovingSupport:
             return top_k_mask(weight.detach().abs(), keep)
         group = next(g for g in self.optimiser.param_groups if any(p is weight for p in g["params"]))
         step = group["lr"] * state["exp_avg"] / (state["exp_avg_sq"].sqrt() + 1e-12)
-        candidate = weight.detach().where(self.hold.masks[name].to(weight.device), step)
+        candidate = weight.detach().where(self.hold.masks[name].to(weight.device), step * back)
         return top_k_mask(candidate.abs() * (state["exp_avg_sq"] + 1e-30) ** USE, keep)

@@ -1,0 +1,560 @@
+"""One call: its stages, which of them is kept, exact counts, time, and the caller's model as it was."""
+
+import copy
+import json
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import feta
+import nets
+from feta.calibration.inputs import places_of
+from feta.engine import recipe
+from feta.engine.recipe import steps_for
+from feta.errors import ConfigError, ModelError
+from feta.sparsity import Sparsity
+from feta.tuning.refine import fitted
+
+X = torch.randn(240, 12, generator=torch.Generator().manual_seed(1))
+LAYERS, FITTED, MOVING, LONGER = "layer by layer", "survivors fitted", "moving support", "moving support, longer"
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    """Hundreds of steps instead of thousands."""
+    monkeypatch.setattr(recipe, "STEPS", 160)
+
+
+def network(scale: float = 2.0) -> nn.Sequential:
+    """With outputs that look like scores of classes."""
+    model = nets.mlp(12, 20, 16, 4)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(scale)
+    return model.eval()
+
+
+@torch.no_grad()
+def distance(model: nn.Module, original: nn.Module, x: Tensor) -> float:
+    """KL of the answers, from its definition."""
+    p, q = (m(x).double().softmax(1) for m in (original, model))
+    return float((p * (p / q).log()).sum(1).mean())
+
+
+def check(result: feta.PruneResult) -> None:
+    """Masks, the model's zeros and the report agree, and one stage is kept."""
+    for layer in result.report.layers:
+        weight = result.model.get_submodule(layer.name).weight
+        assert torch.equal(result.masks[layer.name], weight != 0)
+        assert layer.nonzeros == int(weight.count_nonzero())
+        assert layer.sparsity == pytest.approx(1 - layer.nonzeros / weight.numel())
+    kept = sum(layer.nonzeros for layer in result.report.layers)
+    size = sum(mask.numel() for mask in result.masks.values())
+    assert result.report.sparsity == pytest.approx(1 - kept / size)
+    assert [stage.kept for stage in result.report.stages].count(True) == 1
+
+
+def kept(result: feta.PruneResult) -> str:
+    return next(stage.name for stage in result.report.stages if stage.kept)
+
+
+def same(one: nn.Module, other: nn.Module) -> bool:
+    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+# What one call does
+
+
+def test_one_call():
+    model, events = network(), []
+    result = feta.prune(model, X, 0.8, callback=events.append)
+    report = result.report
+    check(result)
+    assert (report.effort, report.method, report.allocation.name) == ("default", "feta", "sensitivity")
+    assert report.compensated
+    assert [stage.name for stage in report.stages] == [LAYERS, FITTED, MOVING]
+    best = min(report.stages, key=lambda stage: stage.distance)
+    assert best.kept
+    assert report.refinement.loss_after == best.distance
+    fresh = torch.randn(500, 12, generator=torch.Generator().manual_seed(9))
+    fast = feta.prune(model, X, 0.8, effort="fast")
+    assert fast.report.stages[0].distance == report.stages[0].distance
+    assert distance(result.model, model, fresh) < distance(fast.model, model, fresh)
+    phases = [event.phase for event in events]
+    assert phases.count("refine") > 3
+    assert {event.layer for event in events if event.phase == "refine"} == {"all layers"}
+
+
+def test_stages_are_in_the_json_and_in_the_table():
+    report = feta.prune(network(), X, 0.8).report
+    back = json.loads(report.to_json())
+    assert back["effort"] == "default"
+    assert [stage["name"] for stage in back["stages"]] == [LAYERS, FITTED, MOVING]
+    for stage, said in zip(report.stages, back["stages"], strict=True):
+        assert (said["distance"], said["kept"], said["seconds"]) == (stage.distance, stage.kept, stage.seconds)
+        line = next(line for line in repr(report).splitlines() if f" {stage.name}," in line)
+        assert line.startswith("→") == stage.kept
+        assert f"{stage.distance:.4g} from the original" in line
+    assert report.stages[1].message.startswith("100 steps, rate ")
+
+
+def test_fast_is_layer_by_layer_with_allocation_and_compensation():
+    model = network()
+    fast = feta.prune(model, X, 0.8, effort="fast")
+    by_name = feta.prune(model, X, 0.8, "feta", allocation="sensitivity", compensate=True)
+    check(fast)
+    assert same(fast.model, by_name.model)
+    assert [stage.name for stage in fast.report.stages] == [LAYERS]
+    assert fast.report.refinement is None
+    assert (by_name.report.effort, by_name.report.stages) == (None, ())
+
+
+def test_the_first_stage_is_judged_on_rows_that_nothing_fitted():
+    """So many that no mixtures are judged beside them."""
+    model, data = network(), torch.randn(5200, 12, generator=torch.Generator().manual_seed(3))
+    result = feta.prune(model, data, 0.8, effort="fast")
+    held = data[places_of(5200) % 10 == 0]
+    assert result.report.stages[0].distance == pytest.approx(distance(result.model, model, held), rel=1e-4)
+
+
+def test_best_goes_on_as_long_as_it_helps(monkeypatch):
+    """Each longer fit takes four times the steps; the first that brings less than two hundredths is the last."""
+    model, told, steps = network(), iter([0.5, 0.4, 0.3, 0.299, 0.1]), []
+
+    def told_so(*given: Any) -> Any:
+        steps.append(given[3].steps)
+        done = fitted(*given[:3], replace(given[3], steps=3, learning_rate=1e-4), *given[4:])
+        return replace(done, report=replace(done.report, loss_after=next(told) * 1e-3))
+
+    monkeypatch.setattr(recipe, "fitted", told_so)
+    report = feta.prune(model, X, 0.8, effort="best").report
+    assert [stage.name for stage in report.stages] == [LAYERS, FITTED, MOVING, LONGER, LONGER]
+    assert steps == [100, 160, 640, 2560]
+    assert [stage.kept for stage in report.stages] == [False, False, False, False, True]
+    assert report.effort == "best"
+
+
+@pytest.mark.parametrize(
+    ("multiply_adds", "expected"), [(100, 6000), (1e6, 6000), (4e6, round(6000 / 4**0.4)), (1e15, 100)]
+)
+def test_the_larger_the_network_the_fewer_steps(monkeypatch, multiply_adds, expected):
+    monkeypatch.setattr(recipe, "STEPS", 6000)
+    assert steps_for(multiply_adds, torch.device("cpu")) == expected
+    assert steps_for(multiply_adds, torch.device("cuda")) >= expected
+
+
+# What is kept
+
+
+def judged(monkeypatch, *factors: float) -> None:
+    """Let the fits' distances be those of the layers times these."""
+    share = iter(factors)
+    first = {}
+    distance_of = recipe.distance_of
+
+    def noted(*given: Any) -> float:
+        first["layers"] = distance_of(*given)
+        return first["layers"]
+
+    def told(*given: Any) -> Any:
+        done = fitted(*given)
+        return replace(done, report=replace(done.report, loss_after=first["layers"] * next(share)))
+
+    monkeypatch.setattr(recipe, "distance_of", noted)
+    monkeypatch.setattr(recipe, "fitted", told)
+
+
+@pytest.mark.parametrize(
+    ("factors", "expected"),
+    [((1.1, 1.2), LAYERS), ((1.0, 1.0), LAYERS), ((0.5, 0.6), FITTED), ((0.6, 0.5), MOVING), ((1.5, 0.9), MOVING)],
+)
+def test_the_stage_with_the_lowest_distance_is_kept(monkeypatch, factors, expected):
+    model = network()
+    layered = feta.prune(model, X, 0.8, effort="fast")
+    judged(monkeypatch, *factors)
+    result = feta.prune(model, X, 0.8)
+    check(result)
+    assert kept(result) == expected
+    assert same(result.model, layered.model) == (expected == LAYERS)
+    assert (result.report.refinement is None) == (expected == LAYERS)
+    first = (layer.relative_error for layer in result.report.layers)
+    assert all((error is not None) == (expected == LAYERS) for error in first)
+
+
+def test_layers_that_need_a_look_are_not_called_so_after_a_fit_that_helped():
+    """Rows are few for 200 inputs; the network's own distance is what counts then."""
+    model, data = nets.mlp(200, 20, 4).eval(), torch.randn(60, 200, generator=torch.Generator().manual_seed(1))
+    fast = feta.prune(model, data, 0.8, effort="fast").report
+    assert fast.layers[0].status != "ok"
+    whole = feta.prune(model, data, 0.8).report
+    assert (whole.layers[0].status, whole.layers[0].message) == ("ok", "")
+    assert whole.refinement is not None
+
+
+class NoBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        raise RuntimeError("there is no way back\nat all")
+
+
+class Odd(nn.Module):
+    """A network whose outputs are passed through something of one's own."""
+
+    def __init__(self, through: Any) -> None:
+        super().__init__()
+        self.net, self.through = network(), through
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.through(self.net(x), x)
+
+
+def no_way_back(y: Tensor, x: Tensor) -> Tensor:
+    return NoBackward.apply(y)
+
+
+def known_rows_alone(y: Tensor, x: Tensor) -> Tensor:
+    if bool((x[:, None] == X).all(-1).any(-1).all()):
+        return y
+    raise ValueError("never seen such a row")
+
+
+def detached(y: Tensor, x: Tensor) -> Tensor:
+    return y.detach()
+
+
+def layers_alone(result: feta.PruneResult, expected: feta.PruneResult) -> None:
+    check(result)
+    assert same(result.model, expected.model)
+    assert result.report.refinement is None
+    assert kept(result) == LAYERS
+    result.report.to_json()
+
+
+@pytest.mark.filterwarnings("ignore:outputs of layers count alike")
+@pytest.mark.parametrize(
+    ("through", "message"),
+    [(no_way_back, "RuntimeError: there is no way back"), (detached, "RuntimeError: element 0 of tensors does not")],
+)
+def test_a_model_without_a_way_back_keeps_its_layers(through, message):
+    model = Odd(through).eval()
+    result = feta.prune(model, X, 0.8)
+    layers_alone(result, feta.prune(model, X, 0.8, effort="fast"))
+    for stage in result.report.stages[1:]:
+        assert (stage.distance, stage.kept) == (None, False)
+        assert stage.message.startswith(message)
+        assert stage.seconds > 0
+
+
+def test_a_model_that_takes_no_mixtures_keeps_its_layers():
+    model = Odd(known_rows_alone).eval()
+    result = feta.prune(model, X, 0.8)
+    layers_alone(result, feta.prune(model, X, 0.8, effort="fast"))
+    (stage,) = result.report.stages
+    assert (stage.distance, stage.message) == (None, "ValueError: never seen such a row")
+
+
+@pytest.mark.parametrize("error", [ModelError("it ran away"), RuntimeError("it ran away"), KeyError("it ran away")])
+def test_a_fit_that_fails_keeps_the_layers(monkeypatch, error):
+    def fails(*given: Any) -> Any:
+        raise error
+
+    model = network()
+    expected = feta.prune(model, X, 0.8, effort="fast")
+    monkeypatch.setattr(recipe, "fitted", fails)
+    result = feta.prune(model, X, 0.8)
+    layers_alone(result, expected)
+    assert ["it ran away" in stage.message for stage in result.report.stages] == [False, True, True]
+    with pytest.raises(type(error), match="it ran away"):  # a fit that is asked for by name must not fail in silence
+        feta.prune(model, X, 0.8, "feta", refine=True)
+
+
+def test_one_fit_that_fails_does_not_stop_the_next(monkeypatch):
+    calls = []
+
+    def fails_once(*given: Any) -> Any:
+        calls.append(given[3])
+        if len(calls) == 1:
+            raise ModelError("it ran away")
+        return fitted(*given)
+
+    monkeypatch.setattr(recipe, "fitted", fails_once)
+    result = feta.prune(network(), X, 0.8)
+    check(result)
+    assert [call.support for call in calls] == ["fixed", "moving"]
+    assert kept(result) == MOVING
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, feta.ModelError, KeyboardInterrupt])
+def test_a_callback_can_stop_a_fit(kind):
+    def stop(event: Any) -> None:
+        if event.phase == "refine":
+            raise kind("enough")
+
+    with pytest.raises(kind, match="enough"):
+        feta.prune(network(), X, 0.8, callback=stop)
+
+
+def test_too_little_memory_is_not_taken_for_a_fit_that_does_not_help(monkeypatch):
+    def full(*given: Any) -> Any:
+        raise torch.OutOfMemoryError("full")
+
+    monkeypatch.setattr(recipe, "fitted", full)
+    with pytest.raises(torch.OutOfMemoryError, match="full"):
+        feta.prune(network(), X, 0.8)
+
+
+def test_a_distance_that_is_no_number_is_none():
+    """Mixtures make it so: the outputs on them are not finite."""
+    model = Odd(lambda y, x: y if bool((x[:, None] == X).all(-1).any(-1).all()) else y * torch.inf).eval()
+    result = feta.prune(model, X, 0.8)
+    layers_alone(result, feta.prune(model, X, 0.8, effort="fast"))
+    (stage,) = result.report.stages
+    assert (stage.distance, stage.message) == (None, "outputs must be finite to be judged by, got a distance of nan")
+
+
+# Time
+
+
+def test_without_time_the_layers_are_finished_and_nothing_follows(monkeypatch):
+    model, data = network(), torch.randn(2000, 12, generator=torch.Generator().manual_seed(2))
+    monkeypatch.setattr(recipe, "STEPS", 10**6)  # would take minutes
+    expected = feta.prune(model, data, 0.8, effort="fast")
+    for effort in ("default", "best"):
+        started = time.perf_counter()
+        result = feta.prune(model, data, 0.8, effort=effort, seconds=1e-6)
+        waited = time.perf_counter() - started
+        layers_alone(result, expected)
+        assert sum(layer.nonzeros for layer in result.report.layers) == Sparsity(0.8).count(12 * 20 + 20 * 16)
+        assert [stage.name for stage in result.report.stages] == [LAYERS]
+        assert result.report.seconds == pytest.approx(sum(result.report.parts.values()))
+        assert 0.8 * waited <= result.report.seconds <= waited
+
+
+def test_a_time_budget_cuts_what_follows(monkeypatch):
+    monkeypatch.setattr(recipe, "STEPS", 10**6)
+    model = network()
+    result = feta.prune(model, X, 0.8, seconds=1.5)
+    check(result)
+    assert result.report.effort == "default"
+    assert sum(layer.nonzeros for layer in result.report.layers) == Sparsity(0.8).count(12 * 20 + 20 * 16)
+    assert result.report.seconds == pytest.approx(sum(result.report.parts.values()))
+    assert sum(stage.seconds for stage in result.report.stages) <= result.report.seconds
+    assert FITTED in [stage.name for stage in result.report.stages]
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"effort": "fats"}, "unknown effort 'fats'; did you mean 'fast'"),
+        ({"effort": "bst"}, "unknown effort 'bst'; did you mean 'best'"),
+        ({"effort": "best", "refine": True}, "refine must be left to the effort, got effort='best' and refine"),
+        ({"effort": "fast", "refine": feta.Refinement()}, "refine must be left to the effort"),
+        ({"method": "wanda", "seconds": 3}, "seconds must go with an effort, got 3 for a method alone"),
+        ({"refine": True, "seconds": 3}, "seconds must go with an effort"),
+        ({"seconds": 0}, "seconds must be > 0 and finite, got 0"),
+        ({"seconds": float("nan")}, "seconds must be > 0 and finite, got nan"),
+        ({"seconds": "long"}, "seconds must be > 0 and finite, got 'long'"),
+        ({"data": None}, "data must be given for method 'feta', got None"),
+        ({"data": None, "method": "threshold", "allocation": "sensitivity"}, "data must be given for allocation"),
+    ],
+)
+def test_what_cannot_be(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        feta.prune(network(), **{"data": X, **arguments})
+
+
+# Counts
+
+
+@settings(max_examples=12, phases=[Phase.generate])
+@given(st.floats(0.05, 0.97), st.integers(3, 17), st.integers(3, 13), st.sampled_from(["fast", "default"]))
+def test_the_total_is_exact_at_odd_sizes(share, first, second, effort):
+    torch.manual_seed(0)
+    model, before = nets.mlp(7, first, second, 3).eval(), recipe.STEPS
+    try:
+        recipe.STEPS = 20
+        result = feta.prune(model, X[:, :7], share, effort=effort)
+    finally:
+        recipe.STEPS = before
+    check(result)
+    size = 7 * first + first * second
+    assert sum(layer.nonzeros for layer in result.report.layers) == Sparsity(share).count(size)
+
+
+def test_a_sparsity_per_layer_is_kept_in_every_stage():
+    result = feta.prune(network(), X, {"fc1": 0.9, "fc2": 0.35})
+    check(result)
+    assert [layer.nonzeros for layer in result.report.layers] == [24, 208]
+    assert result.report.allocation.name == "per-layer"
+    assert kept(result) != LAYERS
+
+
+def test_no_zeros_are_asked_for():
+    model = network()
+    result = feta.prune(model, X, 0.0)
+    check(result)
+    assert all(mask.all() for mask in result.masks.values())
+    torch.testing.assert_close(result.model(X), model(X), rtol=1e-3, atol=1e-3)
+
+
+def test_every_method_takes_an_effort():
+    model = network()
+    for method in ("threshold", "alps", feta.pruners.Wanda()):
+        result = feta.prune(model, X, 0.8, method, effort="default")
+        check(result)
+        assert result.report.method != "feta"
+        assert [stage.name for stage in result.report.stages] == [LAYERS, FITTED, MOVING]
+
+
+def test_convolutions_with_batch_norm():
+    torch.manual_seed(0)
+    model = nets.convnet(24, norm=nn.BatchNorm2d(4)).eval()
+    images = torch.randn(60, 2, 4, 4, generator=torch.Generator().manual_seed(2))
+    result = feta.prune(model, images, 0.7, layers=["conv*", "fc1"])
+    check(result)
+    assert sum(layer.nonzeros for layer in result.report.layers) == Sparsity(0.7).count(72 + 108 + 120)
+
+
+def test_an_expert_that_no_sample_reaches():
+    """Its sensitivity cannot be measured: all layers get one share, and its own report says why."""
+
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.stem, self.out = nn.Linear(12, 8), nn.Linear(8, 3)
+            self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = torch.relu(self.stem(x))
+            picked, y = (h.sum(1) < 0).long(), torch.zeros_like(h)
+            for index, expert in enumerate(self.experts):
+                rows = (picked == index).nonzero()[:, 0]
+                y = y.index_add(0, rows, torch.relu(expert(h[rows])))
+            return self.out(y)
+
+    model = Two().eval()
+    result = feta.prune(model, X, 0.75)
+    assert {layer.name: layer.nonzeros for layer in result.report.layers} == {
+        "stem": 24,
+        "experts.0": 16,
+        "experts.1": 16,
+    }
+    assert result.report.allocation.name == "uniform"
+    check(result)
+
+
+# Few samples, none, and every form of them
+
+
+def test_three_samples_are_too_few_to_judge_by():
+    model = network()
+    result = feta.prune(model, X[:3], 0.5)
+    layers_alone(result, feta.prune(model, X[:3], 0.5, effort="fast"))
+    (stage,) = result.report.stages
+    assert (stage.distance, stage.message) == (None, "too few samples to fit and judge a network by; give 4 or more")
+    assert stage.message in repr(result)
+    with pytest.raises(ConfigError, match="data must hold 4 or more samples to refine on"):
+        feta.prune(model, X[:3], 0.5, "wanda", refine=True)
+
+
+def test_four_samples_are_enough():
+    result = feta.prune(network(), X[:4], 0.5)
+    check(result)
+    assert [stage.name for stage in result.report.stages] == [LAYERS, FITTED, MOVING]
+
+
+@pytest.mark.parametrize("effort", [None, "fast", "default", "best"])
+def test_without_data(effort):
+    """Thresholding alone needs none; there is nothing to fit or to judge by then."""
+    model = network()
+    result = feta.prune(model, None, 0.75, "threshold", effort=effort)
+    assert [layer.nonzeros for layer in result.report.layers] == [60, 80]
+    assert (result.report.stages, result.report.refinement) == ((), None)
+    assert result.report.allocation.name == "uniform"
+
+
+@pytest.mark.parametrize(
+    "form", [lambda: iter(X.split(50)), lambda: [(x, None) for x in X.split(1)], lambda: {"input": X}], ids=str
+)
+def test_the_form_of_the_data_does_not_matter(form):
+    model = network()
+    expected, found = feta.prune(model, X, 0.8), feta.prune(model, form(), 0.8)
+    check(found)
+    assert kept(found) == kept(expected)
+    for one, other in zip(found.report.stages, expected.report.stages, strict=True):
+        assert one.distance == pytest.approx(other.distance, rel=0.02)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_dtypes_are_kept(dtype):
+    model = nn.Sequential(*network(), nn.Softmax(1)).to(dtype).eval()
+    result = feta.prune(model, X, 0.8, layers=["0", "2"])
+    assert {p.dtype for p in result.model.parameters()} == {dtype}
+    assert sum(layer.nonzeros for layer in result.report.layers) == Sparsity(0.8).count(12 * 20 + 20 * 16)
+    assert all(stage.distance is not None for stage in result.report.stages)
+    assert kept(result) != LAYERS
+    check(result)
+
+
+# The caller's own
+
+
+def test_the_callers_model_is_untouched():
+    model, data, seen = network(), X.clone(), []
+    model.train()
+    model.relu1.eval()
+    model.fc1.bias.requires_grad_(False)
+    model.out.bias.grad = torch.ones_like(model.out.bias)
+    model.fc2.register_forward_hook(lambda module, args, output: seen.append(1))
+
+    def state() -> Any:
+        modules = list(model.modules())
+        return (
+            copy.deepcopy({name: tensor.tolist() for name, tensor in model.state_dict().items()}),
+            [m.training for m in modules],
+            [len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in modules],
+            [p.requires_grad for p in model.parameters()],
+            [None if p.grad is None else p.grad.tolist() for p in model.parameters()],
+            [bool(p._backward_hooks) for p in model.parameters()],
+        )
+
+    before, random, threads = state(), torch.random.get_rng_state(), torch.get_num_threads()
+    result = feta.prune(model, data, 0.8)
+    assert kept(result) != LAYERS
+    assert state() == before
+    assert torch.equal(data, X)
+    assert torch.equal(torch.random.get_rng_state(), random)
+    assert torch.get_num_threads() == threads
+    assert torch.is_grad_enabled()
+    assert {t.data_ptr() for t in model.parameters()}.isdisjoint(t.data_ptr() for t in result.model.parameters())
+    assert [m.training for m in result.model.modules()] == before[1]
+    assert [p.requires_grad for p in result.model.parameters()] == before[3]
+    assert all(p.is_leaf and not p._backward_hooks for p in result.model.parameters())
+    result.model(X).sum().backward()  # and it can be trained on
+    torch.optim.SGD(result.model.parameters(), 0.1).step()
+    assert int(result.model.fc1.weight.count_nonzero()) > int(result.masks["fc1"].sum())  # nobody holds its zeros
+
+
+def test_the_same_seed_gives_the_same_network():
+    model, found = network(), []
+    for seed in (1, 1, 2):
+        torch.rand(3)  # the caller's own draws do not matter
+        found.append(feta.prune(model, X, 0.8, seed=seed))
+    assert same(found[0].model, found[1].model)
+    assert [s.distance for s in found[0].report.stages] == [s.distance for s in found[1].report.stages]
+    assert not same(found[0].model, found[2].model)
