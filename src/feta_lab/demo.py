@@ -21,7 +21,8 @@ from feta_lab.training import Training, train
 
 SPARSITIES = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
 METHODS = ("feta", "threshold", "lobs")
-SHOWN, OURS = 0.9, "feta"
+EFFORTS = ("fast", "default")
+SHOWN, OURS, HARD = 0.9, "feta", 0.98
 Run = Mapping[str, Any]
 
 
@@ -32,21 +33,25 @@ def run_demo(folder: Path, *, seed: int = 0, tell: Callable[[str], None] = lambd
     seed: of training and pruning.
     tell: called with a line of text before every step.
 
-    Returns the records, one per method and sparsity. Raises FileError where the folder cannot be written to.
+    Returns the records, one per method and sparsity and one per effort. Raises FileError where the folder cannot be
+    written to.
     """
     preset, data = networks.preset("dense-mnist"), datasets.load("mnist-mini")
     tell(f"training {preset.specification} on {data.label}")
     network = train(preset.specification, data, Training(seed=seed), preset=preset.name)
     dense_bytes = store.save(network, folder / "dense.safetensors")
     subject, runs = subject_of(network, data), []
-    for method, sparsity in itertools.product(METHODS, SPARSITIES):
-        tell(f"{method}: pruning to {100 * sparsity:g} %")
-        model, summary, kept = prune_subject(subject, sparsity, method, seed=seed)
+    cells: list[tuple[str, str | None, float]] = [(m, None, s) for m, s in itertools.product(METHODS, SPARSITIES)]
+    for method, effort, sparsity in [*cells, *((OURS, effort, HARD) for effort in EFFORTS)]:
+        tell(f"{method}{f', effort {effort}' if effort else ''}: pruning to {100 * sparsity:g} %")
+        how = {"method": method} if effort is None else {"method": None, "effort": effort}
+        model, summary, kept = prune_subject(subject, sparsity, seed=seed, **how)
         content = subject.encode(model, kept, summary["accuracy"]["pruned"])
         summary["file_bytes"] = {"dense": dense_bytes, "pruned": len(content)}
-        if (method, sparsity) == (OURS, SHOWN):
+        if (method, effort, sparsity) == (OURS, None, SHOWN):
             write_atomic(folder / "pruned.safetensors", content)
         config = {"network": preset.specification, "data": data.label, "method": method, "sparsity": sparsity}
+        config["effort"] = effort
         runs.append(record("demo", config, seed, summary))
         append(folder / "records.jsonl", runs[-1])
     write_demo(folder / "report.html", runs)
@@ -56,7 +61,7 @@ def run_demo(folder: Path, *, seed: int = 0, tell: Callable[[str], None] = lambd
 def accuracy_figure(runs: Sequence[Run]) -> Figure:
     """Test accuracy against sparsity, a line per method, and the dense network's."""
     lines: dict[str, list[Point]] = {}
-    for run in runs:
+    for run in (run for run in runs if run["config"].get("effort") is None):
         here = Point(100 * run["config"]["sparsity"], run["metrics"]["accuracy"]["pruned"]["test"])
         lines.setdefault(run["config"]["method"], []).append(here)
     dense, config = runs[0]["metrics"]["accuracy"]["dense"]["test"], runs[0]["config"]
@@ -69,6 +74,9 @@ def accuracy_figure(runs: Sequence[Run]) -> Figure:
 def write_demo(path: Path, runs: Sequence[Run]) -> None:
     """Write the page of a demo's records, and its figure beside it."""
     at = [run for run in runs if run["config"]["sparsity"] == SHOWN]
+    efforts = [run for run in runs if run["config"].get("effort")]
+    alone = next((run for run in runs if (run["config"]["method"], run["config"]["sparsity"]) == (OURS, HARD)), None)
+    efforts = [run for run in (alone, *efforts) if run is not None]
     shown = next(run["metrics"] for run in at if run["config"]["method"] == OURS)
     files, accuracy = shown["file_bytes"], shown["accuracy"]
     headlines = (
@@ -85,9 +93,15 @@ def write_demo(path: Path, runs: Sequence[Run]) -> None:
         accuracy_figure(runs),
         Table(f"Methods at {percent}", methods, tuple(map(_method_row, at))),
         Table(f"Layers at {percent}, pruned by {OURS}", layers, tuple(map(_layer_row, shown["layers"]))),
+        Table(f"Efforts at {100 * HARD:g} %", ("effort", *methods[1:]), tuple(map(_effort_row, efforts))),
     ]
     subtitle = f"{config['network']} trained on {config['data']}, hidden layers pruned without retraining"
     publish(path, "feta demo", subtitle, blocks, runs[0]["environment"])
+
+
+def _effort_row(run: Run) -> tuple[str, float, float, float]:
+    effort = run["config"].get("effort")
+    return (f"effort={effort}" if effort else f"method={OURS} alone", *_method_row(run)[1:])
 
 
 def _method_row(run: Run) -> tuple[str, float, float, float]:

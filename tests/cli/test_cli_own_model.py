@@ -64,13 +64,13 @@ def test_weights_are_loaded_whole_and_the_usual_options_work(run, module):
     save_file(other.state_dict(), "w.safetensors")
     line = f"prune {module}:make --weights w.safetensors --data x.npy --json --records all.jsonl"
     options = "--sparsity 0.8 --allocation erk --compensate --samples 100 --batch-size 30 --mode parallel --seed 3"
-    answer = run(f"{line} {options} --method wanda --refine --refine-passes 1 -o out.safetensors")
+    answer = run(f"{line} {options} --method wanda --refine --refine-steps 60 -o out.safetensors")
     assert (answer.code, answer.err) == (0, "")
     chosen = torch.randperm(300, generator=torch.Generator().manual_seed(3))[:100].sort().values
     data = list(torch.from_numpy(rows())[chosen].split(30))
     how = {"allocation": "erk", "compensate": True, "settings": feta.Settings(mode="parallel", batch_size=30)}
     how["seed"] = 3
-    expected = feta.prune(other, data, 0.8, "wanda", refine=feta.Refinement(passes=1), **how).model
+    expected = feta.prune(other, data, 0.8, "wanda", refine=feta.Refinement(steps=60), **how).model
     loaded = feta.load_into(factory(module), "out.safetensors")
     for name, tensor in expected.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], tensor), name

@@ -133,8 +133,11 @@ def test_parse_sparsity():
         ("--samples 0", ("--samples must be >= 1, got 0",)),
         ("--threshold.speed 3", ("unknown option of threshold 'speed'",)),
         ("--alps.refit exact", ("--alps.refit must go with --method alps, got --method threshold",)),
-        ("--refine-passes 2", ("--refine-passes must go with --refine",)),
-        ("--refine --refine-passes 0", ("passes must be > 0", "got 0")),
+        ("--refine-steps 2", ("--refine-steps must go with --refine",)),
+        ("--refine --refine-steps 0", ("steps must be > 0", "got 0")),
+        ("--effort fast --refine", ("refine must be left to the effort",)),
+        ("--seconds 3", ("seconds must go with an effort",)),
+        ("--effort fast --seconds -3", ("seconds must be > 0 and finite, got -3",)),
         ("-o file/out.safetensors", ("cannot write file/out.safetensors",)),
     ],
 )

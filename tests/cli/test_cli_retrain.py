@@ -49,19 +49,19 @@ def test_a_network_of_other_origin_and_those_who_read_what_became_of_it(run, tra
 
 
 def test_refinement_and_what_info_says_of_it(run, trained, pruned):
-    line = f"prune {trained} --refine --refine-passes 1"
+    line = f"prune {trained} --refine --refine-steps 60"
     found = run(f"{line} --json -o refined.safetensors").json()
     refinement = found["refinement"]
-    assert refinement["passes"] == 1.0
+    assert refinement["steps"] == 60
     assert refinement["loss_after"] < refinement["loss_before"]
     assert found["accuracy"]["pruned"]["validation"] > feta.load(pruned).info.accuracy["validation"]
     assert nonzeros("refined.safetensors") == nonzeros(pruned)
     run(line).says("\nrefined: kl of the outputs ")
-    run("info refined.safetensors").says("refined: 1.0 passes, loss kl\n")
+    run("info refined.safetensors").says("refined: 60 steps, loss kl, support fixed\n")
     goal = found["accuracy"]["dense"]["validation"]
     run("retrain refined.safetensors --tolerance 90 -o out.safetensors").says("recovered (goal")
     stopped = f"retrained: 0.0 epochs, stopped: recovered (goal {goal} less 90.0)\n"
-    run("info out.safetensors").says("pruned by: threshold to 0.9", "refined: 1.0 passes", stopped)
+    run("info out.safetensors").says("pruned by: threshold to 0.9", "refined: 60 steps", stopped)
 
 
 def test_a_network_that_was_not_pruned(run, trained):

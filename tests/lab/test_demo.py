@@ -35,9 +35,14 @@ def test_the_networks_are_those_of_the_records(made):
     assert (folder / "dense.safetensors").stat().st_size == shown[0]["file_bytes"]["dense"]
     assert (folder / "pruned.safetensors").stat().st_size in [m["file_bytes"]["pruned"] for m in shown]
     for run in runs:
-        for layer in run["metrics"]["layers"]:
-            weights = layer["shape"][0] * layer["shape"][1]
-            assert layer["nonzeros"] == feta.Sparsity(run["config"]["sparsity"]).count(weights)
+        kept = [layer["nonzeros"] for layer in run["metrics"]["layers"]]
+        sizes = [layer["shape"][0] * layer["shape"][1] for layer in run["metrics"]["layers"]]
+        target = feta.Sparsity(run["config"]["sparsity"])
+        if run["config"]["effort"] is None:
+            assert kept == [target.count(size) for size in sizes]
+        else:  # the budget is spread over the layers
+            assert sum(kept) == target.count(sum(sizes))
+    assert [run["config"]["effort"] for run in runs if run["config"]["effort"]] == list(demo.EFFORTS)
 
 
 def test_the_page_is_a_function_of_the_records(made, tmp_path):

@@ -76,7 +76,7 @@ def _history(about: Mapping[str, Any]) -> Iterator[str]:
     if "method" in done:
         yield f"pruned by: {done['method']} to {done.get('target_sparsity')}, options {done.get('options')}"
     if refined := done.get("refinement"):
-        yield f"refined: {refined.get('passes')} passes, loss {refined.get('loss')}"
+        yield f"refined: {refined.get('steps')} steps, loss {refined.get('loss')}, support {refined.get('support')}"
     if retrained := done.get("retraining"):
         goal = retrained.get("goal")
         aim = "no goal" if goal is None else f"goal {goal} less {retrained.get('tolerance')}"

@@ -34,14 +34,16 @@ def prune(
     network: str,
     /,
     *,
-    method: str = "feta",
     sparsity: str = "0.9",
+    effort: Literal["fast", "default", "best"] | None = None,
+    seconds: float | None = None,
+    method: str | None = None,
     layers: Annotated[list[str] | None, Parameter(negative="")] = None,
     samples: MaybeWhole = None,
     batch_size: MaybeWhole = None,
     mode: Literal["cascade", "parallel"] = "cascade",
-    allocation: str = "uniform",
-    compensate: Flag = False,
+    allocation: str | None = None,
+    compensate: bool | None = None,
     refine: Flag = False,
     refine_steps: MaybeWhole = None,
     seed: Whole = 0,
@@ -58,17 +60,21 @@ def prune(
     Args:
         network: What to prune: a file made by `feta train`; module:factory for a model in your own code, where the
             factory is a function without arguments, an nn.Module class or an object; or a Hugging Face folder.
-        method: A name from `feta methods`.
         sparsity: Share of zero weights in [0, 1), or per layer: fc1=0.95,fc2=0.8.
+        effort: How long it may take. fast: layer by layer alone; default: about ten times as long, the whole network
+            fitted too; best: until held-out samples say that more is useless. Without --method it is default.
+        seconds: A time budget of an effort; the layers are always finished, what follows is cut to fit.
+        method: A name from `feta methods`; without --effort that method alone, with uniform shares.
         layers: Name or pattern of the layers to prune, once per pattern; by default all but the
             first convolution and the last layer, and of the presets the hidden dense ones.
         samples: Calibration samples, drawn at random; by default all, of images 2000 and of text 256 at the most.
         batch_size: Samples that run at once; by default as many as run well.
         mode: cascade: each layer is fitted to its inputs in the network pruned so far; parallel: to the original's.
         allocation: How the budget is shared over layers: uniform, global-magnitude (one threshold for all), erk (by
-            the layers' shapes), sensitivity (by what pruning each does to the outputs), bound (by the theorems).
-        compensate: Refit every unpruned layer that follows a pruned one to its original outputs.
-        refine: Fit all surviving weights to the original network's outputs at the end; needs no labels.
+            the layers' shapes), sensitivity (by what pruning each does to the outputs), bound (by the theorems);
+            efforts take sensitivity.
+        compensate: Refit every unpruned layer that follows a pruned one to its original outputs; efforts do.
+        refine: Of a --method: fit all surviving weights to the original network's outputs at the end; no labels.
         refine_steps: Steps of --refine; by default 2000.
         seed: Seed for the choice of samples and for methods that draw at random.
     """
@@ -77,10 +83,10 @@ def prune(
     from feta.cli.source import Source
     from feta.cli.subject import prune_subject
     from feta.engine.settings import Settings
-    from feta.pruners import make
+    from feta.pruners import DEFAULT_METHOD, make
 
-    given = _method_options(method, options)
-    pruner = make(method, given)
+    given = _method_options(method or DEFAULT_METHOD, options)
+    pruner = make(method or DEFAULT_METHOD, given)
     target = parse_sparsity(sparsity)
     where = resolve_device(device)
     for name, value in (("samples", samples), ("batch-size", batch_size)):
@@ -90,13 +96,14 @@ def prune(
         raise ConfigError(f"--refine-steps must go with --refine, got {refine_steps} without")
     source = Source(network, own or OwnOptions())
     record_file = source.check(output, records)
-    spread: dict[str, Any] = {"layers": layers, "allocation": allocation, "compensate": compensate}
+    spread: dict[str, Any] = {"effort": effort, "seconds": seconds, "layers": layers}
+    spread |= {"allocation": allocation, "compensate": compensate}
     settings = Settings(n_samples=samples, batch_size=batch_size or Settings.batch_size, mode=mode)
     work: dict[str, Any] = {"options": given, "settings": settings, "device": where, "seed": seed}
     work["refine"] = refine if refine_steps is None else feta.Refinement(steps=refine_steps)
-    needing = f"--method {method}" if pruner.needs.passes != "none" else "--refine" if refine else None
+    needing = f"--method {pruner.name}" if pruner.needs.passes != "none" else "--refine" if refine else None
     subject = _open(source, needing, data_dir, samples=samples, seed=seed, batch_size=batch_size)
-    with progress_bar(f"pruning by {method}") as update:
+    with progress_bar(f"pruning by {pruner.name}") as update:
         work["callback"] = lambda event: update(
             total=event.total, completed=event.index + (event.kind == "done"), note=f"{event.layer} {event.phase}"
         )
@@ -109,7 +116,13 @@ def prune(
             ) from None
     written = source.write(subject, model, kept, (summary["accuracy"] or {}).get("pruned", {}), output)
     summary["file_bytes"] = {"dense": source.bytes_before(subject.model), "pruned": written}
-    config = {"network": source.path.name, "method": method, "sparsity": sparsity, "samples": samples, "mode": mode}
+    config = {
+        "network": source.path.name,
+        "method": pruner.name,
+        "sparsity": sparsity,
+        "samples": samples,
+        "mode": mode,
+    }
     config |= {**spread, "refine": refine, "options": summary["options"]}
     if subject.note is not None:
         config["data"] = subject.note

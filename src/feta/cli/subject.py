@@ -81,7 +81,7 @@ def accuracy(model: nn.Module, subject: Subject, device: str) -> dict[str, float
 
 
 def prune_subject(
-    subject: Subject, sparsity: SparsityRequest, method: str, *, device: str = "cpu", **options: Any
+    subject: Subject, sparsity: SparsityRequest, method: str | None, *, device: str = "cpu", **options: Any
 ) -> tuple[nn.Module, dict[str, Any], dict[str, Any]]:
     """Prune a copy of a network and judge it, where there is data; `options` are those of feta.prune.
 
@@ -100,7 +100,7 @@ def prune_subject(
         del layer["stats"]  # for people who look into a solver
     kept = {key: summary[key] for key in KEPT} | {"layers": [layer["name"] for layer in summary["layers"]]}
     if summary["refinement"] is not None:
-        kept["refinement"] = {key: summary["refinement"][key] for key in ("passes", "loss")}
+        kept["refinement"] = {key: summary["refinement"][key] for key in ("steps", "loss", "support")}
     summary["accuracy"] = None
     if subject.data is not None:
         models = {

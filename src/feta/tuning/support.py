@@ -14,7 +14,7 @@ from torch import Tensor
 from feta.masks import ZeroHold
 from feta.sparsity import top_k_mask
 
-END = 0.6  # of the fit: from here on the support stays
+END = 0.5  # of the fit: from here on the support stays
 POWER = 5  # most weights go early, while the rate is high
 USE = 0.125  # power of the mean squared gradient
 

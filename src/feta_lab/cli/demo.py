@@ -25,7 +25,9 @@ def demo(
         share, accuracy = f"{100 * metrics['sparsity']:.2f} %", f"{metrics['accuracy']['pruned']['test']:.2f} %"
         nonzeros = sum(layer["nonzeros"] for layer in metrics["layers"])
         file = f"{size(files['pruned'])} ({files['dense'] / files['pruned']:.1f}×)"
-        rows.append((run["config"]["method"], share, nonzeros, accuracy, file, f"{metrics['seconds']:.2f}"))
+        effort = run["config"]["effort"]
+        name = run["config"]["method"] if effort is None else f"effort {effort}"
+        rows.append((name, share, nonzeros, accuracy, file, f"{metrics['seconds']:.2f}"))
     dense = runs[0]["metrics"]["accuracy"]["dense"]["test"]
     title = f"{runs[0]['config']['network']}, {dense:.2f} % test accuracy before pruning"
     print_table(title, ("method", "sparsity", "non-zeros", "test accuracy", "file", "seconds"), rows)
