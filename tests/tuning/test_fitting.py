@@ -14,7 +14,7 @@ import feta
 from feta.calibration.inputs import Inputs, places_of
 from feta.tuning import fitting
 from feta.tuning.draws import Original
-from feta.tuning.fitting import Fit, Judge
+from feta.tuning.fitting import APART, LOOKS, Fit, Judge
 from feta.tuning.matching import Match
 from feta.tuning.mixing import Mixing
 from feta.tuning.refine import RATES
@@ -99,12 +99,12 @@ def test_no_rate_is_tried_once_its_share_of_the_time_is_over(monkeypatch):
     assert (report.learning_rate, report.steps) == (1e-3, 0)
 
 
-@pytest.mark.parametrize(("steps", "looks"), [(1, 1), (49, 1), (50, 2), (999, 39), (1000, 40), (4000, 40)])
-def test_a_look_every_25_steps_and_forty_at_the_most(monkeypatch, steps, looks):
+@pytest.mark.parametrize("steps", [1, APART - 1, 2 * APART, LOOKS * APART, 3 * LOOKS * APART])
+def test_looks_are_apart_and_have_a_limit(monkeypatch, steps):
     monkeypatch.setattr(Fit, "update", lambda fit, x, y: torch.zeros(()))
     model = build(12, 3)
     points = feta.refine(model, model, X, feta.Refinement(steps, learning_rate=1e-3, batch_size=1)).report.history
-    assert len(points) == looks + 1
+    assert len(points) == 1 + min(LOOKS, max(1, steps // APART))
     assert (points[0].steps, points[-1].steps) == (0, steps)
 
 
