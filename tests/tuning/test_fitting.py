@@ -108,6 +108,22 @@ def test_looks_are_apart_and_have_a_limit(monkeypatch, steps):
     assert (points[0].steps, points[-1].steps) == (0, steps)
 
 
+def test_the_weights_of_the_best_look_are_kept(monkeypatch):
+    """The last look is a little worse, not so much that the fit goes back by itself."""
+    scores, seen = iter([-1.0, -0.5, -0.55]), []
+
+    def told(fit: Fit) -> float:
+        seen.append(copy.deepcopy(fit.model))
+        return next(scores)
+
+    monkeypatch.setattr(Fit, "judge", told)
+    model = build(12, 24, 4)
+    result = feta.refine(cut(model).model, model, X, feta.Refinement(2 * APART, learning_rate=1e-3))
+    assert same(result.model, seen[1])
+    assert not same(result.model, seen[2])
+    assert result.report.loss_after == 0.5
+
+
 # What is fitted
 
 

@@ -217,6 +217,7 @@ def test_what_is_kept_has_the_final_counts():
     """Looks from before the support has settled are those of denser networks: lower losses that do not count."""
     model, data, start = pruned("dense")
     report = feta.refine(start.model, model, data, feta.Refinement(400, "moving", learning_rate=1e-3)).report
+    assert report.history[0].loss == pytest.approx(0, abs=1e-9)  # it starts from the original, whole
     settled = [point.loss for point in report.history if point.steps > END * 400 + EVERY]
     assert report.loss_after == min(settled)
     assert report.loss_after > min(point.loss for point in report.history)
