@@ -18,8 +18,10 @@ from feta.calibration.inputs import places_of
 from feta.engine import recipe
 from feta.engine.recipe import steps_for
 from feta.errors import ConfigError, ModelError
+from feta.layers import weight_of
 from feta.sparsity import Sparsity
 from feta.tuning.refine import fitted
+from odd_networks import cases
 
 X = torch.randn(240, 12, generator=torch.Generator().manual_seed(1))
 LAYERS, FITTED, MOVING, LONGER = "layer by layer", "survivors fitted", "moving support", "moving support, longer"
@@ -393,6 +395,26 @@ def test_the_total_is_exact_at_odd_sizes(share, first, second, effort):
     check(result)
     size = 7 * first + first * second
     assert sum(layer.nonzeros for layer in result.report.layers) == Sparsity(share).count(size)
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same'", "ignore:outputs of layers count alike")
+@settings(max_examples=8, phases=[Phase.generate])
+@given(cases(), st.sampled_from([0.3, 0.6, 0.9]))
+def test_one_call_on_odd_networks(case, share):
+    """Of a network that works in place there is no way back; all the same counts, masks and files are right."""
+    before, steps, least = copy.deepcopy(case.model.state_dict()), recipe.STEPS, recipe.LEAST_STEPS
+    try:
+        recipe.STEPS = recipe.LEAST_STEPS = 20
+        result = feta.prune(case.model, case.data, share, layers="*")
+    finally:
+        recipe.STEPS, recipe.LEAST_STEPS = steps, least
+    assert all(torch.equal(tensor, before[name]) for name, tensor in case.model.state_dict().items())
+    for name, mask in result.masks.items():
+        assert torch.equal(weight_of(result.model, name) != 0, mask)
+    size = sum(mask.numel() for mask in result.masks.values())
+    assert sum(layer.nonzeros for layer in result.report.layers) == Sparsity(share).count(size)
+    assert [stage.kept for stage in result.report.stages].count(True) == 1
+    result.report.to_json()
 
 
 def test_a_sparsity_per_layer_is_kept_in_every_stage():

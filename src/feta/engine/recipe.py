@@ -10,6 +10,7 @@ All stages are judged on the same rows, which none of them fitted; a stage that 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from textwrap import shorten
 from typing import Literal, get_args
 
 import torch
@@ -160,5 +161,5 @@ class Recipe:
 
 def _said(error: Exception) -> str:
     """The first line of an error; of one that is not ours, with its kind."""
-    first = next(iter(str(error).splitlines()), "")
+    first = shorten(next(iter(str(error).splitlines()), ""), 120, placeholder=" …")
     return first if isinstance(error, FetaError) else f"{type(error).__name__}: {first}"
