@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from feta.masks import hold_zeros, masks_of
     from feta.problem import Activation, LayerProblem, LayerSolution, Needs, Pruner, Status
     from feta.sparsity import Sparsity
-    from feta.tuning.refine import Refinement, refine
+    from feta.tuning.refine import refine
+    from feta.tuning.refinement import Refinement
     from feta.tuning.retrain import Retraining, retrain
 
 __version__ = "0.2.0.dev0"
@@ -37,7 +38,8 @@ _HOMES = {
     "feta.masks": ("hold_zeros", "masks_of"),
     "feta.problem": ("Activation", "LayerProblem", "LayerSolution", "Needs", "Pruner", "Status"),
     "feta.sparsity": ("Sparsity",),
-    "feta.tuning.refine": ("Refinement", "refine"),
+    "feta.tuning.refine": ("refine",),
+    "feta.tuning.refinement": ("Refinement",),
     "feta.tuning.retrain": ("Retraining", "retrain"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

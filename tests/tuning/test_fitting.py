@@ -13,11 +13,11 @@ from tuned import Around, build, holds, same
 import feta
 from feta.calibration.inputs import Inputs, places_of
 from feta.tuning import fitting
+from feta.tuning.bench import RATES
 from feta.tuning.draws import Original
 from feta.tuning.fitting import APART, LOOKS, Fit, Judge
 from feta.tuning.matching import Match
 from feta.tuning.mixing import Mixing
-from feta.tuning.refine import RATES
 
 X = torch.randn(300, 12, generator=torch.Generator().manual_seed(1))
 SHORT = feta.Refinement(steps=60, learning_rate=2e-3)
@@ -83,7 +83,7 @@ def test_a_try_is_short(monkeypatch, steps, length):
 
 
 def test_a_rate_that_runs_away_is_not_taken(monkeypatch):
-    monkeypatch.setattr("feta.tuning.refine.RATES", (1e30, 1e-3))
+    monkeypatch.setattr("feta.tuning.bench.RATES", (1e30, 1e-3))
     model = build(12, 24, 4)
     report = feta.refine(cut(model).model, model, X, steps=40).report
     assert report.learning_rate == 1e-3

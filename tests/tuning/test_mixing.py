@@ -12,10 +12,10 @@ from tuned import Around, build
 import feta
 from feta.calibration.inputs import Inputs, places_of
 from feta.errors import ConfigError
+from feta.tuning.bench import mixing_of
 from feta.tuning.draws import Draws, Original, Rows
 from feta.tuning.matching import Match
 from feta.tuning.mixing import Mixing, is_image
-from feta.tuning.refine import mixing_of
 
 CPU = torch.device("cpu")
 ALL = Mixing(mix=1.0, shift=0.0)

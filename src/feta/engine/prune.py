@@ -28,7 +28,7 @@ from feta.problem import Pruner
 from feta.pruners import DEFAULT_METHOD, make, options_of
 from feta.report import AllocationReport, PruneReport
 from feta.sparsity import Sparsity
-from feta.tuning.refine import Refinement
+from feta.tuning.refinement import Refinement
 
 
 @dataclass(frozen=True)

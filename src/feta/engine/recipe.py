@@ -20,7 +20,9 @@ from feta.engine.run import Run
 from feta.errors import ConfigError, FetaError, unknown_name
 from feta.problem import Status
 from feta.report import LayerReport, RefinePoint, RefineReport, StageReport
-from feta.tuning.refine import Refinement, RefineResult, distance_of, fitted
+from feta.tuning.bench import distance_of
+from feta.tuning.refine import RefineResult, fitted
+from feta.tuning.refinement import Refinement
 
 Effort = Literal["fast", "default", "best"]
 EFFORTS: tuple[str, ...] = get_args(Effort)

@@ -10,59 +10,21 @@ With a support that moves (tuning.support) it starts from the original's weights
 """
 
 import copy
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from itertools import zip_longest
-from typing import Any, Literal, cast
+from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from feta.calibration.batchnorm import statistics_of
-from feta.calibration.inputs import Batch, Inputs, Merged, fitting_size
-from feta.calibration.model import call, clock, device_of, differentiable, evaluating, float_dtype, outputs_of
-from feta.errors import ConfigError, unknown_name
-from feta.layers import weight_of
-from feta.masks import ZeroHold, masks_of
+from feta.calibration.inputs import Inputs
+from feta.calibration.model import clock, device_of, differentiable, evaluating, float_dtype
+from feta.errors import ConfigError
+from feta.masks import masks_of
 from feta.report import RefinePoint, RefineReport
-from feta.sparsity import top_k_mask
-from feta.tuning.draws import Draws, Original, Rows
-from feta.tuning.fitting import Fit, Judge, adam
-from feta.tuning.matching import KINDS, Match, match_for
-from feta.tuning.mixing import ALIKE, Mixing, is_image
-from feta.tuning.stepping import NARROW, Ranks, check, overridden, threads_for, wake_up
-from feta.tuning.support import MovingSupport
-
-RATES = (6e-3, 3e-3, 1e-3, 3e-4, 1e-4)  # of Adam, that are tried
-TRIAL, TRIED = 20, (20, 100)  # steps to try a rate: a part of all, and within these limits
-TRIAL_TIME = 0.2  # of the time budget, after which no other rate is tried
-BATCH = 100  # rows, where that many run well
-
-
-@dataclass(frozen=True)
-class Refinement:
-    """How to refine: `feta.refine(…, Refinement(steps=5000))` or `feta.prune(…, refine=Refinement(steps=5000))`."""
-
-    steps: int = 2000  # at the most; the learning rate falls to zero over them
-    support: Literal["fixed", "moving"] = "fixed"  # "moving": zeros are chosen anew, as many in each layer
-    learning_rate: float | None = None  # of Adam, at the start; None: the best of a few short tries
-    batch_size: int | None = None  # None: 100, or as many as run well
-    loss: Literal["kl", "mse", "cosine"] | None = None  # None: by what the model returns
-    mixing: bool | Mixing = True  # whether inputs are mixed, shifted and spliced; or in which shares
-    seconds: float | None = None  # a time budget beside the steps
-
-    def __post_init__(self) -> None:
-        check(self, "> 0 and finite", "steps", "learning_rate", "batch_size", "seconds")
-        for name in ("steps", "batch_size"):
-            if not isinstance(value := getattr(self, name), int | None):
-                raise ConfigError(f"Refinement.{name} must be a whole number, got {value!r}")
-        if self.loss is not None and self.loss not in KINDS:
-            raise unknown_name("loss", self.loss, KINDS)
-        if self.support not in ("fixed", "moving"):
-            raise unknown_name("support", self.support, ("fixed", "moving"))
-        if not isinstance(self.mixing, bool | Mixing):
-            raise ConfigError(f"Refinement.mixing must be True, False or a Mixing, got {self.mixing!r}")
+from feta.tuning.bench import Bench, copy_weights_
+from feta.tuning.refinement import Refinement
+from feta.tuning.stepping import NARROW, overridden, threads_for, wake_up
 
 
 @dataclass(frozen=True)
@@ -139,7 +101,7 @@ def fitted(
         work = work.float()
     twin = reference if device_of(reference) == where else copy.deepcopy(reference).to(where)
     with evaluating(work, twin), differentiable(work), threads_for(work):
-        bench = _Bench.of(
+        bench = Bench.of(
             work, twin, rows, settings, masks_of(model) if masks is None else masks, where, seed, started
         )
         before = bench.judge(work)
@@ -165,127 +127,3 @@ def fitted(
         support=settings.support,
     )
     return RefineResult(result, {name: mask.to(device_of(result)) for name, mask in fit.hold.masks.items()}, report)
-
-
-def distance_of(model: nn.Module, reference: nn.Module, held: Inputs, where: torch.device) -> float:
-    """How far a network's outputs are from the original's, by the measure that fits are judged by."""
-    original = Original(reference, where, float_dtype(model))
-    with evaluating(model, reference), torch.no_grad():
-        first = next(iter(Merged(held)))
-        match = match_for(reference, call(reference, first, where, float_dtype(reference)))
-        return Judge(held, original, match, mixing_of(original, first, match))(model)
-
-
-@dataclass
-class _Bench:
-    """What fits of one network have in common."""
-
-    work: nn.Module
-    draws: Draws
-    judge: Judge
-    masks: Mapping[str, Tensor]
-    settings: Refinement
-    started: float
-
-    @classmethod
-    def of(
-        cls,
-        work: nn.Module,
-        reference: nn.Module,
-        rows: tuple[Inputs, Inputs],
-        settings: Refinement,
-        masks: Mapping[str, Tensor],
-        where: torch.device,
-        seed: int,
-        started: float,
-    ) -> "_Bench":
-        original = Original(reference, where, float_dtype(work))
-        first = next(iter(Merged(rows[1])))
-        with torch.no_grad():
-            match = match_for(reference, call(reference, first, where, float_dtype(reference)), settings.loss)
-        size = settings.batch_size or min(BATCH, fitting_size(first, 1 / 4))
-        whole = mixing_of(original, first, match)
-        part = whole.for_passes(settings.steps * size / rows[0].count) if settings.mixing is True else settings.mixing
-        mixing = part if isinstance(part, Mixing) else Mixing(0.0, 0.0)
-        drawn = Draws(Rows(rows[0], where, original.dtype), original, mixing, size, settings.steps, seed)
-        return cls(work, drawn, Judge(rows[1], original, match, whole), masks, settings, started)
-
-    @property
-    def original(self) -> Original:
-        return self.draws.original
-
-    def fit(
-        self, network: nn.Module, steps: int, rate: float, moving: bool = False, callback: Any = None, **given: Any
-    ) -> Fit:
-        """A fit that is ready to go; one with a moving support starts from the original's weights."""
-        masks = self.masks
-        if moving:
-            copy_weights_(network, self.original.model)
-            masks = {name: torch.ones_like(mask) for name, mask in masks.items()}
-        hold = ZeroHold(network, masks, gradients=moving)
-        optimiser = adam(network, self.original.device, rate)
-        counts = {name: int(mask.sum()) for name, mask in self.masks.items()}
-        return Fit(
-            model=network,
-            optimiser=optimiser,
-            loss=self._loss,
-            batches=replace(self.draws, length=steps),
-            ranks=Ranks(self.original.device),
-            started=self.started,
-            seconds=self.settings.seconds,
-            callback=callback,
-            held=self.judge,
-            hold=hold,
-            support=MovingSupport(hold, optimiser, counts) if moving else None,
-            **given,
-        )
-
-    def best_rate(self, moving: bool) -> float:
-        """The rate that fits best in a few steps, the largest first.
-
-        A support that moves has much to learn again: its rate is tried on the original cut to as many weights.
-        """
-        start, masks = copy.deepcopy(self.work), self.masks
-        if moving:
-            copy_weights_(start, self.original.model)
-            kept = {name: int(mask.sum()) for name, mask in masks.items()}
-            masks = {name: top_k_mask(weight_of(start, name).detach().abs(), count) for name, count in kept.items()}
-        steps, found = min(max(TRIED[0], self.settings.steps // TRIAL), TRIED[1]), []
-        for rate in RATES:
-            if clock(self.original.device) - self.started > TRIAL_TIME * (self.settings.seconds or math.inf):
-                break
-            network = copy.deepcopy(start)
-            fit = replace(self, masks=masks).fit(network, steps, rate, record=False)
-            with fit.hold:
-                found.append((fit.trial(), rate))
-            if len(found) > 1 and found[-1] > found[-2]:  # smaller ones do less and less
-                break
-        return min(found, default=(0.0, RATES[len(RATES) // 2]))[1]
-
-    def _loss(self, result: Any, target: Any) -> Tensor:
-        output, keep = target if isinstance(target, tuple) else (target, None)
-        return self.judge.match(outputs_of(result), output, keep)
-
-
-@torch.no_grad()
-def copy_weights_(target: nn.Module, source: nn.Module) -> None:
-    """Parameters and the statistics of batch-norms; other buffers a model may write as it runs."""
-
-    def weights(model: nn.Module) -> list[Tensor]:
-        return [*model.parameters(), *(buffer for buffer, _ in statistics_of(model))]
-
-    pairs = list(zip_longest(weights(target), weights(source)))
-    if any(a is None or b is None or a.shape != b.shape for a, b in pairs):
-        raise ConfigError("reference must have the weights of the model, for a support that moves from them on")
-    for to, new in pairs:
-        to.copy_(new)
-
-
-def mixing_of(original: Original, x: Batch, match: Match) -> Mixing:
-    """What suits samples like x: images may be mirrored if the original gives the same answers then."""
-    if not isinstance(x, Tensor) or not is_image(x):
-        return Mixing(shift=0.0)
-    if match.kind != "kl":
-        return Mixing()
-    same = original.outputs(x).argmax(-1) == original.outputs(x.flip(-1)).argmax(-1)
-    return Mixing(mirror=0.5 if float(same.float().mean()) >= ALIKE else 0.0)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from feta.errors import check_range
-from feta.tuning.refine import BATCH, refine
+from feta.tuning.bench import BATCH
+from feta.tuning.refine import refine
 from feta_lab.experiments.harness import Cell
 from feta_lab.experiments.pruning import NAMED, PaperPlan, Pruned
 

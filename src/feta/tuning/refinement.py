@@ -1,0 +1,34 @@
+"""How to refine: the settings of `feta.refine`."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from feta.errors import ConfigError, unknown_name
+from feta.tuning.matching import KINDS
+from feta.tuning.mixing import Mixing
+from feta.tuning.stepping import check
+
+
+@dataclass(frozen=True)
+class Refinement:
+    """How to refine: `feta.refine(…, Refinement(steps=5000))` or `feta.prune(…, refine=Refinement(steps=5000))`."""
+
+    steps: int = 2000  # at the most; the learning rate falls to zero over them
+    support: Literal["fixed", "moving"] = "fixed"  # "moving": zeros are chosen anew, as many in each layer
+    learning_rate: float | None = None  # of Adam, at the start; None: the best of a few short tries
+    batch_size: int | None = None  # None: 100, or as many as run well
+    loss: Literal["kl", "mse", "cosine"] | None = None  # None: by what the model returns
+    mixing: bool | Mixing = True  # whether inputs are mixed, shifted and spliced; or in which shares
+    seconds: float | None = None  # a time budget beside the steps
+
+    def __post_init__(self) -> None:
+        check(self, "> 0 and finite", "steps", "learning_rate", "batch_size", "seconds")
+        for name in ("steps", "batch_size"):
+            if not isinstance(value := getattr(self, name), int | None):
+                raise ConfigError(f"Refinement.{name} must be a whole number, got {value!r}")
+        if self.loss is not None and self.loss not in KINDS:
+            raise unknown_name("loss", self.loss, KINDS)
+        if self.support not in ("fixed", "moving"):
+            raise unknown_name("support", self.support, ("fixed", "moving"))
+        if not isinstance(self.mixing, bool | Mixing):
+            raise ConfigError(f"Refinement.mixing must be True, False or a Mixing, got {self.mixing!r}")
