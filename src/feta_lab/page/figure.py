@@ -9,7 +9,7 @@ import math
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,7 @@ class LineChart:
 
     lines: points by name, joined in the order given; the name decides colour and marker.
     log_x: the x axis is logarithmic, and every x must be > 0.
+    ticks: what stands at these places of the x axis, instead of round numbers.
     """
 
     title: str
@@ -87,6 +88,7 @@ class LineChart:
     y_label: str
     lines: Mapping[str, Sequence[Point]]
     log_x: bool = False
+    ticks: Mapping[float, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, points in self.lines.items():
@@ -181,8 +183,11 @@ def _draw(figure: Figure) -> Canvas:
                 _draw_line(axes, points, styles[name])
         if chart.log_x:
             _log_axis(axes)
-        else:
+        elif not chart.ticks:
             axes.locator_params(axis="x", integer=True)  # layers, percent, components: never half of one
+        if chart.ticks:
+            axes.set_xticks(list(chart.ticks), list(chart.ticks.values()), minor=False)
+            axes.minorticks_off()
         if not chart.drawn:
             axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", color=SOFT)
     if handles:
