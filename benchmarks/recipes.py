@@ -7,9 +7,9 @@ A recipe is threshold, alps or feta with compensation, as it is or with -sensiti
 (refinement) behind its name; or an effort: fast, default or best. NETWORKS holds trained networks; those that are not
 there are trained first. Needs torch, numpy, scipy and safetensors.
 
-A cell has a record in OUT/records.jsonl and is not run again; one that raises has a record with the reason. All recipes
-of a cell get the same rows: training images drawn by the cell's seed, the fewer always among the more. Choose by
-`validation_lost`, and report `lost`, which is of the test half.
+A cell has a record in OUT/records.jsonl and is not run again; one that raises has a record with the reason. All
+recipes of a cell get the same rows: training images drawn by the cell's seed, the fewer always among the more. Choose
+by `validation_lost`, and report `lost`, which is of the test half.
 """
 
 from __future__ import annotations

@@ -81,6 +81,7 @@ class LineChart:
     lines: points by name, joined in the order given; the name decides colour and marker.
     log_x: the x axis is logarithmic, and every x must be > 0.
     ticks: what stands at these places of the x axis, instead of round numbers.
+    from_zero: the y axis begins at 0, or below where the lines do.
     """
 
     title: str
@@ -89,6 +90,7 @@ class LineChart:
     lines: Mapping[str, Sequence[Point]]
     log_x: bool = False
     ticks: Mapping[float, str] = field(default_factory=dict)
+    from_zero: bool = False
 
     def __post_init__(self) -> None:
         for name, points in self.lines.items():
@@ -188,6 +190,8 @@ def _draw(figure: Figure) -> Canvas:
         if chart.ticks:
             axes.set_xticks(list(chart.ticks), list(chart.ticks.values()), minor=False)
             axes.minorticks_off()
+        if chart.from_zero:
+            axes.set_ylim(bottom=min(0.0, axes.dataLim.y0))
         if not chart.drawn:
             axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", color=SOFT)
     if handles:
