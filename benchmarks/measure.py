@@ -47,6 +47,7 @@ def measured_prune(
         "peak_bytes": peak_bytes(device),
         "model_bytes": sum(weight.numel() * weight.element_size() for weight in model.parameters()),
         "options": dict(result.report.options),
+        "parts": dict(result.report.parts),
         "stages": [asdict(stage) for stage in result.report.stages],
         "zeros": result.report.sparsity,
         "layer_count": len(layers),

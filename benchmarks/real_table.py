@@ -100,9 +100,9 @@ def tables(records: Sequence[Record]) -> str:
     return "\n\n".join(texts)
 
 
-def replaced(page: str, text: str) -> str:
+def replaced(page: str, text: str, marks: tuple[str, str] = MARKS) -> str:
     """The page with the text between its marks."""
-    begin, end = MARKS
+    begin, end = marks
     if page.count(begin) != 1 or page.count(end) != 1:
         sys.exit(f"the page must hold each of these lines once:\n{begin}\n{end}")
     pattern = re.compile(f"{re.escape(begin)}.*{re.escape(end)}", re.DOTALL)

@@ -55,6 +55,14 @@ def test_the_legend_says_what_hollow_markers_mean() -> None:
     assert "<!-- refined -->" in text
 
 
+@pytest.mark.parametrize("log_x", [False, True])
+def test_an_axis_may_have_its_own_words_and_begin_at_zero(log_x: bool) -> None:
+    lines = {"feta": [Point(200, 3.5), Point(60000, 4.5)]}
+    text = svg(LineChart("LeNet", "x", "y", lines, log_x, {200: "few", 60000: "all"}, from_zero=True))
+    assert all(f"<!-- {word} -->" in text for word in ("few", "all", "0"))
+    assert not any(f"<!-- {number} -->" in text for number in (1000, 10000, 20000))
+
+
 @pytest.mark.parametrize(
     "lines",
     [

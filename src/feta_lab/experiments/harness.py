@@ -128,8 +128,8 @@ def run_cells(
 
 def label(cell: Cell) -> str:
     """What progress calls a cell: dense-mnist, seed 0, feta, 0.9."""
-    names = ("net", "k", "seed", "network", "layer", "method", "sparsity", "allocation", "round")
-    words = {"k": "k = ", "seed": "seed ", "network": "network ", "round": "round "}
+    names = ("net", "k", "seed", "network", "layer", "rows", "method", "sparsity", "allocation", "recipe", "round")
+    words = {"k": "k = ", "seed": "seed ", "network": "network ", "rows": "rows ", "round": "round "}
     said = [f"{words.get(name, '')}{cell[name]}" for name in names if name in cell]
     return ", ".join(said + [f"{name}d" for name in ("refine", "compensate") if cell.get(name)])
 

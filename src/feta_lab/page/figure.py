@@ -9,7 +9,7 @@ import math
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,8 @@ class LineChart:
 
     lines: points by name, joined in the order given; the name decides colour and marker.
     log_x: the x axis is logarithmic, and every x must be > 0.
+    ticks: what stands at these places of the x axis, instead of round numbers.
+    from_zero: the y axis begins at 0, or below where the lines do.
     """
 
     title: str
@@ -87,6 +89,8 @@ class LineChart:
     y_label: str
     lines: Mapping[str, Sequence[Point]]
     log_x: bool = False
+    ticks: Mapping[float, str] = field(default_factory=dict)
+    from_zero: bool = False
 
     def __post_init__(self) -> None:
         for name, points in self.lines.items():
@@ -181,8 +185,13 @@ def _draw(figure: Figure) -> Canvas:
                 _draw_line(axes, points, styles[name])
         if chart.log_x:
             _log_axis(axes)
-        else:
+        elif not chart.ticks:
             axes.locator_params(axis="x", integer=True)  # layers, percent, components: never half of one
+        if chart.ticks:
+            axes.set_xticks(list(chart.ticks), list(chart.ticks.values()), minor=False)
+            axes.minorticks_off()
+        if chart.from_zero:
+            axes.set_ylim(bottom=min(0.0, axes.dataLim.y0))
         if not chart.drawn:
             axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", color=SOFT)
     if handles:
