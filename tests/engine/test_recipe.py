@@ -16,10 +16,10 @@ import feta
 import nets
 from feta.calibration.inputs import places_of
 from feta.engine import recipe
-from feta.engine.recipe import steps_for
 from feta.errors import ConfigError, ModelError
 from feta.layers import weight_of
 from feta.sparsity import Sparsity
+from feta.tuning.bench import Bench
 from feta.tuning.refine import fitted
 from odd_networks import cases
 
@@ -133,23 +133,31 @@ def test_best_goes_on_as_long_as_it_helps(monkeypatch):
     def told_so(*given: Any) -> Any:
         steps.append(given[3].steps)
         done = fitted(*given[:3], replace(given[3], steps=3, learning_rate=1e-4), *given[4:])
-        return replace(done, report=replace(done.report, loss_after=next(told) * 1e-3))
+        return replace(done, report=replace(done.report, steps=steps[-1], loss_after=next(told) * 1e-3))
 
     monkeypatch.setattr(recipe, "fitted", told_so)
     report = feta.prune(model, X, 0.8, effort="best").report
     assert [stage.name for stage in report.stages] == [LAYERS, FITTED, MOVING, LONGER, LONGER]
-    assert steps == [100, 160, 640, 2560]
+    assert steps == [40, 160, 640, 2560]
     assert [stage.kept for stage in report.stages] == [False, False, False, False, True]
     assert report.effort == "best"
 
 
-@pytest.mark.parametrize(
-    ("multiply_adds", "expected"), [(100, 6000), (1e6, 6000), (4e6, round(6000 / 4**0.4)), (1e15, 100)]
-)
-def test_the_larger_the_network_the_fewer_steps(monkeypatch, multiply_adds, expected):
-    monkeypatch.setattr(recipe, "STEPS", 6000)
-    assert steps_for(multiply_adds, torch.device("cpu")) == expected
-    assert steps_for(multiply_adds, torch.device("cuda")) >= expected
+@pytest.mark.parametrize(("pace", "expected"), [(0.0, (400, 1600)), (1.0, (100, 100)), (30 / 4 / 200, (200, 400))])
+def test_steps_are_halved_until_they_fit_into_the_time(monkeypatch, pace, expected):
+    """A quarter of 30 seconds for the survivors, three for the moving support; 100 steps at the least."""
+    monkeypatch.setattr(recipe, "STEPS", 1600)
+    monkeypatch.setattr(recipe, "TIMES", 0)
+    best_rate = Bench.best_rate
+
+    def slow(bench: Bench, moving: bool) -> float:
+        rate = best_rate(bench, moving)
+        bench.pace = pace
+        return rate
+
+    monkeypatch.setattr(Bench, "best_rate", slow)
+    _, *fits = feta.prune(network(), X, 0.8).report.stages
+    assert tuple(int(fit.message.split()[0]) for fit in fits) == expected
 
 
 # What is kept
@@ -402,12 +410,12 @@ def test_the_total_is_exact_at_odd_sizes(share, first, second, effort):
 @given(cases(), st.sampled_from([0.3, 0.6, 0.9]))
 def test_one_call_on_odd_networks(case, share):
     """Of a network that works in place there is no way back; all the same counts, masks and files are right."""
-    before, steps, least = copy.deepcopy(case.model.state_dict()), recipe.STEPS, recipe.LEAST_STEPS
+    before, steps = copy.deepcopy(case.model.state_dict()), recipe.STEPS
     try:
-        recipe.STEPS = recipe.LEAST_STEPS = 20
+        recipe.STEPS = 20
         result = feta.prune(case.model, case.data, share, layers="*")
     finally:
-        recipe.STEPS, recipe.LEAST_STEPS = steps, least
+        recipe.STEPS = steps
     assert all(torch.equal(tensor, before[name]) for name, tensor in case.model.state_dict().items())
     for name, mask in result.masks.items():
         assert torch.equal(weight_of(result.model, name) != 0, mask)

@@ -136,7 +136,7 @@ def prune(
         if effort is not None and run.fit is not None:
             recipe.layers_done(sum(stages.parts.values()))
             if effort != "fast":
-                recipe.improve(effort, float(before.multiply_adds or before.parameters))
+                recipe.improve(effort)
         elif refine:
             recipe.refine(refine if isinstance(refine, Refinement) else Refinement())
         stages.end("refinement")

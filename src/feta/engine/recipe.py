@@ -28,10 +28,8 @@ Effort = Literal["fast", "default", "best"]
 EFFORTS: tuple[str, ...] = get_args(Effort)
 
 MANY_LAYERS = 64  # whose sensitivities take longer to measure than pruning does
-STEPS = 6000  # of a small network
-SMALL = {"cpu": 1e6, "cuda": 3e7}  # multiply-adds of a sample, up to which a network is small
-POWER = 0.4  # how the number of steps falls for larger ones
-LEAST_STEPS = 100
+STEPS = 6000  # halved until they fit into the time
+TIMES, FLOOR = 9, 30  # times the seconds of the layers, or so many at the least, that the fits of `default` may take
 LONGER, USEFUL = 4, 0.98  # times as many steps, as long as the distance falls below this share of the one before
 ROUNDS = 3
 
@@ -42,13 +40,6 @@ def check_effort(effort: str | None, seconds: float | None) -> None:
         raise unknown_name("effort", effort, EFFORTS)
     if seconds is not None and not (isinstance(seconds, int | float) and 0 < seconds < float("inf")):
         raise ConfigError(f"seconds must be > 0 and finite, got {seconds!r}")
-
-
-def steps_for(multiply_adds: float, device: torch.device) -> int:
-    """How many steps of a fit cost about ten times the layers: a fixed number, so that results repeat."""
-    small = SMALL.get(device.type, SMALL["cpu"])
-    share: float = (small / max(multiply_adds, small)) ** POWER
-    return max(LEAST_STEPS, round(STEPS * share))
 
 
 @dataclass
@@ -66,6 +57,7 @@ class Recipe:
     def __post_init__(self) -> None:
         self.best, self.layered = self.run.result, self.masks
         self.rate: float | None = None  # that was found to be right
+        self.steps = STEPS  # of the last fit
         self.stopped: Exception | None = None  # by the callback
 
     def layers_done(self, seconds: float) -> None:
@@ -86,17 +78,18 @@ class Recipe:
             far, said = None, f"outputs must be finite to be judged by, got a distance of {far}"
         self.stages.append(StageReport("layer by layer", seconds, far, True, said))
 
-    def improve(self, effort: str, multiply_adds: float) -> None:
+    def improve(self, effort: str) -> None:
         """Fit the whole network, as far as the effort goes."""
-        if self.stages[0].distance is None:
+        layers = self.stages[0]
+        if layers.distance is None:
             return
-        steps = steps_for(multiply_adds, self.run.device)
-        self._try("survivors fitted", Refinement(steps=max(LEAST_STEPS, steps // 4)))
-        moving = Refinement(steps, "moving")
-        last = self._try("moving support", moving)
+        allowed = max(FLOOR, TIMES * layers.seconds)
+        self._try("survivors fitted", Refinement(max(1, STEPS // 4)), allowed / 4)
+        last = self._try("moving support", Refinement(STEPS, "moving"), 3 * allowed / 4)
+        steps = self.steps
         for _ in range(ROUNDS if effort == "best" else 0):
-            moving, before = replace(moving, steps=LONGER * moving.steps, learning_rate=self.rate), last
-            last = self._try("moving support, longer", moving)
+            steps, before = LONGER * steps, last
+            last = self._try("moving support, longer", Refinement(steps, "moving", learning_rate=self.rate))
             if last is None or before is None or last > USEFUL * before:
                 break
 
@@ -117,12 +110,13 @@ class Recipe:
         known = {"relative_error": None, "nonzeros": count, "sparsity": 1 - count / mask.numel()}
         return replace(layer, **known, status=Status.OK.value, message="")  # type: ignore[arg-type]
 
-    def _fit(self, settings: Refinement) -> RefineResult:
+    def _fit(self, settings: Refinement, within: float = math.inf) -> RefineResult:
         run = self.run
         assert run.fit is not None
         assert run.held is not None
         rows = run.fit, run.held
-        return fitted(run.result, run.original, rows, settings, self.layered, run.device, self.seed, self._tell)
+        given = (run.result, run.original, rows, settings, self.layered, run.device, self.seed, self._tell)
+        return fitted(*given, within)
 
     def _tell(self, point: RefinePoint) -> None:
         try:
@@ -132,14 +126,14 @@ class Recipe:
             self.stopped = error
             raise
 
-    def _try(self, name: str, settings: Refinement) -> float | None:
+    def _try(self, name: str, settings: Refinement, within: float = math.inf) -> float | None:
         """A stage from the layers' result on; its distance, or None where there was no time or it failed."""
         left = self.left()
         if left is not None and left <= 0:
             return None
         started = self.run.clock()
         try:
-            done = self._fit(replace(settings, seconds=left))
+            done = self._fit(replace(settings, seconds=left), within)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # a model without a backward pass, or a fit that ran away
@@ -148,7 +142,7 @@ class Recipe:
             self.stages.append(StageReport(name, self.run.clock() - started, None, False, _said(error)))
             return None
         report = done.report
-        self.rate = report.learning_rate
+        self.rate, self.steps = report.learning_rate, report.steps
         kept = report.loss_after < min(stage.distance for stage in self.stages if stage.distance is not None)
         if kept:
             self.stages = [replace(stage, kept=False) for stage in self.stages]

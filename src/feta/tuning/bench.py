@@ -50,6 +50,7 @@ class Bench:
     masks: Mapping[str, Tensor]
     settings: Refinement
     started: float
+    pace: float = 0.0  # seconds that a step took in the trials
 
     @classmethod
     def of(
@@ -115,6 +116,7 @@ class Bench:
             kept = {name: int(mask.sum()) for name, mask in masks.items()}
             masks = {name: top_k_mask(weight_of(start, name).detach().abs(), count) for name, count in kept.items()}
         steps, found = min(max(TRIED[0], self.settings.steps // TRIAL), TRIED[1]), []
+        began = clock(self.original.device)
         for rate in RATES:
             if clock(self.original.device) - self.started > TRIAL_TIME * (self.settings.seconds or math.inf):
                 break
@@ -124,6 +126,7 @@ class Bench:
                 found.append((fit.trial(), rate))
             if len(found) > 1 and found[-1] > found[-2]:  # smaller ones do less and less
                 break
+        self.pace = (clock(self.original.device) - began) / (steps * max(1, len(found)))
         return min(found, default=(0.0, RATES[len(RATES) // 2]))[1]
 
     def _loss(self, result: Any, target: Any) -> Tensor:

@@ -10,6 +10,7 @@ With a support that moves (tuning.support) it starts from the original's weights
 """
 
 import copy
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -25,6 +26,8 @@ from feta.report import RefinePoint, RefineReport
 from feta.tuning.bench import Bench, copy_weights_
 from feta.tuning.refinement import Refinement
 from feta.tuning.stepping import NARROW, overridden, threads_for, wake_up
+
+LEAST_STEPS = 100  # of a fit
 
 
 @dataclass(frozen=True)
@@ -92,8 +95,12 @@ def fitted(
     where: torch.device,
     seed: int,
     callback: Callable[[RefinePoint], None] | None = None,
+    within: float = math.inf,
 ) -> RefineResult:
-    """`refine` on rows to fit and rows to judge by."""
+    """`refine` on rows to fit and rows to judge by.
+
+    within: seconds that the steps may take at the pace of the rate's trials; they are halved until they do.
+    """
     wake_up()
     started = clock(where)
     result, work = copy.deepcopy(model), copy.deepcopy(model).to(where)
@@ -107,7 +114,10 @@ def fitted(
         before = bench.judge(work)
         moving = settings.support == "moving"
         rate = settings.learning_rate or bench.best_rate(moving)
-        fit = bench.fit(work, settings.steps, rate, moving, callback)
+        steps = settings.steps
+        while steps >= 2 * LEAST_STEPS and steps * bench.pace > within:
+            steps //= 2
+        fit = bench.fit(work, steps, rate, moving, callback)
         stopped = fit.go()
         fit.hold.apply_()
         fit.hold.remove()
