@@ -104,7 +104,7 @@ def test_stages_are_in_the_json_and_in_the_table():
         line = next(line for line in repr(report).splitlines() if f" {stage.name}," in line)
         assert line.startswith("→") == stage.kept
         assert f"{stage.distance:.4g} from the original" in line
-    assert report.stages[1].message.startswith("100 steps, rate ")
+    assert report.stages[1].message.startswith("40 steps, rate ")
 
 
 def test_fast_is_layer_by_layer_with_allocation_and_compensation():
