@@ -284,8 +284,8 @@ def test_positions_of_texts_are_answers():
     ids = torch.randint(0, 30, (60, 9))
     found = judge({"input_ids": ids}, Words(), "kl")
     assert sum(len(batch["input_ids"]) for batch in found.held) == 60  # 540 answers
-    fewer = judge({"input_ids": ids[:50]}, Words(), "kl")
-    assert sum(len(batch["input_ids"]) for batch in fewer.held) > 50
+    fewer = judge({"input_ids": ids[:40]}, Words(), "kl")  # 360
+    assert sum(len(batch["input_ids"]) for batch in fewer.held) > 40
 
 
 def test_outputs_that_are_too_many_are_not_kept(monkeypatch):

@@ -22,13 +22,13 @@ from feta.tuning.support import MovingSupport
 LOOKS, APART = 40, 25  # looks at the held-out rows, but no more than one in so many steps
 EVERY = 20  # steps between two choices of a moving support
 BACK_AT = 1.2  # times the lowest loss, from which on the rate is too high
-JUDGED = 512  # answers that a network is judged by, at the least
+JUDGED, ENOUGH = 512, 400  # answers that a network is judged by, with mixtures; rows that do without
 MOST = 128  # of them in a batch
 KEPT = 2**26  # entries of the original's outputs on held-out rows that are kept
 
 
 class Judge:
-    """The mean match of a network to the original on rows that are held out.
+    """The mean distance of a network from the original on rows that are held out.
 
     Of few rows mixtures are judged too: where the original is sure, twenty rows cannot tell two networks apart.
     """
@@ -38,8 +38,10 @@ class Judge:
         self.held: list[Any] = list(Merged(held))
         target = self._target(self.held[0])[0]
         answers = target.numel() // target.shape[-1] if target.ndim > 1 else len(target)
+        enough = answers // len(target) * held.count >= ENOUGH
         wanted, every = JUDGED - answers // len(target) * held.count, replace(mixing, mix=1.0)
-        if wanted > 0 and mixing.mix:
+        self.classes = enough and match.kind == "kl" and target.ndim == 2
+        if not enough and mixing.mix:
             generator = generator_of(0, 0)
             pairs = Rows(list(self.held), original.device, original.dtype).pairs(min(wanted, MOST), generator)
             while wanted > 0:
@@ -57,7 +59,8 @@ class Judge:
             if output.shape != target.shape:
                 shapes = f"{tuple(output.shape[1:])} and {tuple(target.shape[1:])}"
                 raise ModelError(f"model and reference must give outputs of one shape, got {shapes}")
-            total += self.match(output, target, keep, T=1.0) * len(target)
+            far = self.match.differing(output, target) if self.classes else self.match(output, target, keep, T=1.0)
+            total += far * len(target)
             count += len(target)
         return float(total) / count
 

@@ -5,7 +5,9 @@
     mse      |o - t|^2, for everything else
 
 Fits use T = 2: answers that the original is sure of then still say how it sees the other classes. Held-out rows are
-judged at T = 1, as the network will be used.
+judged at T = 1, as the network will be used; scores of classes, where there are rows enough, by |softmax o -
+softmax t|_1 / 2: it bounds how often the two answer differently, and rows on which a network is sure and wrong count
+once, while KL lets a few of them outvote all others.
 """
 
 from collections.abc import Mapping
@@ -45,6 +47,11 @@ class Match:
             return _mean(1 - F.cosine_similarity(output, target, dim=-1), keep)
         each = (output - target).square()
         return _mean(each.mean(-1) if each.ndim > 1 else each, keep)
+
+    def differing(self, output: Tensor, target: Tensor) -> Tensor:
+        """Half the sum of the differences of probabilities."""
+        one, other = (F.softmax(self._scores(value.float()), -1) for value in (output, target))
+        return (one - other).abs().sum(-1).mean() / 2
 
     def _scores(self, value: Tensor) -> Tensor:
         return value.clamp_min(1e-8).log() if self.probabilities else value
