@@ -33,12 +33,14 @@ def short(monkeypatch):
     monkeypatch.setattr(recipe, "STEPS", 160)
 
 
-def network(scale: float = 2.0) -> nn.Sequential:
-    """With outputs that look like scores of classes."""
+def network(scale: float = 3.0) -> nn.Sequential:
+    """With outputs that look like scores of classes: one stands out, and their sum stays."""
     model = nets.mlp(12, 20, 16, 4)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(scale)
+        for parameter in model.out.parameters():
+            parameter.sub_(parameter.mean(0))
     return model.eval()
 
 
@@ -187,6 +189,7 @@ def judged(monkeypatch, *factors: float) -> None:
 )
 def test_the_stage_with_the_lowest_distance_is_kept(monkeypatch, factors, expected):
     model = network()
+    monkeypatch.setattr(recipe, "STEPS", 1600)
     layered = feta.prune(model, X, 0.8, effort="fast")
     judged(monkeypatch, *factors)
     result = feta.prune(model, X, 0.8)
@@ -346,7 +349,9 @@ def test_without_time_the_layers_are_finished_and_nothing_follows(monkeypatch):
         waited = time.perf_counter() - started
         layers_alone(result, expected)
         assert sum(layer.nonzeros for layer in result.report.layers) == Sparsity(0.8).count(12 * 20 + 20 * 16)
-        assert [stage.name for stage in result.report.stages] == [LAYERS]
+        first, *others = result.report.stages
+        assert first.kept
+        assert {stage.message for stage in others} == {"no time was left"}
         assert result.report.seconds == pytest.approx(sum(result.report.parts.values()))
         assert 0.8 * waited <= result.report.seconds <= waited
 
@@ -491,19 +496,20 @@ def test_an_expert_that_no_sample_reaches():
 # Few samples, none, and every form of them
 
 
-def test_three_samples_are_too_few_to_judge_by():
+@pytest.mark.parametrize("count", [3, 10])
+def test_few_samples_are_too_few_to_judge_by(count):
     model = network()
-    result = feta.prune(model, X[:3], 0.5)
-    layers_alone(result, feta.prune(model, X[:3], 0.5, effort="fast"))
+    result = feta.prune(model, X[:count], 0.5)
+    layers_alone(result, feta.prune(model, X[:count], 0.5, effort="fast"))
     (stage,) = result.report.stages
-    assert (stage.distance, stage.message) == (None, "too few samples to fit and judge a network by; give 4 or more")
+    assert (stage.distance, stage.message) == (None, "too few samples to fit and judge a network by; give 20 or more")
     assert stage.message in repr(result)
     with pytest.raises(ConfigError, match="data must hold 4 or more samples to refine on"):
         feta.prune(model, X[:3], 0.5, "wanda", refine=True)
 
 
-def test_four_samples_are_enough():
-    result = feta.prune(network(), X[:4], 0.5)
+def test_eleven_samples_are_enough():
+    result = feta.prune(network(), X[:11], 0.5)
     check(result)
     assert [stage.name for stage in result.report.stages] == [LAYERS, FITTED, MOVING]
 
@@ -588,3 +594,84 @@ def test_the_same_seed_gives_the_same_network():
     assert same(found[0].model, found[1].model)
     assert [s.distance for s in found[0].report.stages] == [s.distance for s in found[1].report.stages]
     assert not same(found[0].model, found[2].model)
+
+
+# What a review found
+
+
+class Towers(nn.Module):
+    """Two answers from one trunk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk, self.one, self.two = nn.Linear(12, 24), nn.Linear(24, 20), nn.Linear(24, 20)
+        self.first, self.second = nn.Linear(20, 4), nn.Linear(20, 3)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        h = torch.relu(self.trunk(x))
+        return {"first": self.first(torch.relu(self.one(h))), "second": self.second(torch.relu(self.two(h)))}
+
+
+def test_of_several_outputs_none_is_fitted_at_the_cost_of_the_others():
+    torch.manual_seed(0)
+    model = Towers().eval()
+    report = feta.prune(model, X, 0.7).report
+    assert [stage.name for stage in report.stages] == [LAYERS]
+    assert "several outputs" in report.stages[0].message
+    assert report.allocation.name == "uniform"
+
+
+@pytest.mark.parametrize("outputs", [2, 3, 5, 10])
+def test_a_regression_stays_one(outputs):
+    """KL would not see that all outputs move together."""
+    torch.manual_seed(outputs)
+    model = nn.Sequential(nn.Linear(12, 48), nn.ReLU(), nn.Linear(48, 48), nn.ReLU(), nn.Linear(48, outputs))
+    goal = torch.tanh(X @ torch.randn(12, outputs)) * 2
+    optimiser = torch.optim.Adam(model.parameters(), 3e-3)
+    for _ in range(200):
+        optimiser.zero_grad()
+        nn.functional.mse_loss(model(X), goal).backward()
+        optimiser.step()
+    result, fast = (feta.prune(model, X, 0.8, effort=effort) for effort in ("default", "fast"))
+    fresh = torch.randn(400, 12, generator=torch.Generator().manual_seed(9))
+    with torch.no_grad():
+        errors = [float((found.model(fresh) - model(fresh)).square().mean()) for found in (result, fast)]
+    assert result.report.refinement is None or result.report.refinement.loss == "mse"
+    assert errors[0] <= 1.05 * errors[1]
+
+
+@pytest.mark.parametrize("frozen", ["all", "first"])
+def test_what_is_frozen_is_fitted_all_the_same_and_comes_back_frozen(frozen):
+    model = network()
+    for parameter in list(model.parameters())[: None if frozen == "all" else 2]:
+        parameter.requires_grad_(False)
+    before = [parameter.requires_grad for parameter in model.parameters()]
+    result = feta.prune(model, X, 0.8)
+    assert all(stage.distance is not None for stage in result.report.stages)
+    assert [parameter.requires_grad for parameter in result.model.parameters()] == before
+    assert [parameter.requires_grad for parameter in model.parameters()] == before
+
+
+def test_a_time_budget_is_shared_by_the_fits(monkeypatch):
+    given = []
+    monkeypatch.setattr(recipe, "fitted", lambda *args: (given.append(args[3].seconds), fitted(*args))[1])
+    feta.prune(network(), X, 0.8, seconds=40)
+    assert given[0] < 11
+    assert given[1] > 20
+
+
+def test_data_that_asks_for_gradients_and_outputs_that_are_whole_numbers():
+    rows = X.clone().requires_grad_()
+    assert all(stage.distance is not None for stage in feta.prune(network(), rows, 0.8).report.stages)
+
+    class Answers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = network()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.net(x).argmax(1)
+
+    first, *others = feta.prune(Answers(), X, 0.8).report.stages
+    assert first.kept
+    assert all(stage.distance is None for stage in others)

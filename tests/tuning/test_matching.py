@@ -91,11 +91,18 @@ def test_padding_is_left_out(kind, lengths, seed):
 
 # Which one
 
-UNSURE, SCORES, EMBEDDINGS = 0.1 * drawn(100, 10), 8 * drawn(100, 10), drawn(100, 16)
+
+def scores(*shape: int) -> torch.Tensor:
+    """As cross-entropy leaves them: their sum does not move."""
+    values = drawn(*shape)
+    return values - values.mean(-1, keepdim=True)
+
+
+UNSURE, SCORES, EMBEDDINGS = 0.1 * drawn(100, 10), 8 * scores(100, 10), drawn(100, 16)
 DOMINATED = drawn(100, 5) + torch.tensor([1000.0, 0, 0, 0, 0])
 CASES: dict[str, tuple[Any, str, bool]] = {
     "scores of classes": (SCORES, "kl", False),
-    "scores of tokens": (8 * drawn(4, 6, 30), "kl", False),
+    "scores of tokens": (8 * scores(4, 6, 30), "kl", False),
     "scores in float16": (SCORES.half(), "kl", False),
     "probabilities": (SCORES.softmax(1), "kl", True),
     "probabilities that are unsure": (UNSURE.softmax(1), "kl", True),
@@ -115,9 +122,10 @@ CASES: dict[str, tuple[Any, str, bool]] = {
     "few samples of one class": (SCORES[:1].repeat(5, 1), "kl", False),
     "a score for each token": (0.1 * drawn(4, 6, 33), "kl", False),
     "three numbers": (0.1 * drawn(100, 3), "mse", False),
-    "three scores": (4 * drawn(100, 3), "kl", False),
+    "three scores": (4 * scores(100, 3), "kl", False),
+    "a regression with three outputs": (4 * drawn(100, 3), "mse", False),
     "two scores, unsure": (drawn(100, 2) / 4, "mse", False),
-    "two scores": (4 * drawn(100, 2), "kl", False),
+    "two scores": (4 * scores(100, 2), "kl", False),
     "images": (8 * drawn(6, 3, 9, 9), "mse", False),
 }
 

@@ -104,6 +104,7 @@ class Probe:
     layers: Sequence[LayerTrace]
 
     @classmethod
+    @torch.no_grad()
     def of(cls, lane: Lane, layers: Sequence[LayerTrace], held: Inputs) -> "Probe":
         """A probe on some of a lane's samples to fit, and on some held-out ones to judge by."""
         fit = lane.inputs.drawn(-(-lane.inputs.count // FIT_SAMPLES))

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from feta.errors import ConfigError, ModelError
 
+MAIN_OUTPUTS = frozenset({"logits", "last_hidden_state"})  # what others call the output beside which more is returned
+
 
 def device_of(model: nn.Module) -> torch.device:
     """The device of the model's first parameter."""
@@ -51,7 +53,7 @@ def place(value: Any, device: torch.device, dtype: torch.dtype, *, copy: bool = 
     if not isinstance(value, Tensor):
         return value
     kind = dtype if value.is_floating_point() else value.dtype
-    return value.to(device, kind, non_blocking=True, copy=copy)
+    return value.detach().to(device, kind, non_blocking=True, copy=copy)
 
 
 def run_on(model: nn.Module, batch: Any) -> Any:
@@ -82,6 +84,18 @@ def outputs_of(result: Any) -> Tensor:
     raise ModelError(
         f"model must return a float tensor, or a tuple, list or mapping that holds one, got {type(result).__name__}"
     )
+
+
+def several_outputs(result: Any) -> bool:
+    """Whether a model returns more float tensors than the one that `outputs_of` takes, none of them the main one."""
+    if isinstance(result, Tensor):
+        return False
+    parts = result if isinstance(result, Mapping | tuple | list) else getattr(result, "__dict__", {})
+    if isinstance(parts, Mapping):
+        if not MAIN_OUTPUTS.isdisjoint(key for key in parts if isinstance(key, str)):
+            return False
+        parts = list(parts.values())
+    return sum(isinstance(part, Tensor) and part.is_floating_point() for part in parts) > 1
 
 
 @contextmanager

@@ -57,6 +57,7 @@ class Recording:
     inputs: list[Value]
     outputs: list[Value]
     samples: int
+    several: bool = False  # whether more is returned than the one output that is compared
 
     def __post_init__(self) -> None:
         self.readers: dict[Value, list[Note]] = defaultdict(list)

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from feta.calibration.inputs import Batch, size_of
-from feta.calibration.model import device_of, evaluating, float_dtype, place, run_on
+from feta.calibration.model import device_of, evaluating, float_dtype, place, run_on, several_outputs
 from feta.calibration.notes import TRANSPARENT, Note, Recording, Value, Visit
 from feta.calibration.operators import attention, name_of, reading_of
 from feta.errors import DataError, FetaError
@@ -38,7 +38,7 @@ def record(model: nn.Module, batch: Batch) -> Recording:
             raise DataError(_refusal(batch, mode.modules[-1:], error)) from error
     given_back = list(tensors_in(result)) or list(tensors_in(getattr(result, "__dict__", {})))
     outputs = [mode.value(tensor) for tensor in given_back]
-    return Recording(model, mode.notes, mode.visits, inputs, outputs, size_of(batch))
+    return Recording(model, mode.notes, mode.visits, inputs, outputs, size_of(batch), several_outputs(result))
 
 
 def _refusal(batch: Batch, modules: Sequence[str], error: Exception) -> str:

@@ -116,7 +116,7 @@ def prune(
         stages.end("trace")
         chosen = select(run.original, run.layers, layers)
         if allocation is None:
-            few = len(chosen) <= MANY_LAYERS and not isinstance(sparsity, Mapping)
+            few = len(chosen) <= MANY_LAYERS and not isinstance(sparsity, Mapping) and not run.several
             goals, allocated = _advised(run, chosen, sparsity, few and effort is not None and data is not None)
         else:
             goals, allocated = _allocate(run, chosen, sparsity, make_allocation(allocation))
@@ -135,7 +135,7 @@ def prune(
         recipe = Recipe(run, masks, seed, left, walk.tell_loss)
         if effort is not None and run.fit is not None:
             recipe.layers_done(sum(stages.parts.values()))
-            if effort != "fast":
+            if effort != "fast" and not all(bool(mask.all()) for mask in masks.values()):
                 recipe.improve(effort)
         elif refine:
             recipe.refine(refine if isinstance(refine, Refinement) else Refinement())
@@ -189,7 +189,9 @@ def _advised(
     if measured:
         try:
             return _allocate(run, chosen, sparsity, make_allocation("sensitivity"))
-        except DataError:  # as of an expert that no sample reaches; the layer's own report says so
+        except torch.OutOfMemoryError:
+            raise
+        except (DataError, RuntimeError):  # an expert that no sample reaches, outputs that are whole numbers
             pass
     return _allocate(run, chosen, sparsity, make_allocation("uniform"))
 

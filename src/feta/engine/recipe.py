@@ -63,13 +63,15 @@ class Recipe:
     def layers_done(self, seconds: float) -> None:
         """The first stage: what pruning layer by layer has made."""
         run, far, said = self.run, None, ""
-        if run.held is None:
-            said = "too few samples to fit and judge a network by; give 4 or more"
+        if run.held is None or run.held.count < 2:
+            said = "too few samples to fit and judge a network by; give 20 or more"
+        elif run.several:
+            said = "the model returns several outputs, of which one alone would be fitted"
         elif run.home != run.device:
             said = "the model is too large for the device to be fitted as a whole"
         else:
             try:
-                far = distance_of(run.pruned, run.original, run.held, run.device)
+                far = distance_of(run.pruned, run.original, run.held, run.device, run.settings.loss)
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # of a model that takes no mixtures, say
@@ -84,7 +86,7 @@ class Recipe:
         if layers.distance is None:
             return
         allowed = max(FLOOR, TIMES * layers.seconds)
-        self._try("survivors fitted", Refinement(max(1, STEPS // 4)), allowed / 4)
+        self._try("survivors fitted", Refinement(max(1, STEPS // 4)), allowed / 4, share=0.25)
         last = self._try("moving support", Refinement(STEPS, "moving"), 3 * allowed / 4)
         steps = self.steps
         for _ in range(ROUNDS if effort == "best" else 0):
@@ -98,7 +100,7 @@ class Recipe:
         run = self.run
         if run.fit is None or run.held is None:
             raise ConfigError("data must hold 4 or more samples to refine on, one to judge by")
-        self._take(self._fit(settings))
+        self._take(self._fit(settings, thaw=False))
 
     def settled(self, layer: LayerReport) -> LayerReport:
         """A layer's report, after a fit of the whole network that was kept."""
@@ -110,13 +112,13 @@ class Recipe:
         known = {"relative_error": None, "nonzeros": count, "sparsity": 1 - count / mask.numel()}
         return replace(layer, **known, status=Status.OK.value, message="")  # type: ignore[arg-type]
 
-    def _fit(self, settings: Refinement, within: float = math.inf) -> RefineResult:
+    def _fit(self, settings: Refinement, within: float = math.inf, thaw: bool = True) -> RefineResult:
         run = self.run
         assert run.fit is not None
         assert run.held is not None
         rows = run.fit, run.held
         given = (run.result, run.original, rows, settings, self.layered, run.device, self.seed, self._tell)
-        return fitted(*given, within)
+        return fitted(*given, within, thaw)
 
     def _tell(self, point: RefinePoint) -> None:
         try:
@@ -126,14 +128,19 @@ class Recipe:
             self.stopped = error
             raise
 
-    def _try(self, name: str, settings: Refinement, within: float = math.inf) -> float | None:
-        """A stage from the layers' result on; its distance, or None where there was no time or it failed."""
+    def _try(self, name: str, settings: Refinement, within: float = math.inf, share: float = 1.0) -> float | None:
+        """A stage from the layers' result on; its distance, or None where there was no time or it failed.
+
+        share: of the seconds that are left.
+        """
         left = self.left()
         if left is not None and left <= 0:
+            self.stages.append(StageReport(name, 0.0, None, False, "no time was left"))
             return None
         started = self.run.clock()
         try:
-            done = self._fit(replace(settings, seconds=left), within)
+            given = replace(settings, seconds=None if left is None else share * left, loss=self.run.settings.loss)
+            done = self._fit(given, within)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # a model without a backward pass, or a fit that ran away

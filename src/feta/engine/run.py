@@ -47,6 +47,7 @@ class Run:
     held: Inputs | None = None
     layers: list[LayerTrace] = field(default_factory=list)
     chain: Chain = field(default_factory=Chain)
+    several: bool = False  # whether the model returns more than the one output that is compared
 
     @classmethod
     def start(cls, model: nn.Module, data: Any, settings: Settings, device: Any = None, seed: int = 0) -> "Run":
@@ -136,6 +137,7 @@ class Run:
         if size_of(first) > 2 and len(self.layers) < len(prunable_names(self.original)):
             recording = record(self.original, first)
             self.layers = trace_layers(recording)
+        self.several = recording.several
         if self.settings.cache != "replay":
             self.chain = find_chain(recording, self.layers, batch)
 

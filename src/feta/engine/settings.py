@@ -9,6 +9,7 @@ from feta.problem import Activation
 
 Mode = Literal["cascade", "parallel"]
 Cache = Literal["auto", "replay", "disk", "memory"]
+Loss = Literal["kl", "mse", "cosine"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Settings:
         "disk" keeps all in a file, "memory" all on the device, "replay" nothing: the network runs from its start.
     memory: GiB for that, on each of the two: for the samples, for each network's states, and for a layer's rows.
 
+    loss: what the fits of an effort match, "kl", "mse" or "cosine"; None: by what the model returns.
+
     Raises ConfigError for a value outside of these.
     """
 
@@ -39,11 +42,12 @@ class Settings:
     batch_size: int | None = None
     cache: Cache = "auto"
     memory: float = 2.0
+    loss: Loss | None = None
 
     def __post_init__(self) -> None:
-        for name, known in (("mode", get_args(Mode)), ("cache", get_args(Cache))):
+        for name, known in (("mode", get_args(Mode)), ("cache", get_args(Cache)), ("loss", (None, *get_args(Loss)))):
             if getattr(self, name) not in known:
-                raise unknown_name(f"Settings.{name}", str(getattr(self, name)), known)
+                raise unknown_name(f"Settings.{name}", str(getattr(self, name)), list(filter(None, known)))
         for name in ("n_samples", "batch_size"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):

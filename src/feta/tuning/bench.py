@@ -31,12 +31,14 @@ TRIAL_TIME = 0.2  # of the time budget, after which no other rate is tried
 BATCH = 100  # rows, where that many run well
 
 
-def distance_of(model: nn.Module, reference: nn.Module, held: Inputs, where: torch.device) -> float:
+def distance_of(
+    model: nn.Module, reference: nn.Module, held: Inputs, where: torch.device, loss: str | None = None
+) -> float:
     """How far a network's outputs are from the original's, by the measure that fits are judged by."""
     original = Original(reference, where, float_dtype(model))
     with evaluating(model, reference), torch.no_grad():
         first = next(iter(Merged(held)))
-        match = match_for(reference, call(reference, first, where, float_dtype(reference)))
+        match = match_for(reference, call(reference, first, where, float_dtype(reference)), loss)
         return Judge(held, original, match, mixing_of(original, first, match))(model)
 
 
@@ -127,7 +129,8 @@ class Bench:
             if len(found) > 1 and found[-1] > found[-2]:  # smaller ones do less and less
                 break
         self.pace = (clock(self.original.device) - began) / (steps * max(1, len(found)))
-        return min(found, default=(0.0, RATES[len(RATES) // 2]))[1]
+        # A single try, cut short by the time, has nothing to be compared with.
+        return min(found)[1] if len(found) > 1 else RATES[len(RATES) // 2]
 
     def _loss(self, result: Any, target: Any) -> Tensor:
         output, keep = target if isinstance(target, tuple) else (target, None)

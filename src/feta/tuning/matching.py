@@ -26,6 +26,7 @@ KINDS: tuple[str, ...] = get_args(Kind)
 TEMPERATURE = 2.0
 SURE = 0.3  # mean of the largest probability, from which on outputs are taken for scores of classes
 BY_CHANCE = 1.2  # of few classes: times what it is at the least
+SUMS = 0.25  # variance of the mean score, of what independent outputs would have, up to which they are
 COMMON = 0.95  # share of samples with the same largest output, up to which they are
 
 
@@ -95,8 +96,14 @@ def _all_one(values: Tensor) -> bool:
 
 
 def _like_scores(flat: Tensor) -> bool:
-    """Whether one output stands out on most samples, and not the same one on all."""
-    answers = flat.argmax(-1)
+    """Whether one output stands out on most samples, not the same one on all, and their sum hardly moves.
+
+    Cross-entropy does not see the sum of the scores, so that training leaves it as it was while the scores themselves
+    grow apart. The sum of the outputs of a regression varies as they do.
+    """
+    answers, count = flat.argmax(-1), flat.shape[-1]
     commonest = answers.bincount().max() / len(answers)
-    sure = max(SURE, BY_CHANCE / flat.shape[-1])
+    if len(flat) > 1 and float(count * flat.mean(-1).var()) > SUMS * float(flat.var(0).mean()):
+        return False
+    sure = max(SURE, BY_CHANCE / count)
     return bool(flat.softmax(-1).amax(-1).mean() > sure) and (len(flat) < 8 or float(commonest) <= COMMON)

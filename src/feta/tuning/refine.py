@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from feta.calibration.inputs import Inputs
 from feta.calibration.model import clock, device_of, differentiable, evaluating, float_dtype
 from feta.errors import ConfigError
+from feta.layers import owner_of
 from feta.masks import masks_of
 from feta.report import RefinePoint, RefineReport
 from feta.tuning.bench import Bench, copy_weights_
@@ -96,16 +97,20 @@ def fitted(
     seed: int,
     callback: Callable[[RefinePoint], None] | None = None,
     within: float = math.inf,
+    thaw: bool = False,
 ) -> RefineResult:
     """`refine` on rows to fit and rows to judge by.
 
     within: seconds that the steps may take at the pace of the rate's trials; they are halved until they do.
+    thaw: whether what was pruned is fitted even where it is frozen.
     """
     wake_up()
     started = clock(where)
     result, work = copy.deepcopy(model), copy.deepcopy(model).to(where)
     if float_dtype(work) in NARROW:
         work = work.float()
+    if thaw:
+        _thaw(work, masks_of(model) if masks is None else masks)
     twin = reference if device_of(reference) == where else copy.deepcopy(reference).to(where)
     with evaluating(work, twin), differentiable(work), threads_for(work):
         bench = Bench.of(
@@ -137,3 +142,11 @@ def fitted(
         support=settings.support,
     )
     return RefineResult(result, {name: mask.to(device_of(result)) for name, mask in fit.hold.masks.items()}, report)
+
+
+def _thaw(work: nn.Module, masks: Mapping[str, Tensor]) -> None:
+    """What was pruned learns, frozen or not; all of it where everything is frozen, as for inference."""
+    if not any(parameter.requires_grad for parameter in work.parameters()):
+        work.requires_grad_(True)
+    for module, name, _ in (owner_of(work, layer) for layer in masks):
+        getattr(module, name).requires_grad_(True)
