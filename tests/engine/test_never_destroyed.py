@@ -407,7 +407,7 @@ def test_buffers_that_a_model_writes_as_it_runs_stay_as_they_were(monkeypatch, m
             return self.out(torch.relu(self.fc(x)))
 
     torch.manual_seed(0)
-    monkeypatch.setattr(recipe, "STEPS", 100)
+    monkeypatch.setattr(recipe, "STEPS", 4000)
     model = Counts().eval()
     result = feta.prune(model, torch.randn(60, 6), 0.5, method)
     assert (result.report.refinement is not None) == (method is None)
