@@ -8,13 +8,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim import optimizer
 from tuned import Around, build, holds, same
 
 import feta
 from feta.calibration.inputs import Inputs, places_of
 from feta.tuning import fitting
 from feta.tuning.bench import RATES
-from feta.tuning.draws import Original
+from feta.tuning.draws import Original, targets
 from feta.tuning.fitting import APART, LOOKS, Fit, Judge
 from feta.tuning.matching import Match
 from feta.tuning.mixing import Mixing
@@ -295,3 +296,24 @@ def test_outputs_that_are_too_many_are_not_kept(monkeypatch):
     again = judge(X, model)
     assert (kept.targets is None, again.targets is None) == (False, True)
     assert kept(other) == again(other)
+
+
+@pytest.mark.parametrize("key", ["attention_mask", "src_key_padding_mask", "key_padding_mask"])
+def test_padding_is_left_out_whatever_its_mask_is_called(key):
+    ids, padded = torch.randint(0, 30, (6, 9)), torch.arange(9) >= 5
+    mask = (~padded if key == "attention_mask" else padded).repeat(6, 1)
+    model = Around(nn.Embedding(30, 4), lambda table, ids, **others: table(ids))
+    _, keep = targets(Original(model, torch.device("cpu"), torch.float32), {"ids": ids, key: mask})
+    assert torch.equal(keep, ~padded.repeat(6, 1))
+
+
+def test_a_callback_that_raises_leaves_no_hook_behind():
+    hooks = optimizer._global_optimizer_post_hooks
+    before, model = len(hooks), build(12, 24, 4)
+
+    def stop(point: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        feta.refine(model, copy.deepcopy(model), X, steps=50, masks={"0": model[0].weight > 0}, callback=stop)
+    assert len(hooks) == before

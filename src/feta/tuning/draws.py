@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from feta.calibration.inputs import Batch, Merged, alike, joined, rows_of, size_of
+from feta.calibration.lane import kept_rows
 from feta.calibration.model import call, float_dtype, outputs_of, place
 from feta.tuning.batches import Batch as Step
 from feta.tuning.mixing import Mixing
@@ -90,10 +91,9 @@ class Draws:
 
 def targets(original: Original, x: Batch) -> Any:
     """The original's outputs; with the positions that count, where some are padding."""
-    output, mask = original.outputs(x), x.get("attention_mask") if isinstance(x, dict) else None
-    if isinstance(mask, Tensor) and mask.shape == output.shape[:-1]:
-        return output, mask.bool()
-    return output
+    output = original.outputs(x)
+    keep = kept_rows(x, output) if output.ndim > 2 else None
+    return output if keep is None else (output, keep.view(output.shape[:-1]))
 
 
 def table_of(inputs: Iterable[Batch], device: torch.device, dtype: torch.dtype) -> Batch | None:

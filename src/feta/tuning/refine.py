@@ -123,9 +123,9 @@ def fitted(
         while steps >= 2 * LEAST_STEPS and steps * bench.pace > within:
             steps //= 2
         fit = bench.fit(work, steps, rate, moving, callback)
-        stopped = fit.go()
-        fit.hold.apply_()
-        fit.hold.remove()
+        with fit.hold:
+            stopped = fit.go()
+            fit.hold.apply_()
         bench.original.close()
     copy_weights_(result, work)
     report = RefineReport(
