@@ -675,3 +675,22 @@ def test_data_that_asks_for_gradients_and_outputs_that_are_whole_numbers():
     first, *others = feta.prune(Answers(), X, 0.8).report.stages
     assert first.kept
     assert all(stage.distance is None for stage in others)
+
+
+def test_few_rows_are_said_after_a_fit_too(monkeypatch):
+    torch.manual_seed(0)
+    monkeypatch.setattr(recipe, "STEPS", 1600)
+    model = nn.Sequential(nn.Linear(60, 40), nn.ReLU(), nn.Linear(40, 3)).eval()
+    with torch.no_grad():
+        for parameter in model[2].parameters():
+            parameter.mul_(20).sub_(parameter.mean(0))
+    result = feta.prune(model, torch.randn(30, 6) @ torch.randn(6, 60), 0.9)
+    assert kept(result) != LAYERS
+    (layer,) = result.report.layers
+    assert (layer.status, layer.relative_error) == ("few-rows", None)
+    assert "samples would do" in layer.message
+
+
+def test_an_effort_that_is_no_word():
+    with pytest.raises(ConfigError, match="unknown effort '3'"):
+        feta.prune(network(), X, 0.5, effort=3)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from textwrap import shorten
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -37,7 +37,7 @@ ROUNDS = 3
 def check_effort(effort: str | None, seconds: float | None) -> None:
     """Raise ConfigError for what cannot be."""
     if effort is not None and effort not in EFFORTS:
-        raise unknown_name("effort", effort, EFFORTS)
+        raise unknown_name("effort", str(effort), EFFORTS)
     if seconds is not None and not (isinstance(seconds, int | float) and 0 < seconds < float("inf")):
         raise ConfigError(f"seconds must be > 0 and finite, got {seconds!r}")
 
@@ -109,8 +109,10 @@ class Recipe:
         mask = self.masks[layer.name]
         count = int(mask.sum())
         # Its own error was left behind on purpose: the network's distance is what counts now.
-        known = {"relative_error": None, "nonzeros": count, "sparsity": 1 - count / mask.numel()}
-        return replace(layer, **known, status=Status.OK.value, message="")  # type: ignore[arg-type]
+        known: dict[str, Any] = {"relative_error": None, "nonzeros": count, "sparsity": 1 - count / mask.numel()}
+        if layer.status != Status.FEW_ROWS:  # which holds for the fit as well
+            known |= {"status": Status.OK.value, "message": ""}
+        return replace(layer, **known)
 
     def _fit(self, settings: Refinement, within: float = math.inf, thaw: bool = True) -> RefineResult:
         run = self.run

@@ -132,7 +132,7 @@ class Fit(Loop):
     def after(self, seconds: float, passes: float, loss: float, score: float | None) -> tuple[Any, str | None]:
         held_out = -(score or 0.0)
         if self.support is not None and not self.support.settled:
-            self.best, self.best_weights, self.stale = -math.inf, None, 0  # more is kept than may be
+            self.best, self.best_weights = -math.inf, None  # more is kept than may be
         elif held_out > BACK_AT * -self.best:
             self.scale /= 5
             self.restore_best()
