@@ -22,6 +22,7 @@ from feta.tuning.fitting import Fit, Judge, adam
 from feta.tuning.matching import Match, match_for
 from feta.tuning.mixing import ALIKE, Mixing, is_image
 from feta.tuning.refinement import Refinement
+from feta.tuning.rewriting import rewriter_of
 from feta.tuning.stepping import Ranks
 from feta.tuning.support import MovingSupport
 
@@ -73,8 +74,9 @@ class Bench:
         size = settings.batch_size or min(BATCH, fitting_size(first, 1 / 4))
         whole = mixing_of(original, first, match)
         part = whole.for_passes(settings.steps * size / rows[0].count) if settings.mixing is True else settings.mixing
-        mixing = part if isinstance(part, Mixing) else Mixing(0.0, 0.0)
-        drawn = Draws(Rows(rows[0], where, original.dtype), original, mixing, size, settings.steps, seed)
+        mixing = part if isinstance(part, Mixing) else Mixing(0.0, 0.0, 0.0, 0.0)
+        rewriter = rewriter_of(original.outputs, first) if mixing.rewrite and match.kind == "kl" else None
+        drawn = Draws(Rows(rows[0], where, original.dtype), original, mixing, size, settings.steps, seed, rewriter)
         return cls(work, drawn, Judge(rows[1], original, match, whole), masks, settings, started)
 
     @property
@@ -134,7 +136,7 @@ class Bench:
 
     def _loss(self, result: Any, target: Any) -> Tensor:
         output, keep = target if isinstance(target, tuple) else (target, None)
-        return self.judge.match(outputs_of(result), output, keep)
+        return self.judge.match(outputs_of(result).to(output.dtype), output, keep)
 
 
 @torch.no_grad()
