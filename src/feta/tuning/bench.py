@@ -28,6 +28,7 @@ from feta.tuning.support import MovingSupport
 
 RATES = (6e-3, 3e-3, 1e-3, 3e-4, 1e-4)  # of Adam, that are tried
 TRIAL, TRIED = 20, (20, 100)  # steps to try a rate: a part of all, and within these limits
+TIMED = 5, 20  # steps before the clock starts, and steps that are timed
 TRIAL_TIME = 0.2  # of the time budget, after which no other rate is tried
 BATCH = 100  # rows, where that many run well
 
@@ -133,6 +134,17 @@ class Bench:
         self.pace = (clock(self.original.device) - began) / (steps * max(1, len(found)))
         # A single try, cut short by the time, has nothing to be compared with.
         return min(found)[1] if len(found) > 1 else RATES[len(RATES) // 2]
+
+    def recorded_pace(self, rate: float) -> float:
+        """Seconds of a step as fits take it on a GPU: recorded where that works, unlike those of the trials."""
+        fit, device, began = self.fit(copy.deepcopy(self.work), sum(TIMED), rate), self.original.device, 0.0
+        with fit.hold:
+            for number, batch in enumerate(fit.batches.over(0)):
+                if number == TIMED[0]:
+                    began = clock(device)
+                fit.step(batch.x, batch.y)
+        fit.step = fit.update  # frees the graph now, not whenever garbage is collected
+        return (clock(device) - began) / TIMED[1]
 
     def _loss(self, result: Any, target: Any) -> Tensor:
         output, keep = target if isinstance(target, tuple) else (target, None)
