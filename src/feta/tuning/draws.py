@@ -37,7 +37,9 @@ class Original:
 
     def quick_outputs(self, x: Batch) -> Tensor:
         """Outputs on batches that are drawn, as steps need them; the next call may overwrite them."""
-        found: Tensor = self._quick(x) if isinstance(x, Tensor) and x.device == self.device else self._run(x)
+        found: Tensor = (
+            self._quick(x) if isinstance(x, Tensor) and x.device.type == self.device.type else self._run(x)
+        )
         return found
 
     def _run(self, x: Batch) -> Tensor:
