@@ -28,7 +28,6 @@ from feta.tuning.support import MovingSupport
 
 RATES = (6e-3, 3e-3, 1e-3, 3e-4, 1e-4)  # of Adam, that are tried
 TRIAL, TRIED = 20, (20, 100)  # steps to try a rate: a part of all, and within these limits
-TIMED = 5, 20  # steps before the clock starts, and steps that are timed
 TRIAL_TIME = 0.2  # of the time budget, after which no other rate is tried
 BATCH = 100  # rows, where that many run well
 
@@ -121,30 +120,18 @@ class Bench:
             kept = {name: int(mask.sum()) for name, mask in masks.items()}
             masks = {name: top_k_mask(weight_of(start, name).detach().abs(), count) for name, count in kept.items()}
         steps, found = min(max(TRIED[0], self.settings.steps // TRIAL), TRIED[1]), []
-        began = clock(self.original.device)
         for rate in RATES:
             if clock(self.original.device) - self.started > TRIAL_TIME * (self.settings.seconds or math.inf):
                 break
             network = copy.deepcopy(start)
-            fit = replace(self, masks=masks).fit(network, steps, rate, record=False)
+            fit = replace(self, masks=masks).fit(network, steps, rate)
             with fit.hold:
                 found.append((fit.trial(), rate))
+            self.pace = fit.pace
             if len(found) > 1 and found[-1] > found[-2]:  # smaller ones do less and less
                 break
-        self.pace = (clock(self.original.device) - began) / (steps * max(1, len(found)))
         # A single try, cut short by the time, has nothing to be compared with.
         return min(found)[1] if len(found) > 1 else RATES[len(RATES) // 2]
-
-    def recorded_pace(self, rate: float) -> float:
-        """Seconds of a step as fits take it on a GPU: recorded where that works, unlike those of the trials."""
-        fit, device, began = self.fit(copy.deepcopy(self.work), sum(TIMED), rate), self.original.device, 0.0
-        with fit.hold:
-            for number, batch in enumerate(fit.batches.over(0)):
-                if number == TIMED[0]:
-                    began = clock(device)
-                fit.step(batch.x, batch.y)
-        fit.step = fit.update  # frees the graph now, not whenever garbage is collected
-        return (clock(device) - began) / TIMED[1]
 
     def _loss(self, result: Any, target: Any) -> Tensor:
         output, keep = target if isinstance(target, tuple) else (target, None)

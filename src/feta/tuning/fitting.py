@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from feta.calibration.inputs import Inputs, Merged, size_of
-from feta.calibration.model import call, outputs_of
+from feta.calibration.model import call, clock, outputs_of
 from feta.errors import ConfigError, ModelError
 from feta.masks import ZeroHold
 from feta.report import RefinePoint
@@ -93,6 +93,7 @@ class Fit(Loop):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.pace = 0.0  # seconds of a step in a trial
         self.check_every = 1 / min(LOOKS, max(1, (self.length or 0) // APART))
 
     def recordable(self) -> bool:
@@ -113,14 +114,19 @@ class Fit(Loop):
 
     def trial(self) -> float:
         """Fit, and return the mean loss over the second half of the steps; inf where it was not finite."""
-        total = torch.zeros((), device=self.ranks.device)
+        device, half, began = self.ranks.device, (self.length or 0) // 2, 0.0
+        total = torch.zeros((), device=device)
         for batch in self.batches.over(0):
+            if self.steps == half:  # libraries are loaded and the step is recorded by now
+                began = clock(device)
             self._set_rate(0.0)
+            loss = self.step(batch.x, batch.y)
+            total += loss * (self.steps >= half)
             self.steps += 1
             self.done += 1
-            loss = self.update(batch.x, batch.y)
-            total += loss * (2 * self.steps > (self.length or 0))
         found = float(total)
+        self.pace = (clock(device) - began) / max(1, self.steps - half)
+        self.step = self.update  # frees a graph now, not whenever garbage is collected
         return found if math.isfinite(found) else math.inf
 
     def rate(self, first: float, over: float) -> float:

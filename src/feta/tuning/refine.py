@@ -120,8 +120,6 @@ def fitted(
         moving = settings.support == "moving"
         rate = settings.learning_rate or bench.best_rate(moving)
         steps = settings.steps
-        if where.type == "cuda" and steps * bench.pace > within:
-            bench.pace = bench.recorded_pace(rate)
         while steps >= 2 * LEAST_STEPS and steps * bench.pace > within:
             steps //= 2
         fit = bench.fit(work, steps, rate, moving, callback)
