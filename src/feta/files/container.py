@@ -83,4 +83,4 @@ def _entry(value: str) -> bytes:
 
 
 def _sum(tensor: Tensor) -> int:
-    return zlib.crc32(tensor.detach().reshape(-1).contiguous().view(uint8).numpy())
+    return zlib.crc32(tensor.detach().reshape(-1).contiguous().view(uint8).numpy().data)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from feta.errors import ConfigError, FileError
 
@@ -65,6 +65,21 @@ def regain(stored: dict[str, Tensor], had: Mapping[str, str], where: str) -> dic
         else:
             tensors[name] = tensor.to(dtype)
     return tensors
+
+
+def with_rounded_weights(model: nn.Module, dtype: Smaller) -> nn.Module:
+    """The model, changed in place, with the weights that come back out of a file of this dtype."""
+    stored, had = lessen({name: tensor.cpu() for name, tensor in model.state_dict().items()}, dtype)
+    model.load_state_dict(regain(stored, had, "weights"))
+    return model
+
+
+def weight_error(model: nn.Module, other: nn.Module) -> float:
+    """||W - V||_F / ||W||_F over all tensors of the two models that rounding may change."""
+    theirs = other.state_dict()
+    pairs = [(w.double(), theirs[name].double()) for name, w in model.state_dict().items() if w.ndim >= 2]
+    off, size = sum(float((w - v).square().sum()) for w, v in pairs), sum(float(w.square().sum()) for w, _ in pairs)
+    return (off / size) ** 0.5 if size else 0.0
 
 
 def _rounded(tensor: Tensor) -> tuple[Tensor, Tensor]:
