@@ -2,8 +2,10 @@
 
 import contextlib
 import errno
+import json
 import os
 import pickle
+import zlib
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -17,7 +19,7 @@ from torch import nn
 
 import feta
 from feta.errors import ConfigError, FileError
-from feta.files import sparse_file
+from feta.files import container, sparse_file
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 DTYPES = [*FLOATS, torch.int64, torch.int8, torch.uint8, torch.bool]
@@ -162,9 +164,6 @@ def test_the_layout_of_compressed_tensors(tmp_path):
 
 def test_the_packed_form_is_the_one_described(tmp_path):
     """Read back by the description in files.packed alone, bit by bit."""
-    import json
-    import zlib
-
     tensor = sparse((30, 40), 0.7).abs()
     tensor[:, ::2] *= -1
     tensor[tensor == 0] = 0.0
@@ -404,6 +403,85 @@ def test_parts_that_do_not_fit(whole, changes, message):
         sparse_file.read(whole)
     assert str(whole) in str(caught.value)
     assert "fc.weight" in str(caught.value)
+
+
+NOTE = {"dtype": "float32", "shape": [40, 40], "nonzeros": 40, "where": "gaps", "base": 100, "bytes": [1, 1, 1, 1]}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"feta.packed": "[]"},
+        {"feta.packed": '{"w": 3}'},
+        {"feta.packed": '{"v": {}}'},
+        {"feta.same": '{"v": "u"}'},
+        {"feta.same": '{"v": []}'},
+        *(
+            {"feta.packed": json.dumps({"w": {key: value for key, value in NOTE.items() if key != left}})}
+            for left in NOTE
+        ),
+        *(
+            {"feta.packed": json.dumps({"w": NOTE | change})}
+            for change in (
+                {},
+                {"dtype": "complex64"},
+                {"dtype": []},
+                {"shape": [-40, -40]},
+                {"shape": [2**40, 2**40]},
+                {"shape": 1600},
+                {"nonzeros": 1601},
+                {"nonzeros": -1},
+                {"nonzeros": 1600, "where": "all"},
+                {"where": "elsewhere"},
+                {"where": "bits"},
+                {"base": 256},
+                {"bytes": []},
+                {"bytes": [-1, 1, 1, 1]},
+                {"bytes": [10**30, 1]},
+            )
+        ),
+    ],
+)
+def test_notes_that_cannot_be(tmp_path, changes):
+    """Whoever can write a note can write its checksum too."""
+    packed = sparse_file.encode({"w": sparse((40, 40), 0.9)}, {})
+    (tmp_path / "x").write_bytes(packed)
+    stored, metadata = container.read(tmp_path / "x")
+    (tmp_path / "x").write_bytes(container.to_bytes(stored, metadata | changes))
+    with pytest.raises(FileError, match=str(tmp_path / "x")):
+        sparse_file.read(tmp_path / "x")
+
+
+def test_a_short_code_for_very_many_bytes_is_not_read_on(tmp_path):
+    (tmp_path / "x").write_bytes(sparse_file.encode({"w": torch.eye(40)}, {}))
+    stored, metadata = container.read(tmp_path / "x")
+    note, bomb = json.loads(metadata["feta.packed"])["w"], zlib.compressobj(9, zlib.DEFLATED, -15)
+    code = bomb.compress(bytes(10**6)) + bomb.flush()
+    rest = stored["w.packed"][note["bytes"][0] :]
+    stored["w.packed"] = torch.cat((torch.frombuffer(bytearray(code), dtype=torch.uint8), rest))
+    note["bytes"][0] = len(code)
+    (tmp_path / "x").write_bytes(container.to_bytes(stored, metadata | {"feta.packed": json.dumps({"w": note})}))
+    with pytest.raises(FileError, match="coded bytes of 47 or more where 46 belong"):
+        sparse_file.read(tmp_path / "x")
+
+
+@pytest.mark.parametrize("sums", ["", "[]", "[1, 2]", "3", '{"w": 1}', None])
+def test_checksums_that_are_not_there(tmp_path, sums):
+    content = container.to_bytes({"w": torch.ones(3)}, {})
+    head, data = (
+        content[: 8 + int.from_bytes(content[:8], "little")],
+        content[8 + int.from_bytes(content[:8], "little") :],
+    )
+    known = json.loads(head[8:])
+    known["__metadata__"] |= {"feta.header": "0" * 8, "feta.crc32": sums}
+    if sums is None:
+        del known["__metadata__"]["feta.crc32"]
+    text = json.dumps(known, separators=(",", ":")).encode()
+    head = len(text).to_bytes(8, "little") + text
+    right = f"{zlib.crc32(head):08x}".encode()
+    (tmp_path / "x").write_bytes(head.replace(b'"feta.header":"00000000"', b'"feta.header":"' + right + b'"') + data)
+    with pytest.raises(FileError, match=r"must have (a|the) checksum"):
+        sparse_file.read(tmp_path / "x")
 
 
 @pytest.mark.parametrize("text", ["{not json", "[]", "3", "null"])

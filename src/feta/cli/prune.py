@@ -132,6 +132,7 @@ def prune(
         "mode": mode,
     }
     config |= {**spread, "refine": refine, "options": summary["options"]}
+    config |= {name: value for name, value in asdict(storing).items() if value is not None}
     if subject.note is not None:
         config["data"] = subject.note
     if record_file is not None:

@@ -73,9 +73,13 @@ def _check(path: Path, start: bytes, tensors: Mapping[str, Tensor], metadata: Ma
     if found != metadata[HEADER]:
         raise FileError(f"{path}: the header's checksum must be {metadata[HEADER]}, got {found}; {CURE}")
     names = [name for name in json.loads(start[8:]) if name != "__metadata__"]
-    for name, right in zip(names, json.loads(metadata[TENSORS]), strict=True):
-        if (found_here := _sum(tensors[name])) != right:
-            raise FileError(f"{path}: tensor '{name}' must have the checksum {right}, got {found_here}; {CURE}")
+    try:
+        right = dict(zip(names, json.loads(metadata.get(TENSORS, "")), strict=True))
+    except (TypeError, ValueError) as error:
+        raise FileError(f"{path} must have a checksum for each of {len(names)} tensors, got {error}") from error
+    for name in names:
+        if (here := _sum(tensors[name])) != right[name]:
+            raise FileError(f"{path}: tensor '{name}' must have the checksum {right[name]}, got {here}; {CURE}")
 
 
 def _entry(value: str) -> bytes:

@@ -75,9 +75,9 @@ def read(path: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         stored[name] = unpack(note, stored.pop(name + PACKED), f"{path}: tensor '{name}'")
     tensors = lossy.regain(bitmask.restore_all(stored, str(path)), had, str(path))
     for name, other in same.items():
-        if other not in tensors:
+        if str(other) not in tensors:
             raise FileError(f"{path}: tensor '{name}' must equal '{other}', got none of that name")
-        tensors[name] = tensors[other]
+        tensors[name] = tensors[str(other)]
     return tensors, metadata
 
 
