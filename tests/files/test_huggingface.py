@@ -11,7 +11,7 @@ from torch import nn
 
 import feta
 from feta.errors import ConfigError, FileError, ModelError
-from feta.files import card, huggingface
+from feta.files import card, folder
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 LAYOUTS = ["dense", "small", "compressed-tensors"]
@@ -166,7 +166,7 @@ def test_weights_that_a_model_does_not_use_are_named(tmp_path):
 
 
 def test_a_failure_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(huggingface, "_write_card", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
+    monkeypatch.setattr(folder, "_write_card", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
     with pytest.raises(FileError, match=r"cannot write .*out: No space left"):
         feta.save(llama(), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

@@ -207,13 +207,7 @@ def _show(summary: Mapping[str, Any], note: str | None) -> None:
         out().print(f"test accuracy {accuracy['dense']['test']:.2f} % → {accuracy['pruned']['test']:.2f} %")
     dense, pruned = summary["file_bytes"]["dense"], summary["file_bytes"]["pruned"]
     if (rounding := summary.get("rounding")) is not None:
-        out().print(_lost(rounding, summary["accuracy"], pruned))
+        from feta.cli.rounding import told
+
+        out().print(told(rounding, summary["accuracy"], pruned))
     out().print(f"file {size(dense)} → {size(pruned)} ({dense / pruned:.1f}× smaller)")
-
-
-def _lost(rounding: Mapping[str, Any], accuracy: Any, written: int) -> str:
-    """What storing the weights rounded costs and saves, in a line."""
-    said = f"weights rounded to {rounding['dtype']}: off by {100 * rounding['weight_error']:.2g} %"
-    if rounding["accuracy"] is not None:
-        said += f", test accuracy {accuracy['pruned']['test']:.2f} % → {rounding['accuracy']['test']:.2f} %"
-    return f"{said}, file {size(rounding['exact_bytes'])} → {size(written)}"

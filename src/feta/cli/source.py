@@ -21,7 +21,8 @@ from feta.cli.subject import Subject, open_subject
 from feta.errors import ConfigError, FileError
 from feta.files import sparse_file
 from feta.files.atomic import check_writable, write_atomic
-from feta.files.huggingface import SMALL, weight_files, write
+from feta.files.folder import write
+from feta.files.huggingface import SMALL, weight_files
 
 
 @dataclass(frozen=True)

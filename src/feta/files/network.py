@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from feta.errors import FileError, listed
-from feta.files import huggingface, sparse_file
+from feta.files import folder, huggingface, sparse_file
 from feta.files.atomic import write_atomic
 from feta.files.lossy import Smaller
 from feta.files.sparse_file import Layout
@@ -83,7 +83,7 @@ def save(
         raise FileError(f"save must be given a model or a Network, got a {type(network).__name__}; save result.model")
     path, model = Path(path), network.model if isinstance(network, Network) else network
     if huggingface.is_pretrained(model) and path.suffix != ".safetensors":
-        return huggingface.write(model, path, layout=layout, dtype=dtype)
+        return folder.write(model, path, layout=layout, dtype=dtype)
     content = encode(network, dtype=dtype, layout=layout or "small")
     write_atomic(path, content)
     return len(content)
