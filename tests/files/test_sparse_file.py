@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import pickle
+import re
 import zlib
 from pathlib import Path
 from unittest.mock import Mock
@@ -19,7 +20,7 @@ from torch import nn
 
 import feta
 from feta.errors import ConfigError, FileError
-from feta.files import container, sparse_file
+from feta.files import archive, container, sparse_file
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 DTYPES = [*FLOATS, torch.int64, torch.int8, torch.uint8, torch.bool]
@@ -38,6 +39,17 @@ def round_trip(path, tensors: dict[str, torch.Tensor], **how) -> dict[str, torch
     back, metadata = sparse_file.read(path)
     assert metadata == {}
     return back
+
+
+def opened(path) -> tuple[dict[str, torch.Tensor], dict]:
+    """What is in an archive: the tensors as they are stored, and what is said of them."""
+    stored, texts = container.read(path)
+    return archive.split(stored["feta.archive"], texts["feta.index"], str(path), "")
+
+
+def shut(path, stored: dict[str, torch.Tensor], facts: dict) -> None:
+    joined, index = archive.join(stored, facts)
+    path.write_bytes(container.to_bytes({"feta.archive": joined}, {"feta.index": index}))
 
 
 def same(tensor: torch.Tensor, other: torch.Tensor) -> bool:
@@ -141,8 +153,8 @@ def test_a_tensor_is_compressed_only_where_that_is_smaller(tmp_path):
         "vector": torch.zeros(1000),
     }
     sparse_file.write(tmp_path / "x", tensors, {})
-    stored = load_file(tmp_path / "x")  # any program that reads safetensors sees the parts
-    assert set(stored) == {"dense", "sparse.packed", "small", "vector.packed"}
+    assert set(load_file(tmp_path / "x")) == {"feta.archive"}  # any program that reads safetensors sees this one
+    assert set(opened(tmp_path / "x")[0]) == {"dense", "sparse.packed", "small", "vector.packed"}
     assert (tmp_path / "x").stat().st_size > sum(sparse_file.stored_bytes(tmp_path / "x").values())
 
 
@@ -170,8 +182,11 @@ def test_the_packed_form_is_the_one_described(tmp_path):
     (tmp_path / "x").write_bytes(sparse_file.encode({"w": tensor}, {}))
     content = (tmp_path / "x").read_bytes()
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    note = json.loads(header["__metadata__"]["feta.packed"])["w"]
-    data, parts = load_file(tmp_path / "x")["w.packed"].numpy().tobytes(), []
+    end = int(header["__metadata__"]["feta.index"].split()[0])
+    archive = load_file(tmp_path / "x")["feta.archive"].numpy().tobytes()
+    index = json.loads(zlib.decompress(archive[:end]))
+    assert index["tensors"] == [["w.packed", "uint8", [len(archive) - end], zlib.crc32(archive[end:])]]
+    note, data, parts = index["feta.packed"]["w"], archive[end:], []
     for length in note["bytes"]:
         parts.append(data[:length])
         data = data[length:]
@@ -260,6 +275,7 @@ def test_names_that_would_be_taken_for_parts(tensors, how):
 def test_part_names_that_mean_nothing_are_free(tmp_path):
     tensors = {"w.shape": torch.ones(2), "w.compressed": torch.ones(1), "bitmask": torch.ones(3)}
     assert set(round_trip(tmp_path / "x", tensors)) == set(tensors)
+    assert set(round_trip(tmp_path / "x", tensors, layout="dense")) == set(tensors)
 
 
 # Files that are not what they should be
@@ -296,8 +312,7 @@ def test_a_flipped_bit_anywhere_is_an_error(tmp_path, layout):
         with pytest.raises(FileError) as caught:  # and nothing else
             sparse_file.read(path)
         if place >= start:
-            assert "tensor 'w." in str(caught.value) or "tensor 'b'" in str(caught.value)
-            assert "must have the checksum" in str(caught.value)
+            assert re.search(r"(tensor '(w\.|b).*'|the index) must have the checksum", str(caught.value))
 
 
 @settings(max_examples=300)
@@ -409,19 +424,16 @@ NOTE = {"dtype": "float32", "shape": [40, 40], "nonzeros": 40, "where": "gaps", 
 
 
 @pytest.mark.parametrize(
-    "changes",
+    "facts",
     [
-        {"feta.packed": "[]"},
-        {"feta.packed": '{"w": 3}'},
-        {"feta.packed": '{"v": {}}'},
-        {"feta.same": '{"v": "u"}'},
-        {"feta.same": '{"v": []}'},
+        {"feta.packed": []},
+        {"feta.packed": {"w": 3}},
+        {"feta.packed": {"v": {}}},
+        {"feta.same": {"v": "u"}},
+        {"feta.same": {"v": []}},
+        *({"feta.packed": {"w": {key: value for key, value in NOTE.items() if key != left}}} for left in NOTE),
         *(
-            {"feta.packed": json.dumps({"w": {key: value for key, value in NOTE.items() if key != left}})}
-            for left in NOTE
-        ),
-        *(
-            {"feta.packed": json.dumps({"w": NOTE | change})}
+            {"feta.packed": {"w": NOTE | change}}
             for change in (
                 {},
                 {"dtype": "complex64"},
@@ -442,25 +454,48 @@ NOTE = {"dtype": "float32", "shape": [40, 40], "nonzeros": 40, "where": "gaps", 
         ),
     ],
 )
-def test_notes_that_cannot_be(tmp_path, changes):
+def test_notes_that_cannot_be(tmp_path, facts):
     """Whoever can write a note can write its checksum too."""
-    packed = sparse_file.encode({"w": sparse((40, 40), 0.9)}, {})
-    (tmp_path / "x").write_bytes(packed)
-    stored, metadata = container.read(tmp_path / "x")
-    (tmp_path / "x").write_bytes(container.to_bytes(stored, metadata | changes))
+    (tmp_path / "x").write_bytes(sparse_file.encode({"w": sparse((40, 40), 0.9)}, {}))
+    stored, found = opened(tmp_path / "x")
+    shut(tmp_path / "x", stored, found | facts)
     with pytest.raises(FileError, match=str(tmp_path / "x")):
+        sparse_file.read(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        3,
+        [3],
+        [["w"]],
+        [["w", "float33", [2], 0]],
+        [["w", "nn", [2], 0]],
+        [["w", "uint8", [9], 0]],
+        [["w", "uint8", -1, 0]],
+    ],
+)
+def test_an_index_that_cannot_be(tmp_path, listed):
+    index = zlib.compress(json.dumps({"tensors": listed}).encode())
+    joined = torch.frombuffer(bytearray(index + b"12345678"), dtype=torch.uint8)
+    for text in (f"{len(index)} {zlib.crc32(index)}", f"{len(index)}", "", "-1 0", f"{10**9} 5"):
+        (tmp_path / "x").write_bytes(container.to_bytes({"feta.archive": joined}, {"feta.index": text}))
+        with pytest.raises(FileError, match=str(tmp_path / "x")):
+            sparse_file.read(tmp_path / "x")
+    (tmp_path / "x").write_bytes(container.to_bytes({"w": joined}, {"feta.index": "1 1"}))
+    with pytest.raises(FileError, match=r"must hold its tensors in feta.archive, got none"):
         sparse_file.read(tmp_path / "x")
 
 
 def test_a_short_code_for_very_many_bytes_is_not_read_on(tmp_path):
     (tmp_path / "x").write_bytes(sparse_file.encode({"w": torch.eye(40)}, {}))
-    stored, metadata = container.read(tmp_path / "x")
-    note, bomb = json.loads(metadata["feta.packed"])["w"], zlib.compressobj(9, zlib.DEFLATED, -15)
+    stored, facts = opened(tmp_path / "x")
+    note, bomb = facts["feta.packed"]["w"], zlib.compressobj(9, zlib.DEFLATED, -15)
     code = bomb.compress(bytes(10**6)) + bomb.flush()
     rest = stored["w.packed"][note["bytes"][0] :]
     stored["w.packed"] = torch.cat((torch.frombuffer(bytearray(code), dtype=torch.uint8), rest))
     note["bytes"][0] = len(code)
-    (tmp_path / "x").write_bytes(container.to_bytes(stored, metadata | {"feta.packed": json.dumps({"w": note})}))
+    shut(tmp_path / "x", stored, facts)
     with pytest.raises(FileError, match="coded bytes of 47 or more where 46 belong"):
         sparse_file.read(tmp_path / "x")
 

@@ -18,6 +18,7 @@ from torch import Tensor, uint8
 from feta.errors import FileError
 
 TENSORS, HEADER = "feta.crc32", "feta.header"
+ARCHIVE = "feta.archive"  # a tensor that holds the checksums of what is in it (files.archive)
 BLANK = "00000000"
 PICKLE_HEADS = (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 CURE = "the file was damaged after it was written: copy it again from where it came from"
@@ -28,7 +29,7 @@ def to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> byte
     content = save(dict(tensors), metadata={"format": "pt", **metadata})
     end = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:end])
-    sums = [_sum(tensors[name]) for name in header if name != "__metadata__"]
+    sums = [_sum(tensors[name]) for name in header if name not in ("__metadata__", ARCHIVE)]
     known = header["__metadata__"] | {TENSORS: json.dumps(sums, separators=(",", ":")), HEADER: BLANK}
     header["__metadata__"] = dict(sorted(known.items()))
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
@@ -72,7 +73,7 @@ def _check(path: Path, start: bytes, tensors: Mapping[str, Tensor], metadata: Ma
     found = f"{zlib.crc32(start.replace(_entry(metadata[HEADER]), _entry(BLANK), 1)):08x}"
     if found != metadata[HEADER]:
         raise FileError(f"{path}: the header's checksum must be {metadata[HEADER]}, got {found}; {CURE}")
-    names = [name for name in json.loads(start[8:]) if name != "__metadata__"]
+    names = [name for name in json.loads(start[8:]) if name not in ("__metadata__", ARCHIVE)]
     try:
         right = dict(zip(names, json.loads(metadata.get(TENSORS, "")), strict=True))
     except (TypeError, ValueError) as error:

@@ -24,7 +24,7 @@ DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (*planes.FLOATS, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 }
-NOTE_BYTES = 160  # what a note takes, about
+NOTE_BYTES = 40  # what a note takes in the index, about
 
 
 def pack(tensor: Tensor) -> tuple[Note, Tensor] | None:

@@ -4,7 +4,8 @@ A tensor `name` is stored, after the layout that is asked for,
     "small"                as name.packed, entropy coded and without loss (files.packed), where that is smaller
     "compressed-tensors"   as values and a bit mask (files.bitmask), where that is smaller
     "dense"                as it is
-and under its own name otherwise. Tensors that share their memory are stored once. No pickle is ever read.
+and under its own name otherwise; "small" joins all of them to one (files.archive). Tensors that share their memory
+are stored once. No pickle is ever read.
 """
 
 import json
@@ -12,15 +13,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from torch import Tensor
+from torch import Tensor, uint8
 
 from feta.errors import ConfigError, FileError
-from feta.files import bitmask, container, lossy
+from feta.files import archive, bitmask, container, lossy
 from feta.files.atomic import write_atomic
 from feta.files.packed import Note, pack, unpack
 
 Layout = Literal["small", "compressed-tensors", "dense"]
-METADATA, NOTES, SAME, DTYPES = "feta", "feta.packed", "feta.same", "feta.dtypes"
+METADATA, INDEX = "feta", "feta.index"
+NOTES, SAME, DTYPES = "feta.packed", "feta.same", "feta.dtypes"  # facts about the tensors
 PACKED = ".packed"
 
 
@@ -52,9 +54,12 @@ def encode(
             ends = f"{PACKED}, .scale or {', '.join(bitmask.PARTS)} of another tensor"
             raise FileError(f"tensor names must not end in {ends}, got {clash or name}")
         stored.update(parts)
-    known = {METADATA: dict(metadata), NOTES: notes, SAME: same, DTYPES: had}
-    texts = {key: json.dumps(value, sort_keys=True) for key, value in known.items() if value or key == METADATA}
-    return container.to_bytes(stored, texts)
+    facts = {key: value for key, value in ((NOTES, notes), (SAME, same), (DTYPES, had)) if value}
+    text = json.dumps(dict(metadata), sort_keys=True)
+    if layout == "small":
+        joined, index = archive.join(stored, facts)
+        return container.to_bytes({container.ARCHIVE: joined}, {METADATA: text, INDEX: index})
+    return container.to_bytes(stored, {METADATA: text, **{key: json.dumps(value) for key, value in facts.items()}})
 
 
 def write(path: Path | str, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> int:
@@ -67,8 +72,8 @@ def write(path: Path | str, tensors: Mapping[str, Tensor], metadata: Mapping[str
 def read(path: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors, with sparse ones restored, and metadata ({} for a safetensors file of another program)."""
     path = Path(path)
-    stored, texts = container.read(path)
-    metadata, notes, same, had = (_object(path, texts, key) for key in (METADATA, NOTES, SAME, DTYPES))
+    stored, facts = _stored(path)
+    metadata, notes, same, had = (facts[key] for key in (METADATA, NOTES, SAME, DTYPES))
     for name, note in notes.items():
         if name + PACKED not in stored:
             raise FileError(f"{path}: tensor '{name}' lacks its parts ['packed']")
@@ -83,7 +88,7 @@ def read(path: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def stored_bytes(path: Path | str) -> dict[str, int]:
     """Bytes each tensor takes in a file, its parts added up."""
-    stored, _ = container.read(Path(path))
+    stored, _ = _stored(Path(path))
     tensors, _ = read(path)
     sizes = dict.fromkeys(tensors, 0)
     for name, tensor in stored.items():
@@ -115,11 +120,20 @@ def _once(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, s
     return plain, same
 
 
-def _object(path: Path, texts: Mapping[str, str], key: str) -> dict[str, Any]:
+def _stored(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors of a file as they are stored, and the facts about them with the metadata, all of them objects."""
+    stored, texts = container.read(path)
     try:
-        found = json.loads(texts.get(key) or "{}")
+        facts = {key: json.loads(texts.get(key) or "{}") for key in (METADATA, NOTES, SAME, DTYPES)}
     except json.JSONDecodeError as error:
         raise FileError(f"{path}: metadata must be a JSON object, got {error}") from error
-    if not isinstance(found, dict):
-        raise FileError(f"{path}: metadata must be a JSON object, got {texts[key]}")
-    return found
+    if INDEX in texts:
+        joined = stored.get(container.ARCHIVE)
+        if joined is None or (joined.ndim, joined.dtype) != (1, uint8):
+            raise FileError(f"{path} must hold its tensors in {container.ARCHIVE}, got none")
+        stored, inner = archive.split(joined, texts[INDEX], str(path), container.CURE)
+        facts |= inner
+    odd = [value for value in facts.values() if not isinstance(value, dict)]
+    if odd:
+        raise FileError(f"{path}: metadata must be a JSON object, got {odd[0]}")
+    return stored, facts
