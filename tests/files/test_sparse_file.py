@@ -122,6 +122,15 @@ def test_special_tensors(tmp_path, tensor):
     assert same(round_trip(tmp_path / "x", {"w": tensor})["w"], tensor.detach())
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.uint16, torch.float8_e4m3fn])
+def test_dtypes_that_are_stored_as_they_are(tmp_path, dtype, layout):
+    tensor = torch.arange(-50, 350).reshape(20, 20).clamp(min=0).to(dtype)
+    back = round_trip(tmp_path / "x", {"w.weight": tensor}, layout=layout)["w.weight"]
+    assert (back.dtype, back.shape) == (dtype, tensor.shape)
+    assert torch.equal(back.reshape(-1).view(torch.uint8), tensor.reshape(-1).view(torch.uint8))
+
+
 def test_tensors_that_share_memory(tmp_path):
     model = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 5))
     model[1].weight = model[0].weight

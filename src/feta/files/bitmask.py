@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from feta.errors import FileError
+from feta.files.planes import FLOATS
 
 PARTS = ("compressed", "bitmask", "shape", "row_offsets")
 WEIGHT = ".weight"
@@ -24,7 +25,7 @@ WEIGHT = ".weight"
 
 def compress(name: str, tensor: Tensor) -> dict[str, Tensor] | None:
     """What is stored of a tensor, or None where it is no matrix of weights, or would be no smaller."""
-    if tensor.ndim != 2 or not name.endswith(WEIGHT) or not tensor.is_floating_point():
+    if tensor.ndim != 2 or not name.endswith(WEIGHT) or tensor.dtype not in FLOATS:
         return None
     mask = tensor != 0
     counts = mask.sum(1)
