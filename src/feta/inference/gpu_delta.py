@@ -18,6 +18,7 @@ from torch.nn import functional
 from feta.errors import ModelError
 
 MOST_ROWS = 16  # a batch beyond this is better served by tensor cores on the decoded weights
+LANES = 1 << 17  # about what a GPU of 132 multiprocessors holds at once
 
 
 class DeltaLinear(nn.Module):
@@ -129,9 +130,9 @@ class DeltaLinear(nn.Module):
 
 
 def good_segments(nonzeros: int, height: int) -> int:
-    """A power of two that leaves a lane about a hundred non-zeros or more, and a block at most 16 warps."""
-    lane = 128 if nonzeros else 1
-    return max(1, min(16, 1 << max(0, (nonzeros // max(1, height) // lane)).bit_length()))
+    """A power of two: lanes enough to keep a large GPU's memory busy, yet some fifty non-zeros for each of them."""
+    most = min(LANES // max(1, height), nonzeros // max(1, height) // 48, 16)
+    return 1 << (max(1, most).bit_length() - 1)
 
 
 def fewer_bits(weight: Tensor, segment: int) -> int:
