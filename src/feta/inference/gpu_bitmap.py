@@ -43,7 +43,7 @@ class BitmapLinear(nn.Module):
     def from_dense(cls, weight: Tensor, bias: Tensor | None = None) -> Self:
         """The layer of a dense weight (out, in)."""
         if weight.dtype not in (torch.float16, torch.bfloat16):
-            raise ModelError(f"BitmapLinear must get float16 or bfloat16 weights, got {weight.dtype}; call .half() first")
+            raise ModelError(f"BitmapLinear must get float16 or bfloat16 weights, got {weight.dtype}; call .half()")
         height, width = weight.shape
         if width > 65535:
             raise ModelError(f"BitmapLinear must have at most 65535 inputs, got {width}")
@@ -60,7 +60,7 @@ class BitmapLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         flat = x.reshape(-1, self.in_features)
         if not x.is_cuda or not 0 < len(flat) <= MOST_ROWS or x.dtype != self.values.dtype:
-            return functional.linear(x, self.dense(), self.bias)
+            return functional.linear(x, self.dense().to(x), None if self.bias is None else self.bias.to(x))
         return self.launch(flat).view(*x.shape[:-1], self.out_features)
 
     def launch(self, x: Tensor, rows: int = 64, words: int = 4, warps: int = 4, splits: int = 8) -> Tensor:
@@ -92,7 +92,7 @@ class BitmapLinear(nn.Module):
             self.out_features, self.in_features = self.layout.tolist()
 
     def extra_repr(self) -> str:
-        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
 
 
 def encode(weight: Tensor) -> dict[str, Tensor]:

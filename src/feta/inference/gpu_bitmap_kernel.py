@@ -1,5 +1,8 @@
 """The kernel of gpu_bitmap.BitmapLinear, in Triton; importing this file needs the package triton."""
 
+# mypy: ignore-errors
+# Triton reads annotations as code: only constexpr may stand there.
+
 import triton
 import triton.language as tl
 
@@ -47,7 +50,9 @@ def multiply(
 
 
 @triton.jit
-def finish(parts, bias, y, height, SPLITS: tl.constexpr, BATCH: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr):
+def finish(
+    parts, bias, y, height, SPLITS: tl.constexpr, BATCH: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr
+):
     """y = the sum of the parts + bias, one row of the batch a program."""
     member = tl.program_id(1)
     out = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

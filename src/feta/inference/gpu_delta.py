@@ -18,6 +18,7 @@ from torch.nn import functional
 from feta.errors import ModelError
 
 MOST_ROWS = 16  # a batch beyond this is better served by tensor cores on the decoded weights
+KINDS = (torch.float16, torch.bfloat16)
 LANES = 1 << 17  # about what a GPU of 132 multiprocessors holds at once
 
 
@@ -35,9 +36,8 @@ class DeltaLinear(nn.Module):
     layout: Tensor  # the numbers below, so that a saved layer can be loaded
     bias: Tensor | None
 
-    def __init__(self, layout: list[int], dtype: torch.dtype, parts: dict[str, Tensor], bias: Tensor | None) -> None:
+    def __init__(self, layout: list[int], parts: dict[str, Tensor], bias: Tensor | None) -> None:
         super().__init__()
-        self.dtype = dtype
         for name, tensor in parts.items():
             self.register_buffer(name, tensor)
         self.register_buffer("layout", torch.tensor(layout))
@@ -45,24 +45,33 @@ class DeltaLinear(nn.Module):
         self._read(layout)
 
     def _read(self, layout: list[int]) -> None:
-        self.out_features, self.in_features, self.rows, self.segments, self.chunk, self.bits = layout
+        self.out_features, self.in_features, self.rows, self.segments, self.chunk, self.bits, kind = layout
+        self.dtype = KINDS[kind]
 
     @classmethod
     def from_dense(
-        cls, weight: Tensor, bias: Tensor | None = None, *, rows: int = 32, segments: int = 0, chunk: int = 8, bits: int = 0
+        cls,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        rows: int = 32,
+        segments: int = 0,
+        chunk: int = 8,
+        bits: int = 0,
     ) -> Self:
         """The layer of a dense weight (out, in).
 
         rows, segments: rows of a block and cuts of the columns, powers of two; 0 segments stands for a good number.
         bits: 4 or 8 for a gap; 0 takes what needs fewer bytes.
         """
-        if weight.dtype not in (torch.float16, torch.bfloat16):
-            raise ModelError(f"DeltaLinear must get float16 or bfloat16 weights, got {weight.dtype}; call .half() first")
+        if weight.dtype not in KINDS:
+            raise ModelError(f"DeltaLinear must get float16 or bfloat16 weights, got {weight.dtype}; call .half()")
         height, width = weight.shape
         segments = segments or good_segments(int(weight.count_nonzero()), height)
-        layout = [height, width, rows, segments, chunk, bits or fewer_bits(weight, -(-width // segments))]
+        bits = bits or fewer_bits(weight, -(-width // segments))
+        layout = [height, width, rows, segments, chunk, bits, KINDS.index(weight.dtype)]
         kept = None if bias is None else bias.detach().to(weight.dtype).clone()
-        return cls(layout, weight.dtype, encode(weight.detach(), layout), kept)
+        return cls(layout, encode(weight.detach(), layout), kept)
 
     @property
     def segment(self) -> int:
@@ -91,7 +100,7 @@ class DeltaLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         flat = x.reshape(-1, self.in_features)
         if not x.is_cuda or not 0 < len(flat) <= MOST_ROWS or x.dtype != self.dtype:
-            return functional.linear(x, self.dense(), self.bias)
+            return functional.linear(x, self.dense().to(x), None if self.bias is None else self.bias.to(x))
         return self.launch(flat).view(*x.shape[:-1], self.out_features)
 
     def launch(self, x: Tensor, prefetch: bool = True, cache: str = "") -> Tensor:
@@ -109,7 +118,7 @@ class DeltaLinear(nn.Module):
         y = x.new_empty(len(x), self.out_features)
         kernel.multiply[(len(self.counts),)](
             packed.view(words), self.gaps, self.values, self.starts, self.counts, self.order, self.bias, y,
-            len(x), self.out_features, self.segment,
+            len(x), self.out_features, self.in_features, self.segment,
             BATCH=batch, ROWS=self.rows, SEGMENTS=self.segments, CHUNK=self.chunk, BITS=self.bits,
             PREFETCH=prefetch, CACHE=cache, BIAS=self.bias is not None,
             num_warps=max(1, self.rows * self.segments // 32),
@@ -126,7 +135,7 @@ class DeltaLinear(nn.Module):
             self._read(self.layout.tolist())
 
     def extra_repr(self) -> str:
-        return f"in_features={self.in_features}, out_features={self.out_features}, bits={self.bits}, bias={self.bias is not None}"
+        return f"{self.in_features}, {self.out_features}, bits={self.bits}, bias={self.bias is not None}"
 
 
 def good_segments(nonzeros: int, height: int) -> int:
@@ -137,7 +146,8 @@ def good_segments(nonzeros: int, height: int) -> int:
 
 def fewer_bits(weight: Tensor, segment: int) -> int:
     """4 or 8: which gap takes fewer bytes, the zeros that bridge wide gaps counted in."""
-    gap = gaps_of(weight.nonzero(as_tuple=True), segment)[0]
+    row, column = weight.nonzero(as_tuple=True)
+    gap = gaps_of(row, column, segment)[0]
     cost = {bits: (16 + bits) * (1 + float(bridges(gap, bits).double().mean().nan_to_num())) for bits in (4, 8)}
     return min(cost, key=cost.__getitem__)
 
@@ -147,9 +157,8 @@ def bridges(gap: Tensor, bits: int) -> Tensor:
     return (gap - 1).clamp_min(0) // ((1 << bits) - 1)
 
 
-def gaps_of(places: tuple[Tensor, Tensor], segment: int) -> tuple[Tensor, Tensor]:
+def gaps_of(row: Tensor, column: Tensor, segment: int) -> tuple[Tensor, Tensor]:
     """For non-zeros in the order of rows: the way to each from the one before in its segment, and who comes first."""
-    row, column = places
     first = torch.ones_like(row, dtype=torch.bool)
     first[1:] = (row[1:] != row[:-1]) | (column[1:] // segment != column[:-1] // segment)
     gap = column % segment
@@ -159,13 +168,13 @@ def gaps_of(places: tuple[Tensor, Tensor], segment: int) -> tuple[Tensor, Tensor
 
 def encode(weight: Tensor, layout: list[int]) -> dict[str, Tensor]:
     """The buffers of a weight, by tensor operations on its own device."""
-    height, width, rows, segments, chunk, bits = layout
+    height, width, rows, segments, chunk, bits, _ = layout
     lanes, blocks, segment, device = rows * segments, -(-height // rows), -(-width // segments), weight.device
     fullest = weight.count_nonzero(1).argsort(descending=True, stable=True)
     order = functional.pad(fullest, (0, blocks * rows - height), value=height).int()
     weight = weight[fullest]
     row, column = weight.nonzero(as_tuple=True)
-    gap, first = gaps_of((row, column), segment)
+    gap, first = gaps_of(row, column, segment)
 
     # Entries: each non-zero after the zeros that bridge its gap.
     extra = bridges(gap, bits)
@@ -180,8 +189,9 @@ def encode(weight: Tensor, layout: list[int]) -> dict[str, Tensor]:
     lane = (row // rows) * lanes + column // segment * rows + row % rows
     begin = (last - extra)[first]  # the first entry of each lane that has any
     lane_of = lane[source]
-    length = torch.zeros(blocks * lanes, dtype=torch.int64, device=device).scatter_add_(0, lane_of, torch.ones_like(lane_of))
-    place = torch.arange(len(source), device=device) - begin.repeat_interleave(length[lane[first]], output_size=len(source))
+    length = torch.bincount(lane_of, minlength=blocks * lanes)
+    before = begin.repeat_interleave(length[lane[first]], output_size=len(source))
+    place = torch.arange(len(source), device=device) - before
     counts = (-(-length // chunk)).view(blocks, lanes)
     starts = functional.pad(counts.amax(1).cumsum(0), (1, 0))
     block, within = lane_of // lanes, lane_of % lanes

@@ -4,6 +4,9 @@ Every lane walks one row's non-zeros inside one segment of the columns. The lane
 rows and the same segment, so that they read neighbouring entries of x at the same time: few cache lines a load.
 """
 
+# mypy: ignore-errors
+# Triton reads annotations as code: only constexpr may stand there.
+
 import triton
 import triton.language as tl
 
@@ -19,8 +22,7 @@ def interleave(x, out, batch, width, BATCH: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def multiply(
-    x, gaps, values, starts, counts, order, bias, y,
-    batch, height, segment,
+    x, gaps, values, starts, counts, order, bias, y, batch, height, width, segment,
     BATCH: tl.constexpr, ROWS: tl.constexpr, SEGMENTS: tl.constexpr, CHUNK: tl.constexpr,
     BITS: tl.constexpr, PREFETCH: tl.constexpr, CACHE: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
@@ -39,7 +41,7 @@ def multiply(
     gap_at = gaps + start * (LANES * CHUNK // GAPS) + lane
     value_at = values + start * (LANES * CHUNK // 4) + lane
     WORDS: tl.constexpr = BATCH // 4 if BATCH > 2 else 1
-    x_at = x + (lane // ROWS) * segment * WORDS
+    x_at = x + tl.minimum((lane // ROWS) * segment, width - 1) * WORDS  # the last segments may hold no column
     total = ()
     for _ in tl.static_range(BATCH):
         total += (tl.zeros([LANES], tl.float32),)
