@@ -44,12 +44,18 @@ def team_for(work: int) -> int:
     return torch.get_num_threads()
 
 
-def run(kernel: Any, numbers: tuple[int, ...], team: int) -> None:
-    """Call a kernel with its ten numbers, on `team` threads."""
+def run(kernel: Any, numbers: Any, work: int) -> None:
+    """Run a kernel on as many threads as its work is worth."""
+    team = team_for(work)
     if team == 1:
-        alone = (ctypes.c_int64 * 13)(*numbers, 0, 0, 1)
-        kernel.ctypes(ctypes.addressof(alone))
-        return
-    parallel, barrier, number = _openmp()  # type: ignore[misc]
-    arguments = (ctypes.c_int64 * 13)(*numbers, barrier, number, team)
-    parallel(kernel.address, ctypes.addressof(arguments), team, 0)
+        numbers[12] = 1
+        kernel.ctypes(ctypes.addressof(numbers))
+    else:
+        parallel(kernel.address, numbers, team)
+
+
+def parallel(kernel: int, numbers: Any, team: int) -> None:
+    """Run a kernel by its address on `team` threads; the last three of its numbers are for the threads."""
+    start, barrier, number = _openmp()  # type: ignore[misc]
+    numbers[10], numbers[11], numbers[12] = barrier, number, team
+    start(kernel, ctypes.addressof(numbers), team, 0)
