@@ -14,7 +14,7 @@ from feta.errors import ModelError
 
 
 class ForInference(nn.Module):
-    """A layer without gradients. What it works out at its first call is dropped when it is copied, moved or loaded."""
+    """A layer without gradients. What it works out at its first call is lost when it is copied, moved or loaded."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,8 @@ class ForInference(nn.Module):
 
     def _apply(self, *args: Any, **options: Any) -> Self:
         self._plan = None
-        return super()._apply(*args, **options)
+        super()._apply(*args, **options)  # type: ignore[no-untyped-call]
+        return self
 
     def _load_from_state_dict(self, *args: Any, **options: Any) -> None:
         self._plan = None

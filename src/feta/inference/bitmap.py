@@ -21,6 +21,7 @@ class BitmapLinear(ForLinear):
     values: Tensor
     masks: Tensor
     starts: Tensor
+    bias: Tensor | None
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()

@@ -26,7 +26,7 @@ def kernels() -> ModuleType | None:
 
 @functools.cache
 def _openmp() -> tuple[Any, int, int] | None:
-    """GOMP_parallel, and the addresses of GOMP_barrier and omp_get_thread_num, of the library that torch has loaded."""
+    """GOMP_parallel, and the addresses of GOMP_barrier and omp_get_thread_num, of the library that torch loaded."""
     try:
         library = ctypes.CDLL(None)
         parallel, *others = (library[name] for name in ("GOMP_parallel", "GOMP_barrier", "omp_get_thread_num"))

@@ -45,9 +45,9 @@ class Chain(ForInference):
     def forward(self, x: Tensor) -> Tensor:
         if x.requires_grad and torch.is_grad_enabled():
             refuse_training()
-        plan = self._plan
-        if plan is None:
-            plan = self._plan = _Plan(self)
+        if self._plan is None:
+            self._plan = _Plan(self)
+        plan: _Plan = self._plan
         if plan.dense is not None or x.dtype is not torch.float32 or not x.is_cpu:
             return plan.run_dense(x)
         shape = x.shape
@@ -105,7 +105,8 @@ class _Plan:
 
     def _numbers(self) -> tuple[Any, int, Tensor]:
         """Those of the calling thread: some are set anew in every call, and other threads have theirs."""
-        numbers = (c_int64 * 13)(self.table.data_ptr(), len(self.table), 0, 0, 0, self.d_in, self.d_out, 0, 0, self.last)
+        numbers = (c_int64 * 13)(self.table.data_ptr(), len(self.table))
+        numbers[5], numbers[6], numbers[9] = self.d_in, self.d_out, self.last
         return numbers, addressof(numbers), torch.empty(2 * self.widest)  # a row between layers, for a batch of one
 
     def run_dense(self, x: Tensor) -> Tensor:

@@ -47,6 +47,7 @@ class Chooser:
     """Chooses among the candidates, and remembers what it has measured for layers that look alike."""
 
     timer: Timer
+    cold: bool = False  # whether the model is too large for its weights to stay in the caches
     candidates: Mapping[str, Builder] = field(default_factory=lambda: CANDIDATES)
     known: dict[tuple[object, ...], Choice] = field(default_factory=dict)
 
@@ -64,7 +65,7 @@ class Chooser:
         times: dict[str, Times] = {kind: {} for kind in forms}
         with torch.inference_mode():
             for batch, x in inputs.items() if len(forms) > 1 else ():
-                for kind, ms in self.timer({kind: _call(form, x) for kind, form in forms.items()}).items():
+                for kind, ms in self.timer({kind: _call(form, x) for kind, form in forms.items()}, self.cold).items():
                     times[kind][batch] = ms
         choice = self.known[look] = Choice(best_of(times) if len(forms) > 1 else DENSE, times)
         return choice, forms[choice.kind]

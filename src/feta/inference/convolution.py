@@ -1,10 +1,14 @@
-"""A convolution by our own kernel: 1 × 1 as it is, others with their inputs unfolded into columns.
+"""A convolution by our own kernel, without unfolding its input.
 
-Both give x as (samples, d_in, positions), where a non-zero weight meets neighbouring positions: a vector.
+With zeros around it, an image is one row of numbers. The weight of channel c at (i, j) of the kernel meets it
+
+    (c · height + i · dilation) · width + j · dilation
+
+places further on, at every position alike. So a weight is one multiply-add with a vector of neighbouring positions;
+those that hang over a line's end are computed too, and cut off. With a stride the input is unfolded first.
 """
 
 from ctypes import c_int64
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,48 +32,78 @@ class SparseConv2d(ForInference):
         self.matrix = Grouped(layer.weight.detach().flatten(1), layer.bias)
 
     @property
-    def pointwise(self) -> bool:
-        return (*self.kernel_size, *self.stride, *self.pad) == (1, 1, 1, 1, 0, 0, 0, 0)
+    def weight(self) -> Tensor:
+        """The dense weight: computed, for code that looks at it."""
+        return self.matrix.dense()[0].reshape(self.out_channels, self.in_channels, *self.kernel_size)
 
     @property
-    def weight(self) -> Tensor:
-        return self.matrix.dense()[0].unflatten(1, (self.in_channels, *self.kernel_size))
+    def bias(self) -> Tensor | None:
+        return self.matrix.dense()[1]
 
     def forward(self, x: Tensor) -> Tensor:
         if x.requires_grad and torch.is_grad_enabled():
             refuse_training()
         if self._plan is None:
-            self._plan = self._made()
+            self._plan = _Plan(self)
+        plan: _Plan = self._plan
         samples = x[None] if x.ndim == 3 else x
         padded = F.pad(samples, self.pad) if any(self.pad) else samples
-        y = self._product(padded)
+        y = plan.run(padded)
         return y[0] if x.ndim == 3 else y
 
-    def _product(self, x: Tensor) -> Tensor:
-        reach = [d * (k - 1) + 1 for k, d in zip(self.kernel_size, self.dilation, strict=True)]
-        height, width = ((n - r) // s + 1 for n, r, s in zip(x.shape[2:], reach, self.stride, strict=True))
-        table, kernel, work = self._plan
-        if table is None or x.dtype != torch.float32 or not x.is_cpu or height * width < FEWEST:
-            weight, bias = self.matrix.dense()
-            shaped = weight.unflatten(1, (self.in_channels, *self.kernel_size))
-            return F.conv2d(x, shaped.to(x.dtype), bias, self.stride, 0, self.dilation)
-        if not self.pointwise:
-            x = F.unfold(x, self.kernel_size, self.dilation, 0, self.stride)
-        x = x.contiguous()
-        y = torch.empty((len(x), self.out_channels, height, width))
-        parts = (len(table), x.data_ptr(), y.data_ptr(), len(x), self.matrix.d_in, self.matrix.d_out, height * width)
-        numbers = (c_int64 * 13)(table.data_ptr(), *parts)
-        calls.run(kernel, numbers, work * len(x) * height * width)
-        return y
 
-    def _made(self) -> Any:
-        kernels, first = calls.kernels(), next(self.buffers())
-        if kernels is None or first.device.type != "cpu" or first.dtype != torch.float32:
-            return None, None, 0
-        for block in self.matrix.parts:
+class _Plan:
+    """What the kernel reads, with a table of distances for each size of image; or dense weights."""
+
+    def __init__(self, layer: SparseConv2d) -> None:
+        self.layer, self.kernels, first = layer, calls.kernels(), next(layer.buffers())
+        self.known = self.kernels is not None and first.device.type == "cpu" and first.dtype == torch.float32
+        self.dense = None if self.known else (layer.weight, layer.bias)
+        self.tables: dict[tuple[int, int], Tensor] = {}
+        for block in layer.matrix.parts:
             block.check()
-        table = torch.tensor(self.matrix.described(), dtype=torch.int64)
-        return table, kernels.columns, sum(block.values.numel() for block in self.matrix.parts)
+        self.tensors = list(layer.buffers())  # keeps the memory at the addresses
+        self.described = torch.tensor(layer.matrix.described(), dtype=torch.int64)
+        self.work = sum(block.values.numel() for block in layer.matrix.parts)
+
+    def run(self, x: Tensor) -> Tensor:
+        layer = self.layer
+        reach = [d * (k - 1) + 1 for k, d in zip(layer.kernel_size, layer.dilation, strict=True)]
+        height, width = ((n - r) // s + 1 for n, r, s in zip(x.shape[2:], reach, layer.stride, strict=True))
+        if not self.known or x.dtype != torch.float32 or not x.is_cpu or height * width < FEWEST:
+            weight, bias = self.dense or (layer.weight, layer.bias)
+            return F.conv2d(x, weight, bias, layer.stride, 0, layer.dilation)
+        if layer.stride == (1, 1):
+            x, line = x.contiguous(), x.shape[3]
+            table = self._table(x.shape[2], line)
+        else:
+            x = F.unfold(x, layer.kernel_size, layer.dilation, 0, layer.stride).contiguous()
+            line, table = width, self._table(0, x.shape[2])
+        # The last line ends with its last true position, so that nothing beyond the image is read.
+        positions = (height - 1) * line + width
+        y = torch.empty((len(x), layer.out_channels, positions))
+        sizes = (len(x), 4 * x[0].numel(), layer.out_channels, positions)
+        places = (self.described.data_ptr(), len(self.described), x.data_ptr(), y.data_ptr())
+        calls.run(
+            self.kernels.columns,  # type: ignore[union-attr]
+            (c_int64 * 13)(*places, *sizes, table.data_ptr()),
+            self.work * len(x) * positions,
+        )
+        if line == width:
+            return y.view(len(x), layer.out_channels, height, width)
+        return y.as_strided((len(x), layer.out_channels, height, width), (*y.stride()[:2], line, 1)).contiguous()
+
+    def _table(self, height: int, width: int) -> Tensor:
+        """Distances in bytes of each weight of an output; height 0: of an unfolded input with `width` positions."""
+        if (height, width) not in self.tables:
+            c, (k, j), (di, dj) = self.layer.in_channels, self.layer.kernel_size, self.layer.dilation
+            if height == 0:
+                distances = torch.arange(c * k * j) * width
+            else:
+                down = torch.arange(k)[:, None] * di * width + torch.arange(j) * dj
+                distances = (torch.arange(c)[:, None, None] * height * width + down).flatten()
+            self.tables[height, width] = (4 * distances).int()
+        return self.tables[height, width]
 
 
 def is_plain(layer: nn.Conv2d) -> bool:

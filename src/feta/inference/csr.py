@@ -15,6 +15,7 @@ class CsrLinear(ForLinear):
     values: Tensor
     columns: Tensor
     starts: Tensor
+    bias: Tensor | None
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()

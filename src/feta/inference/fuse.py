@@ -1,4 +1,4 @@
-"""Linear layers and ReLUs that follow each other in a Sequential become one chain, one call of the kernel, if faster."""
+"""Linear layers and ReLUs that follow one another in a Sequential become one call of the kernel if that is faster."""
 
 import statistics
 from collections.abc import Mapping
@@ -29,6 +29,7 @@ def fuse(
     originals: Mapping[nn.Module, nn.Linear],
     inputs: Mapping[nn.Module, Mapping[int, Tensor]],
     timer: Timer,
+    cold: bool,
 ) -> None:
     """Replace runs by chains, in place, where measuring says so.
 
@@ -43,7 +44,7 @@ def fuse(
             if not any(isinstance(module, Chain) for module in kept):
                 continue
             chain = Chain([Grouped(layer.weight, layer.bias, relu) for layer, relu in run.layers])
-            if _faster(chain, nn.Sequential(*kept), inputs[run.layers[0][0]], timer):
+            if _faster(chain, nn.Sequential(*kept), inputs[run.layers[0][0]], timer, cold):
                 sequential._modules[run.names[0]] = chain
                 for name in run.names[1:]:
                     del sequential._modules[name]
@@ -67,10 +68,11 @@ def _runs(sequential: nn.Sequential, originals: Mapping[nn.Module, nn.Linear], s
     return [run for run in runs if len(run.names) > 1]
 
 
-def _faster(chain: nn.Module, parts: nn.Module, inputs: Mapping[int, Tensor], timer: Timer) -> bool:
+def _faster(chain: nn.Module, parts: nn.Module, inputs: Mapping[int, Tensor], timer: Timer, cold: bool) -> bool:
     gains = []
     with torch.inference_mode():
         for x in inputs.values():
-            ms = timer({"parts": lambda x=x: parts(x), "chain": lambda x=x: chain(x)})  # type: ignore[misc]
+            ways = {"parts": lambda x=x: parts(x), "chain": lambda x=x: chain(x)}
+            ms = timer(ways, cold)
             gains.append(ms["parts"] / ms["chain"])
     return statistics.geometric_mean(gains) >= 1

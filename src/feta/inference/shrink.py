@@ -10,12 +10,14 @@ Layers are left alone where they are used twice, have hooks, or stand in a class
 
 from collections import Counter
 from collections.abc import Mapping
+from itertools import pairwise
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-ELEMENTWISE = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Hardswish)
-ELEMENTWISE += (nn.Softplus, nn.Identity, nn.Dropout)
+ELEMENTWISE: set[type[nn.Module]] = {nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid}
+ELEMENTWISE |= {nn.Hardswish, nn.Softplus, nn.Identity, nn.Dropout}
 
 
 def plain_sequentials(model: nn.Module) -> list[nn.Sequential]:
@@ -40,7 +42,7 @@ def shrink(model: nn.Module, inputs: Mapping[nn.Module, Mapping[int, Tensor]]) -
     for sequential in plain_sequentials(model):
         names = list(sequential._modules)
         places = [i for i, name in enumerate(names) if _fits(sequential._modules[name], single, inputs)]
-        for i, j in zip(places, places[1:], strict=False):
+        for i, j in pairwise(places):
             between = [sequential._modules[name] for name in names[i + 1 : j]]
             one, two = (sequential._modules[names[k]] for k in (i, j))
             if all(middle in single and _passes(middle, one, inputs) for middle in between if middle is not None):
@@ -62,8 +64,7 @@ def _passes(module: nn.Module, before: nn.Module | None, inputs: Mapping[nn.Modu
 
 
 def _cut(parent: nn.Sequential, first: str, between: list[str], second: str) -> int:
-    one, two = parent.get_submodule(first), parent.get_submodule(second)
-    assert isinstance(one, nn.Linear) and isinstance(two, nn.Linear)
+    one, two = (cast(nn.Linear, parent.get_submodule(name)) for name in (first, second))
     constant, unread = (one.weight == 0).all(1), (two.weight == 0).all(0)
     keep = ~(constant | unread)
     if bool(keep.all()) or not bool(keep.any()):
@@ -89,7 +90,8 @@ def _cut(parent: nn.Sequential, first: str, between: list[str], second: str) -> 
 
 
 def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    layer = nn.utils.skip_init(nn.Linear, weight.shape[1], weight.shape[0], bias is not None)
+    with torch.device("meta"):  # nothing is drawn: the weights follow
+        layer = nn.Linear(weight.shape[1], weight.shape[0], bias is not None)
     layer.weight = nn.Parameter(weight.contiguous(), requires_grad=False)
     if bias is not None:
         layer.bias = nn.Parameter(bias.contiguous(), requires_grad=False)

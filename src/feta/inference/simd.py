@@ -15,7 +15,7 @@ from numba.extending import intrinsic, models, register_model
 FLOAT, I16, I32, I64 = ir.FloatType(), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 
 
-class Vector(types.Type):  # type: ignore[misc]
+class Vector(types.Type):
     """`width` floats in registers."""
 
     def __init__(self, width: int) -> None:
@@ -24,7 +24,7 @@ class Vector(types.Type):  # type: ignore[misc]
 
 
 @register_model(Vector)
-class _Model(models.PrimitiveModel):  # type: ignore[misc]
+class _Model(models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Vector) -> None:
         super().__init__(manager, kind, floats(kind.width))
 

@@ -23,7 +23,7 @@ from feta.inference.choose import DENSE, NOISE, Choice, Chooser
 from feta.inference.example import Example, called, observed, of_size, outputs, size_of
 from feta.inference.fuse import fuse
 from feta.inference.shrink import shrink
-from feta.inference.timing import Timer, timed
+from feta.inference.timing import CACHE_BYTES, Timer, timed
 from feta.sparsity import measured
 
 TOLERANCE = 1e-3  # of the whole model's outputs, relative: ten times what one layer is allowed
@@ -96,10 +96,11 @@ def sparsified(
     while gone := shrink(fast, inputs):
         result.dead_neurons += gone
         inputs = observed(fast, examples)
-    if calls.kernels() is None and any(layer.weight.device.type == "cpu" for layer in inputs):  # type: ignore[union-attr]
+    if calls.kernels() is None and any(layer.weight.device.type == "cpu" for layer in inputs):
         result.notes.append(NO_NUMBA)
-    originals = _replace(fast, inputs, Chooser(timer), result, progress)
-    fuse(fast, originals, inputs, timer)
+    cold = result.dense_bytes > CACHE_BYTES
+    originals = _replace(fast, inputs, Chooser(timer, cold), result, progress)
+    fuse(fast, originals, inputs, timer, cold)
     _judge(dense, examples, timer, result)
     return result
 
@@ -108,7 +109,7 @@ def plain_copy(model: nn.Module) -> nn.Module:
     """A copy in eval mode without gradients; weights that are computed on each use (masks held) become plain ones."""
     made = copy.deepcopy(model).eval().requires_grad_(False)
     for module in made.modules():
-        if type(module).__name__ in ("ParametrizedLinear", "ParametrizedConv2d") and parametrize.is_parametrized(module):
+        if isinstance(module, nn.Linear | nn.Conv2d) and parametrize.is_parametrized(module):
             for name in list(module.parametrizations):  # type: ignore[arg-type]
                 parametrize.remove_parametrizations(module, name)
     return made.requires_grad_(False)
@@ -165,10 +166,10 @@ def _judge(dense: nn.Module, examples: Mapping[int, Example], timer: Timer, resu
     with torch.inference_mode():
         for batch, example in examples.items():
             ways = {
-                "dense": lambda example=example: called(dense, example),  # type: ignore[misc]
-                "sparse": lambda example=example: called(fast, example),  # type: ignore[misc]
+                "dense": lambda example=example: called(dense, example),
+                "sparse": lambda example=example: called(fast, example),
             }
-            ms = timer(ways)
+            ms = timer(ways, False)
             result.dense_ms[batch], result.sparse_ms[batch] = ms["dense"], ms["sparse"]
         example = next(iter(examples.values()))
         error = distance(called(fast, example), called(dense, example))

@@ -5,7 +5,6 @@ An input whose weights are all zero is not read; an output whose weights are all
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from feta.inference.base import ForLinear
@@ -17,6 +16,7 @@ class TrimmedLinear(ForLinear):
     small: Tensor
     inputs: Tensor
     outputs: Tensor
+    bias: Tensor | None
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
