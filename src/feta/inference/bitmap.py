@@ -31,17 +31,20 @@ class BitmapLinear(ForLinear):
         self.register_buffer("bias", None if layer.bias is None else layer.bias.detach().float().clone())
 
     def dense(self) -> tuple[Tensor, Tensor | None]:
-        bits = torch.arange(WORD, device=self.masks.device, dtype=torch.int32)
-        mask = (self.masks.int()[:, :, None] >> bits & 1).bool().flatten(1)
+        mask = self._mask()
         weight = self.values.new_zeros(mask.shape)
         weight[mask] = self.values
         return weight[:, : self.in_features].contiguous(), self.bias
+
+    def _mask(self) -> Tensor:
+        bits = torch.arange(WORD, device=self.masks.device, dtype=torch.int32)
+        return (self.masks.int()[:, :, None] >> bits & 1).bool().flatten(1)
 
     def plan(self) -> Any:
         kernels = calls.kernels()
         if kernels is None or self.values.device.type != "cpu" or self.values.dtype != torch.float32:
             return None
-        counts = self.dense()[0].count_nonzero(1)
+        counts = self._mask()[:, : self.in_features].sum(1)
         starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
         # Set bits beyond the last column would have the kernel read the input where it has none.
         if not torch.equal(starts, self.starts) or int(starts[-1]) != len(self.values):

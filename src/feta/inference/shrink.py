@@ -27,8 +27,8 @@ def plain_sequentials(model: nn.Module) -> list[nn.Sequential]:
 
 def used_once(model: nn.Module) -> set[nn.Module]:
     """Modules without hooks that stand in one place."""
-    places = Counter(module for parent in model.modules() for module in parent.children())
-    return {module for module, count in places.items() if count == 1 and not _hooked(module)}
+    places = Counter(module for parent in model.modules() for module in parent._modules.values())
+    return {module for module, count in places.items() if module and count == 1 and not _hooked(module)}
 
 
 def _hooked(module: nn.Module) -> bool:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from feta.errors import ModelError
+from feta.errors import ConfigError
 from feta.inference import calls
 from feta.inference.choose import DENSE, NOISE, Choice, Chooser
 from feta.inference.example import Example, called, observed, of_size, outputs, size_of
@@ -89,7 +89,7 @@ def sparsified(
     sizes = sorted(set(batches)) if batches is not None else [size_of(example)]
     examples = {size: of_size(example, size) for size in sizes}
     if not examples:
-        raise ModelError("sparsify.batches must name a number of samples, got none")
+        raise ConfigError("sparsify.batches must name a number of samples, got none")
     dense, fast = plain_copy(model), plain_copy(model)
     result = Sparsified(fast, dense_bytes=bytes_of(dense))
     inputs = observed(fast, examples)
