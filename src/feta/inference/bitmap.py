@@ -13,6 +13,7 @@ from feta.inference.base import ForLinear
 from feta.inference.packing import pack_bitmap
 
 WORD = 16
+WORD_NS = 1.8  # about what sixteen weights take
 
 
 class BitmapLinear(ForLinear):
@@ -61,7 +62,8 @@ class BitmapLinear(ForLinear):
         y = torch.empty((*x.shape[:-1], self.out_features))
         batch = x.numel() // self.in_features
         parts = (self.masks, self.starts, rows, y)
-        numbers = (c_int64 * 13)(*(part.data_ptr() for part in parts), batch, self.in_features, self.out_features)
+        numbers = (c_int64 * calls.NUMBERS)(*(part.data_ptr() for part in parts), batch)
+        numbers[6] = self.out_features
         numbers[7], numbers[8], numbers[9] = words, bias.data_ptr(), self.values.data_ptr()
-        calls.run(kernel, numbers, len(self.values) * batch)
+        calls.run(kernel, numbers, WORD_NS * words * self.out_features * batch)
         return y

@@ -1,17 +1,22 @@
 """Calling the kernels: their arguments as numbers, and torch's own threads to run them.
 
 The kernels are run by the OpenMP threads that torch has already started: no second pool competes for the cores, and
-torch.set_num_threads holds. Where torch has none (a build without OpenMP), one thread does the work.
+torch.set_num_threads holds. Where torch has none (a build without OpenMP), one thread does the work. Waking threads
+takes from one microsecond to hundreds, as they spin or sleep (OMP_WAIT_POLICY): it is measured once, and small work
+is left to one thread.
 """
 
 import ctypes
 import functools
+import statistics
+import time
 from types import ModuleType
 from typing import Any
 
 import torch
 
-SMALL = 1 << 15  # multiply-adds below which waking threads costs more than it gives
+NUMBERS = 13  # of a kernel's arguments; the last three are for threads
+GAIN = 2  # threads must save this many times what waking them costs
 
 
 @functools.cache
@@ -37,16 +42,28 @@ def _openmp() -> tuple[Any, int, int] | None:
     return parallel, barrier or 0, number or 0
 
 
-def team_for(work: int) -> int:
-    """How many threads a call of `work` multiply-adds should use."""
-    if work < SMALL or _openmp() is None:
+def team_for(nanoseconds: float) -> int:
+    """How many threads a call should use that takes one thread so long."""
+    count = torch.get_num_threads()
+    if count == 1 or nanoseconds < 1000 or _openmp() is None:
         return 1
-    return torch.get_num_threads()
+    return count if nanoseconds * (1 - 1 / count) > GAIN * _waking(count) else 1
 
 
-def run(kernel: Any, numbers: Any, work: int) -> None:
+@functools.cache
+def _waking(count: int) -> float:
+    """Nanoseconds that it takes to have `count` threads do nothing."""
+    nothing, times = (ctypes.c_int64 * NUMBERS)(), []
+    for _ in range(31):
+        started = time.perf_counter_ns()
+        parallel(kernels().chain.address, nothing, count)  # type: ignore[union-attr]
+        times.append(time.perf_counter_ns() - started)
+    return statistics.median(times)
+
+
+def run(kernel: Any, numbers: Any, nanoseconds: float) -> None:
     """Run a kernel on as many threads as its work is worth."""
-    team = team_for(work)
+    team = team_for(nanoseconds)
     if team == 1:
         numbers[12] = 1
         kernel.ctypes(ctypes.addressof(numbers))
@@ -55,7 +72,7 @@ def run(kernel: Any, numbers: Any, work: int) -> None:
 
 
 def parallel(kernel: int, numbers: Any, team: int) -> None:
-    """Run a kernel by its address on `team` threads; the last three of its numbers are for the threads."""
+    """Run a kernel by its address on `team` threads."""
     start, barrier, number = _openmp()  # type: ignore[misc]
     numbers[10], numbers[11], numbers[12] = barrier, number, team
     start(kernel, ctypes.addressof(numbers), team, 0)

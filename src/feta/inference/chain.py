@@ -14,6 +14,7 @@ from feta.inference.base import ForInference, check_features, refuse_training
 from feta.inference.grouped import Grouped
 
 TILE = 16
+ROW_NS, TILE_NS = 0.2, 0.6  # about what a non-zero takes for one row, and for a tile of them
 
 
 class Chain(ForInference):
@@ -86,7 +87,7 @@ class _Plan:
         self.local = threading.local()
 
     def run(self, x: int, y: int, batch: int) -> None:
-        team = calls.team_for(self.work * batch)
+        team = calls.team_for(self.work * (ROW_NS if batch == 1 else TILE_NS * -(-batch // TILE)))
         try:
             numbers, address, row = self.local.own
         except AttributeError:
@@ -105,7 +106,7 @@ class _Plan:
 
     def _numbers(self) -> tuple[Any, int, Tensor]:
         """Those of the calling thread: some are set anew in every call, and other threads have theirs."""
-        numbers = (c_int64 * 13)(self.table.data_ptr(), len(self.table))
+        numbers = (c_int64 * calls.NUMBERS)(self.table.data_ptr(), len(self.table))
         numbers[5], numbers[6], numbers[9] = self.d_in, self.d_out, self.last
         return numbers, addressof(numbers), torch.empty(2 * self.widest)  # a row between layers, for a batch of one
 

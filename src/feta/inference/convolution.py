@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from feta.inference import calls
 from feta.inference.base import ForInference, refuse_training
+from feta.inference.chain import TILE, TILE_NS
 from feta.inference.grouped import Grouped
 from feta.layers import padding_of
 
@@ -86,8 +87,8 @@ class _Plan:
         places = (self.described.data_ptr(), len(self.described), x.data_ptr(), y.data_ptr())
         calls.run(
             self.kernels.columns,  # type: ignore[union-attr]
-            (c_int64 * 13)(*places, *sizes, table.data_ptr()),
-            self.work * len(x) * positions,
+            (c_int64 * calls.NUMBERS)(*places, *sizes, table.data_ptr()),
+            TILE_NS / TILE * self.work * len(x) * positions,
         )
         if line == width:
             return y.view(len(x), layer.out_channels, height, width)
