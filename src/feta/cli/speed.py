@@ -188,6 +188,8 @@ def _show(found: Mapping[str, Any]) -> None:
         for row in found["batches"]
     ]
     print_table(f"The whole: {found['network']}", ("batch", "threads", "ms dense", "ms sparse", "faster by"), whole)
+    if found["dead_neurons"]:
+        out().print(f"{found['dead_neurons']} neurons that do nothing were taken out first")
     memory = found["memory"]
     dense, sparse = memory["dense_bytes"], memory["sparse_bytes"]
     out().print(f"in memory {size(dense)} → {size(sparse)} ({dense / max(sparse, 1):.1f}× smaller)")

@@ -59,7 +59,7 @@ def _chart(found: Mapping[str, Any]) -> str:
         for place, kind in enumerate(("dense", "sparse")):
             ms, y = row[f"{kind}_ms"], top + place * (BAR + 2)
             width = room * ms / most
-            said = f"{ms:.3g} ms" + (f", {gain(row)}" if kind == "sparse" else " dense")
+            said = f"{ms:.3g} ms {kind}" + (f", {gain(row)}" if kind == "sparse" else "")
             parts.append(f'<rect class="{kind}" x="{LEFT}" y="{y}" width="{width:.1f}" height="{BAR}" rx="2"/>')
             parts.append(f'<text class="soft" x="{LEFT + width + 8:.1f}" y="{y + BAR - 4}">{said}</text>')
     height = ROW * len(found["batches"])
