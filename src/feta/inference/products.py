@@ -19,7 +19,8 @@ from feta.inference.grouped import ACCUMULATE, RELU
 from feta.inference.simd import add, load_float, load_i32, load_i64, load_u16, multiply_add, store_float
 
 compiled = numba.njit(fastmath={"contract"})  # sums stay in order: the vectoriser's gathers are slower
-zero4, load4, _, _ = simd.vector_functions(4)
+load4 = simd.vector_functions(4)[1]
+zero16 = simd.vector_functions(16)[0]
 
 
 @compiled
@@ -29,14 +30,10 @@ def matvec(layer, x, y, first, end):
     rows, bias, flags = load_i64(layer + 32), load_i64(layer + 40), load_i64(layer + 56)
     x += 4 * load_i64(layer + 48)
     for group in range(first, end):
-        a, b, c, d = zero4(), zero4(), zero4(), zero4()
+        parts = zero16()
         for step in range(load_i32(starts + 4 * group), load_i32(starts + 4 * group + 4)):
-            v, q = values + 64 * step, columns + 32 * step
-            a = simd.gather_fma(x, q, v, a)
-            b = simd.gather_fma(x, q + 8, v + 16, b)
-            c = simd.gather_fma(x, q + 16, v + 32, c)
-            d = simd.gather_fma(x, q + 24, v + 48, d)
-        sums = add(simd.sums_of_four(a, b, c, d), load4(bias + 16 * group))
+            parts = simd.gather_fma(x, columns + 32 * step, values + 64 * step, parts)
+        sums = add(simd.sums_of_four(parts), load4(bias + 16 * group))
         place = rows + 16 * group
         r0, r1 = y + 4 * load_i32(place), y + 4 * load_i32(place + 4)
         r2, r3 = y + 4 * load_i32(place + 8), y + 4 * load_i32(place + 12)

@@ -108,34 +108,38 @@ def bits_set(typing: Any, word: Any) -> Any:
 
 @intrinsic
 def gather_fma(typing: Any, x: Any, columns: Any, values: Any, sums: Any) -> Any:
-    """sums + values * x[columns] for four non-zeros. One load fetches the four indices, x is put together by inserts:
+    """sums + values * x[columns] for sixteen non-zeros. One load fetches four indices, x is put together by inserts:
     on the machines tried that is faster than scalar products and than the gather instruction.
     """
-    kind = VECTORS[4]
+    kind = VECTORS[16]
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        start, word = _at(builder, args[0], FLOAT), builder.load(_at(builder, args[1], I64), align=2)
-        found = ir.Constant(floats(4), ir.Undefined)
-        for lane in range(4):
-            column = builder.and_(builder.lshr(word, I64(16 * lane)), I64(0xFFFF))
-            found = builder.insert_element(found, builder.load(builder.gep(start, [column]), align=4), I32(lane))
-        return _fma(builder, 4, builder.load(_at(builder, args[2], floats(4)), align=4), found, args[3])
+        start, words = _at(builder, args[0], FLOAT), _at(builder, args[1], I64)
+        quads = []
+        for quad in range(4):
+            word, found = builder.load(builder.gep(words, [I64(quad)]), align=2), ir.Constant(floats(4), ir.Undefined)
+            for lane in range(4):
+                column = builder.and_(builder.lshr(word, I64(16 * lane)), I64(0xFFFF))
+                found = builder.insert_element(found, builder.load(builder.gep(start, [column]), align=4), I32(lane))
+            quads.append(found)
+        halves = [_picked(builder, *quads[i : i + 2], list(range(8))) for i in (0, 2)]
+        gathered = _picked(builder, *halves, list(range(16)))
+        return _fma(builder, 16, builder.load(_at(builder, args[2], floats(16)), align=4), gathered, args[3])
 
     return kind(types.int64, types.int64, types.int64, kind), code
 
 
 @intrinsic
-def sums_of_four(typing: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
-    """(sum of a, sum of b, sum of c, sum of d) as one vector."""
-    kind = VECTORS[4]
+def sums_of_four(typing: Any, vector: Any) -> Any:
+    """The sums of each four of sixteen numbers, as one vector."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        a, b, c, d = args
+        a, b, c, d = (_picked(builder, args[0], args[0], list(range(i, i + 4))) for i in range(0, 16, 4))
         ab = builder.fadd(_picked(builder, a, b, [0, 4, 1, 5]), _picked(builder, a, b, [2, 6, 3, 7]))
         cd = builder.fadd(_picked(builder, c, d, [0, 4, 1, 5]), _picked(builder, c, d, [2, 6, 3, 7]))
         return builder.fadd(_picked(builder, ab, cd, [0, 1, 4, 5]), _picked(builder, ab, cd, [2, 3, 6, 7]))
 
-    return kind(kind, kind, kind, kind), code
+    return VECTORS[4](VECTORS[16]), code
 
 
 @intrinsic
