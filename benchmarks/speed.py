@@ -111,10 +111,7 @@ def table(path: Path) -> str:
     lines = ["| network | zeros | threads | batch: ms dense → ms sparse, times faster | memory |", "| --- " * 5 + "|"]
     for cell in (cell for cell in cells if cell["kind"] == "speed"):
         key, metrics = cell["key"], cell["metrics"]
-        told = [
-            f"{row['batch']}: {row['dense_ms']:.3g} → {row['sparse_ms']:.3g}, {gain(row)}"
-            for row in metrics["batches"]
-        ]
+        told = [f"{row['batch']}: {times(row)}" for row in metrics["batches"]]
         memory = f"{metrics['sparse_bytes'] / metrics['dense_bytes']:.2f}"
         zeros = f"{100 * key['sparsity']:g} %"
         lines.append(f"| {key['network']} | {zeros} | {key['threads']} | {'; '.join(told)} | {memory} |")
@@ -125,8 +122,9 @@ def table(path: Path) -> str:
     return "\n".join([*lines, f"\nMeasured on: {processor}, torch {torch.__version__.split('+')[0]}."])
 
 
-def gain(row: dict[str, Any]) -> str:
-    return f"**{row['dense_ms'] / row['sparse_ms']:.1f}×**"
+def times(row: dict[str, Any]) -> str:
+    dense, sparse = row["dense_ms"], row["sparse_ms"]
+    return f"{dense:.3g} → {sparse:.3g}, **{dense / sparse:.1f}×**"
 
 
 def main(words: list[str]) -> int:

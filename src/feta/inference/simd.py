@@ -122,8 +122,8 @@ def gather_fma(typing: Any, x: Any, columns: Any, values: Any, sums: Any) -> Any
                 column = builder.and_(builder.lshr(word, I64(16 * lane)), I64(0xFFFF))
                 found = builder.insert_element(found, builder.load(builder.gep(start, [column]), align=4), I32(lane))
             quads.append(found)
-        halves = [_picked(builder, *quads[i : i + 2], list(range(8))) for i in (0, 2)]
-        gathered = _picked(builder, *halves, list(range(16)))
+        low, high = (_picked(builder, quads[i], quads[i + 1], list(range(8))) for i in (0, 2))
+        gathered = _picked(builder, low, high, list(range(16)))
         return _fma(builder, 16, builder.load(_at(builder, args[2], floats(16)), align=4), gathered, args[3])
 
     return kind(types.int64, types.int64, types.int64, kind), code
