@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from feta.cli.console import err, out, print_json, print_table, progress_bar, resolve_device, size
 from feta.cli.options import Json
 from feta.cli.own_options import OwnOptions
+from feta.cli.speed_page import gain, speed_page
 from feta.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -62,8 +63,6 @@ def speed(
     found = {"network": network, "device": where, "file_bytes": _file_bytes(source, model), **found}
     found["environment"] = {"torch": torch.__version__, "cpu": _cpu(), "python": platform.python_version()}
     if page is not None:
-        from feta.cli.speed_page import speed_page
-
         write_atomic(page, speed_page(found).encode())
     if json:
         print_json(found)
@@ -194,7 +193,3 @@ def _show(found: Mapping[str, Any]) -> None:
     dense, sparse = memory["dense_bytes"], memory["sparse_bytes"]
     out().print(f"in memory {size(dense)} → {size(sparse)} ({dense / max(sparse, 1):.1f}× smaller)")
     out().print(f"in a file {size(found['file_bytes'])}")
-
-
-def gain(row: Mapping[str, Any]) -> str:
-    return f"{row['dense_ms'] / row['sparse_ms']:.2f}×"

@@ -5,7 +5,6 @@ from html import escape
 from typing import Any
 
 from feta.cli.console import size
-from feta.cli.speed import gain
 
 STYLE = """
 :root { color-scheme: light dark; --text: #1c1e21; --soft: #666c75; --back: #fff; --line: #d9dce1;
@@ -47,6 +46,10 @@ def speed_page(found: Mapping[str, Any]) -> str:
 {_table(COLUMNS, _rows(found))}
 </body></html>
 """
+
+
+def gain(row: Mapping[str, Any]) -> str:
+    return f"{row['dense_ms'] / row['sparse_ms']:.2f}×"
 
 
 def _chart(found: Mapping[str, Any]) -> str:
