@@ -45,8 +45,7 @@ class Source:
 
     def check(self, output: Path | None, records: Path | None) -> Path | None:
         """The file for the run's record, after everything that can be refused before any work."""
-        self._refuse_pickles()
-        self._refuse_options()
+        self.check_given()
         if not self.is_own:
             return check_places(self.path, output, records)
         inputs = (self.options.weights, check_options(self.options), self.path)
@@ -60,6 +59,11 @@ class Source:
             if place:
                 check_writable(place / "config.json" if place is output and self._as_folder(place) else place)
         return records
+
+    def check_given(self) -> None:
+        """Refuse pickles, and options that do not go with this network."""
+        self._refuse_pickles()
+        self._refuse_options()
 
     def open(self, data_dir: Path | None, **reading: Any) -> Subject:
         """The network with its data. `reading`: how many samples of the user's own data, their seed and batches."""
