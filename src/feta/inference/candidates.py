@@ -5,6 +5,7 @@ outputs, or None where that kind cannot do it. The dense layer itself is always 
 """
 
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import torch
 from torch import nn
@@ -14,6 +15,7 @@ from feta.inference.bitmap import BitmapLinear
 from feta.inference.chain import Chain
 from feta.inference.convolution import SparseConv2d, is_plain
 from feta.inference.csr import CsrLinear
+from feta.inference.gpu_delta import KINDS, DeltaLinear
 from feta.inference.grouped import Grouped
 from feta.inference.trimmed import TrimmedLinear, is_trimmable
 from feta.sparsity import measured
@@ -44,6 +46,11 @@ def _bitmap(layer: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Mo
     return BitmapLinear(layer) if usable and measured(layer.weight) < 0.9 else None  # type: ignore[arg-type]
 
 
+def _delta(layer: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module | None:
+    usable = device.type == "cuda" and dtype in KINDS and find_spec("triton") is not None
+    return DeltaLinear(layer) if usable and type(layer) is nn.Linear and _sparse(layer) else None
+
+
 def _has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
     return device.type == "cpu" and dtype == torch.float32 and calls.kernels() is not None
 
@@ -52,4 +59,10 @@ def _sparse(layer: nn.Module) -> bool:
     return measured(layer.weight) >= LEAST_ZEROS  # type: ignore[arg-type]
 
 
-CANDIDATES: dict[str, Builder] = {"trimmed": _trimmed, "csr": _csr, "groups": _groups, "bitmap": _bitmap}
+CANDIDATES: dict[str, Builder] = {
+    "trimmed": _trimmed,
+    "csr": _csr,
+    "groups": _groups,
+    "bitmap": _bitmap,
+    "delta": _delta,
+}

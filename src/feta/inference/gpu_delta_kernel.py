@@ -24,7 +24,7 @@ def interleave(x, out, batch, width, BATCH: tl.constexpr, BLOCK: tl.constexpr):
 def multiply(
     x, gaps, values, starts, counts, order, bias, y, batch, height, width, segment,
     BATCH: tl.constexpr, ROWS: tl.constexpr, SEGMENTS: tl.constexpr, CHUNK: tl.constexpr,
-    BITS: tl.constexpr, PREFETCH: tl.constexpr, CACHE: tl.constexpr, BIAS: tl.constexpr,
+    BITS: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """y = W x + bias for ROWS rows of W.
 
@@ -45,19 +45,14 @@ def multiply(
     total = ()
     for _ in tl.static_range(BATCH):
         total += (tl.zeros([LANES], tl.float32),)
-    if PREFETCH:
-        gap_words, value_words = chunk_of(gap_at, value_at, mine > 0, LANES, CHUNK, GAPS, CACHE)
+    gap_words, value_words = chunk_of(gap_at, value_at, mine > 0, LANES, CHUNK, GAPS)
     step = 0
     while step < steps:
-        if PREFETCH:  # the next chunk is on its way while this one is worked on
-            now_gaps, now_values = gap_words, value_words
-            gap_at += LANES * CHUNK // GAPS
-            value_at += LANES * CHUNK // 4
-            gap_words, value_words = chunk_of(gap_at, value_at, step + 1 < mine, LANES, CHUNK, GAPS, CACHE)
-        else:
-            now_gaps, now_values = chunk_of(gap_at, value_at, step < mine, LANES, CHUNK, GAPS, CACHE)
-            gap_at += LANES * CHUNK // GAPS
-            value_at += LANES * CHUNK // 4
+        now_gaps, now_values = gap_words, value_words
+        gap_at += LANES * CHUNK // GAPS
+        value_at += LANES * CHUNK // 4
+        # The next chunk is on its way while this one is worked on.
+        gap_words, value_words = chunk_of(gap_at, value_at, step + 1 < mine, LANES, CHUNK, GAPS)
         for k in tl.static_range(CHUNK):
             x_at += ((now_gaps[k // GAPS] >> (k % GAPS * BITS)) & ((1 << BITS) - 1)) * WORDS
             value = part(now_values[k // 4], k % 4, y.dtype.element_ty)
@@ -73,16 +68,14 @@ def multiply(
 
 
 @triton.jit
-def chunk_of(
-    gap_at, value_at, live, LANES: tl.constexpr, CHUNK: tl.constexpr, GAPS: tl.constexpr, CACHE: tl.constexpr
-):
+def chunk_of(gap_at, value_at, live, LANES: tl.constexpr, CHUNK: tl.constexpr, GAPS: tl.constexpr):
     """The words of one chunk; a lane that has none left reads nothing and gets zeros, which stay where they are."""
     gap_words = ()
     for k in tl.static_range(CHUNK // GAPS):
-        gap_words += (tl.load(gap_at + k * LANES, live, 0, cache_modifier=CACHE),)
+        gap_words += (tl.load(gap_at + k * LANES, live, 0),)
     value_words = ()
     for k in tl.static_range(CHUNK // 4):
-        value_words += (tl.load(value_at + k * LANES, live, 0, cache_modifier=CACHE),)
+        value_words += (tl.load(value_at + k * LANES, live, 0),)
     return gap_words, value_words
 
 
