@@ -186,6 +186,15 @@ def test_an_encoder_layer_that_reads_its_layers_weights():
         assert relative(made(x), model(x).double()) < 1e-5
 
 
+def test_layers_with_hooks_are_left_alone():
+    model = nn.Sequential(zeroed(nn.Linear(30, 20), 0.8), nn.ReLU(), zeroed(nn.Linear(20, 10), 0.8))
+    model[0].register_forward_hook(lambda module, args, output: output + 1)
+    found = sparsified(model, torch.randn(2, 30), timer=FakeTimer(**CSR))
+    assert [type(module) for module in found.model] == [nn.Linear, nn.ReLU, CsrLinear]
+    x = torch.randn(5, 30)
+    assert relative(found.model(x), model(x).double()) < 1e-5
+
+
 def test_without_numba(monkeypatch):
     monkeypatch.setattr(calls, "kernels", lambda: None)
     with warnings.catch_warnings(record=True) as said:

@@ -71,7 +71,7 @@ class _Plan:
         layer = self.layer
         reach = [d * (k - 1) + 1 for k, d in zip(layer.kernel_size, layer.dilation, strict=True)]
         height, width = ((n - r) // s + 1 for n, r, s in zip(x.shape[2:], reach, layer.stride, strict=True))
-        if not self.known or x.dtype != torch.float32 or not x.is_cpu or height * width < FEWEST:
+        if not self.known or x.dtype != torch.float32 or not x.is_cpu or height * width < FEWEST or self._far(x):
             weight, bias = self.dense or (layer.weight, layer.bias)
             return F.conv2d(x, weight, bias, layer.stride, 0, layer.dilation)
         if layer.stride == (1, 1):
@@ -93,6 +93,10 @@ class _Plan:
         if line == width:
             return y.view(len(x), layer.out_channels, height, width)
         return y.as_strided((len(x), layer.out_channels, height, width), (*y.stride()[:2], line, 1)).contiguous()
+
+    def _far(self, x: Tensor) -> bool:
+        """Whether distances within an image are too large for the table's 32 bits."""
+        return 4 * self.layer.matrix.d_in * x.shape[2] * x.shape[3] >= 1 << 31
 
     def _table(self, height: int, width: int) -> Tensor:
         """Distances in bytes of each weight of an output; height 0: of an unfolded input with `width` positions."""
