@@ -62,5 +62,6 @@ def test_refusals():
     form = SparseConv2d(zeroed(nn.Conv2d(3, 4, 3), 0.5))
     with pytest.raises(ModelError, match="inference alone"):
         form(torch.randn(1, 3, 5, 5, requires_grad=True))
-    for layer in (nn.Conv2d(4, 4, 3, groups=2), nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular")):
+    wide = nn.Conv2d(7300, 2, 3, device="meta").to_empty(device="cpu")  # more columns than 16 bits can count
+    for layer in (nn.Conv2d(4, 4, 3, groups=2), nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular"), wide):
         assert CANDIDATES["groups"](zeroed(layer, 0.9), torch.device("cpu"), torch.float32) is None

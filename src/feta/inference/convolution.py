@@ -18,6 +18,7 @@ from feta.inference import calls
 from feta.inference.base import ForInference, refuse_training
 from feta.inference.chain import TILE, TILE_NS
 from feta.inference.grouped import Grouped
+from feta.inference.packing import BLOCK
 from feta.layers import padding_of
 
 FEWEST = 4  # positions: a vector of the kernel
@@ -112,4 +113,5 @@ class _Plan:
 
 
 def is_plain(layer: nn.Conv2d) -> bool:
-    return layer.groups == 1 and layer.padding_mode == "zeros"
+    """Whether the kernel can do it. One block of columns: tiles overlap, and adding to them twice would be wrong."""
+    return layer.groups == 1 and layer.padding_mode == "zeros" and layer.weight[0].numel() <= BLOCK

@@ -118,7 +118,7 @@ def columns(args):
 
     A weight meets x at a distance of its own, found in a table, and from there at neighbouring positions.
     """
-    layers, blocks = load_i64(args), load_i64(args + 8)
+    layer = load_i64(args)
     x, y, batch = load_i64(args + 16), load_i64(args + 24), load_i64(args + 32)
     sample, d_out, positions, table = (
         load_i64(args + 40),
@@ -133,12 +133,10 @@ def columns(args):
         # The last tile begins earlier, so that it is whole: some columns are computed twice, with the same result.
         start = 4 * min(width * (work % tiles), positions - width)
         here, there = x + work // tiles * sample + start, y + work // tiles * d_out * stride + start
-        for index in range(blocks):
-            layer = layers + 64 * index
-            if width == 16:
-                table16(layer, here, table, there, stride, 0, load_i64(layer))
-            else:
-                table4(layer, here, table, there, stride, 0, load_i64(layer))
+        if width == 16:
+            table16(layer, here, table, there, stride, 0, load_i64(layer))
+        else:
+            table4(layer, here, table, there, stride, 0, load_i64(layer))
 
 
 @compiled
