@@ -5,8 +5,9 @@
     PYTHONPATH=src python benchmarks/speed.py --table results/speed/records.jsonl --write docs/deployment.md
 
 Weights are random with zeros at random places: what a layer computes does not depend on which zeros they are. Dense
-and sparse take turns; each number is the median over the repeats of the least of seven turns or more. The model of language
-has SmolLM2-135M's shapes; a token is one call with one token, its head is left dense. Run it alone on the machine.
+and sparse take turns; each number is the median over the repeats of the least of seven turns or more. The language
+model has SmolLM2-135M's shapes; a token is one call with one token, its head is left dense. Run it alone on the
+machine.
 """
 
 from __future__ import annotations
