@@ -201,6 +201,7 @@ def test_without_numba(monkeypatch):
         warnings.simplefilter("always")
         feta.sparsify(mlp(), torch.randn(2, 30))
     assert "need numba" in str(said[0].message)
+    assert sparsified(nn.Linear(3, 3), torch.randn(2, 3), timer=FakeTimer()).notes == []  # nothing to gain
     found = sparsified(mlp(), torch.randn(2, 30), timer=FakeTimer(**CSR))
     assert found.notes == [NO_NUMBA]
     assert {layer.kind for layer in found.layers} == {"csr"}
@@ -237,3 +238,4 @@ def test_examples_are_cut_and_repeated():
     assert more["x"].tolist() == [[0, 1], [2, 3], [4, 5], [0, 1], [2, 3]]
     assert (more["scale"], more["mask"].shape, more["flag"]) == (2.0, (4,), True)
     assert of_size((torch.ones(3, 2),), 1)[0].shape == (1, 2)
+    assert list(sparsified(mlp(), torch.randn(3, 30), 5, timer=FakeTimer()).dense_ms) == [5]
