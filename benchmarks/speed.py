@@ -117,10 +117,14 @@ def table(path: Path) -> str:
         zeros = f"{100 * key['sparsity']:g} %"
         lines.append(f"| {key['network']} | {zeros} | {key['threads']} | {'; '.join(told)} | {memory} |")
     for cell in (cell for cell in cells if cell["kind"] == "speed-bounds"):
-        rates = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in cell["metrics"].items())
-        lines.append(f"\nBounds with {cell['key']['threads']} threads: {rates}.")
+        lines.append(f"\nThe machine with threads = {cell['key']['threads']}: {limits(cell['metrics'])}.")
     processor = cells[0]["environment"].get("processor", "") if cells else ""
     return "\n".join([*lines, f"\nMeasured on: {processor}, torch {torch.__version__.split('+')[0]}."])
+
+
+def limits(rates: dict[str, float]) -> str:
+    near, far = f"{rates['near_gb_per_s']:.3g} GB/s from the caches", f"{rates['far_gb_per_s']:.3g} GB/s from memory"
+    return f"a dense product reads {near}, {far}; {rates['giga_multiply_adds_per_s']:.3g} G multiply-adds per second"
 
 
 def times(row: dict[str, Any]) -> str:
