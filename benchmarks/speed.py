@@ -116,8 +116,8 @@ def table(path: Path) -> str:
         memory = f"{metrics['sparse_bytes'] / metrics['dense_bytes']:.2f}"
         zeros = f"{100 * key['sparsity']:g} %"
         lines.append(f"| {key['network']} | {zeros} | {key['threads']} | {'; '.join(told)} | {memory} |")
-    for cell in (cell for cell in cells if cell["kind"] == "speed-bounds"):
-        lines.append(f"\nThe machine with threads = {cell['key']['threads']}: {limits(cell['metrics'])}.")
+    bare = [cell for cell in cells if cell["kind"] == "speed-bounds"]
+    lines += [f"\nThreads: {cell['key']['threads']}; {limits(cell['metrics'])}." for cell in bare]
     processor = cells[0]["environment"].get("processor", "") if cells else ""
     return "\n".join([*lines, f"\nMeasured on: {processor}, torch {torch.__version__.split('+')[0]}."])
 
