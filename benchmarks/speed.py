@@ -5,8 +5,9 @@
     PYTHONPATH=src python benchmarks/speed.py --table results/speed/records.jsonl --write docs/deployment.md
 
 Weights are random with zeros at random places: what a layer computes does not depend on which zeros they are. Dense
-and sparse take turns; each number is the median over the repeats of the least of seven turns. The model of language
-has SmolLM2-135M's shapes; a token is one call with one token, its head is left dense. Run it alone on the machine.
+and sparse take turns; each number is the median over the repeats of the least of seven turns or more. The language
+model has SmolLM2-135M's shapes; a token is one call with one token, its head is left dense. Run it alone on the
+machine.
 """
 
 from __future__ import annotations
@@ -115,11 +116,15 @@ def table(path: Path) -> str:
         memory = f"{metrics['sparse_bytes'] / metrics['dense_bytes']:.2f}"
         zeros = f"{100 * key['sparsity']:g} %"
         lines.append(f"| {key['network']} | {zeros} | {key['threads']} | {'; '.join(told)} | {memory} |")
-    for cell in (cell for cell in cells if cell["kind"] == "speed-bounds"):
-        rates = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in cell["metrics"].items())
-        lines.append(f"\nBounds with {cell['key']['threads']} threads: {rates}.")
+    bare = [cell for cell in cells if cell["kind"] == "speed-bounds"]
+    lines += [f"\nThreads: {cell['key']['threads']}; {limits(cell['metrics'])}." for cell in bare]
     processor = cells[0]["environment"].get("processor", "") if cells else ""
     return "\n".join([*lines, f"\nMeasured on: {processor}, torch {torch.__version__.split('+')[0]}."])
+
+
+def limits(rates: dict[str, float]) -> str:
+    near, far = f"{rates['near_gb_per_s']:.3g} GB/s from the caches", f"{rates['far_gb_per_s']:.3g} GB/s from memory"
+    return f"a dense product reads {near}, {far}; {rates['giga_multiply_adds_per_s']:.3g} G multiply-adds per second"
 
 
 def times(row: dict[str, Any]) -> str:

@@ -19,6 +19,7 @@ def quick(monkeypatch):
     """One short turn for each: times are not what is tested here."""
     monkeypatch.setattr(timing, "ROUNDS", 1)
     monkeypatch.setattr(timing, "BLOCK_SECONDS", 1e-5)
+    monkeypatch.setattr(timing, "MOST_SECONDS", 0)
 
 
 def test_json_of_a_pruned_file(run, pruned):

@@ -41,12 +41,13 @@ def test_outputs(c_in, c_out, kernel, options, size):
     assert torch.equal(form.weight, layer.weight)
 
 
-def test_few_positions_threads_dtypes_and_copies():
+def test_few_positions_threads_dtypes_and_copies(monkeypatch):
     layer = zeroed(nn.Conv2d(6, 9, 3), 0.6)
     form, exact = SparseConv2d(layer), copy.deepcopy(layer).double()
     for size in ((3, 3), (3, 4), (4, 4), (3, 8), (40, 50)):  # 1, 2, 4, 6 positions, and enough for threads
         x = torch.randn(2, 6, *size)
         assert relative(form(x), exact(x.double())) < 1e-5
+    monkeypatch.setattr(calls, "_waking", lambda count: 0)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
@@ -61,5 +62,6 @@ def test_refusals():
     form = SparseConv2d(zeroed(nn.Conv2d(3, 4, 3), 0.5))
     with pytest.raises(ModelError, match="inference alone"):
         form(torch.randn(1, 3, 5, 5, requires_grad=True))
-    for layer in (nn.Conv2d(4, 4, 3, groups=2), nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular")):
+    wide = nn.Conv2d(7300, 2, 3, device="meta").to_empty(device="cpu")  # more columns than 16 bits can count
+    for layer in (nn.Conv2d(4, 4, 3, groups=2), nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular"), wide):
         assert CANDIDATES["groups"](zeroed(layer, 0.9), torch.device("cpu"), torch.float32) is None

@@ -2,6 +2,9 @@
 
 import copy
 import io
+import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -111,6 +114,18 @@ def test_in_another_dtype(kind, dtype):
     assert relative(form.float()(x), reference(layer, x)) < 2e-2
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kind", KINDS)
+def test_on_another_device_and_back(kind):
+    layer = sparse_linear(24, 18)
+    form, x = made(kind, layer), torch.randn(4, 24)
+    y = form.to("cuda")(x.cuda())
+    assert y.is_cuda
+    assert relative(y.cpu(), reference(layer, x)) < 1e-3  # TF32 may be on
+    assert relative(form.cpu()(x), reference(layer, x)) < 1e-5
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_double_precision_from_the_start(kind):
     layer = sparse_linear(24, 18).double()
@@ -156,9 +171,10 @@ def test_two_threads_at_once(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("count", [2, 3])
-def test_with_more_threads_than_one(kind, count):
+def test_with_more_threads_than_one(kind, count, monkeypatch):
     layer = sparse_linear(300, 700, share=0.5)
     form, before = made(kind, layer), torch.get_num_threads()
+    monkeypatch.setattr(calls, "_waking", lambda count: 0)  # so that threads are used for all of it
     try:
         torch.set_num_threads(count)
         for batch in (1, 2, 16, 17, 50, 100):
@@ -166,6 +182,30 @@ def test_with_more_threads_than_one(kind, count):
             assert relative(form(x), reference(layer, x)) < 1e-5
     finally:
         torch.set_num_threads(before)
+
+
+@OWN
+@pytest.mark.parametrize("limit", ["OMP_THREAD_LIMIT", "OMP_NUM_THREADS"])
+def test_with_fewer_threads_than_asked_for(limit):
+    """OpenMP may give fewer: the work must be shared by those that came."""
+    script = """
+import torch
+from sparse_layers import reference, relative, sparse_linear
+from feta.inference import calls
+from feta.inference.chain import Chain
+from feta.inference.grouped import Grouped
+calls._waking = lambda count: 0
+torch.set_num_threads(2)
+layer = sparse_linear(300, 200)
+form = Chain([Grouped(layer.weight, layer.bias)])
+for batch in (1, 5, 40):
+    x = torch.randn(batch, 300)
+    print(relative(form(x), reference(layer, x)) < 1e-5)
+"""
+    paths = os.pathsep.join(sys.path)
+    environment = {**os.environ, "PYTHONPATH": paths, limit: "1"}
+    answer = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert answer.stdout.split() == ["True"] * 3, answer.stderr
 
 
 @OWN

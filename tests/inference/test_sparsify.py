@@ -186,12 +186,22 @@ def test_an_encoder_layer_that_reads_its_layers_weights():
         assert relative(made(x), model(x).double()) < 1e-5
 
 
+def test_layers_with_hooks_are_left_alone():
+    model = nn.Sequential(zeroed(nn.Linear(30, 20), 0.8), nn.ReLU(), zeroed(nn.Linear(20, 10), 0.8))
+    model[0].register_forward_hook(lambda module, args, output: output + 1)
+    found = sparsified(model, torch.randn(2, 30), timer=FakeTimer(**CSR))
+    assert [type(module) for module in found.model] == [nn.Linear, nn.ReLU, CsrLinear]
+    x = torch.randn(5, 30)
+    assert relative(found.model(x), model(x).double()) < 1e-5
+
+
 def test_without_numba(monkeypatch):
     monkeypatch.setattr(calls, "kernels", lambda: None)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         feta.sparsify(mlp(), torch.randn(2, 30))
     assert "need numba" in str(said[0].message)
+    assert sparsified(nn.Linear(3, 3), torch.randn(2, 3), timer=FakeTimer()).notes == []  # nothing to gain
     found = sparsified(mlp(), torch.randn(2, 30), timer=FakeTimer(**CSR))
     assert found.notes == [NO_NUMBA]
     assert {layer.kind for layer in found.layers} == {"csr"}
@@ -228,3 +238,4 @@ def test_examples_are_cut_and_repeated():
     assert more["x"].tolist() == [[0, 1], [2, 3], [4, 5], [0, 1], [2, 3]]
     assert (more["scale"], more["mask"].shape, more["flag"]) == (2.0, (4,), True)
     assert of_size((torch.ones(3, 2),), 1)[0].shape == (1, 2)
+    assert list(sparsified(mlp(), torch.randn(3, 30), 5, timer=FakeTimer()).dense_ms) == [5]

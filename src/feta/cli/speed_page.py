@@ -28,7 +28,7 @@ def speed_page(found: Mapping[str, Any]) -> str:
     name, memory, place = escape(found["network"]), found["memory"], found["environment"]
     dense, sparse = memory["dense_bytes"], memory["sparse_bytes"]
     facts = f"In memory {size(dense)} dense, {size(sparse)} sparse; in a file {size(found['file_bytes'])}."
-    machine = f"{place['cpu']}, {found['device']}, torch {place['torch']}; each the least of seven turns."
+    machine = f"{place['cpu']}, {found['device']}, torch {place['torch']}; each the least of at least seven turns."
     notes = "".join(f"<p>{escape(note)}</p>" for note in found["notes"])
     whole = [
         (row["batch"], row["threads"], f"{row['dense_ms']:.3f}", f"{row['sparse_ms']:.3f}", gain(row))

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-NUMBERS = 13  # of a kernel's arguments; the last three are for threads
+INSIDE = ("GOMP_barrier", "omp_get_thread_num", "omp_get_num_threads")
+NUMBERS = 13  # of a kernel's arguments; the last three are the addresses of these, or zero for one thread
 GAIN = 2  # threads must save this many times what waking them costs
 
 
@@ -30,16 +31,15 @@ def kernels() -> ModuleType | None:
 
 
 @functools.cache
-def _openmp() -> tuple[Any, int, int] | None:
-    """GOMP_parallel, and the addresses of GOMP_barrier and omp_get_thread_num, of the library that torch loaded."""
+def _openmp() -> tuple[Any, list[int]] | None:
+    """GOMP_parallel, and the addresses of what the kernels call inside, of the library that torch loaded."""
     try:
         library = ctypes.CDLL(None)
-        parallel, *others = (library[name] for name in ("GOMP_parallel", "GOMP_barrier", "omp_get_thread_num"))
+        start, *inside = (library[name] for name in ("GOMP_parallel", *INSIDE))
     except (AttributeError, OSError, TypeError):
         return None
-    parallel.argtypes, parallel.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint], None
-    barrier, number = (ctypes.cast(function, ctypes.c_void_p).value for function in others)
-    return parallel, barrier or 0, number or 0
+    start.argtypes, start.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint], None
+    return start, [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in inside]
 
 
 def team_for(nanoseconds: float) -> int:
@@ -65,14 +65,13 @@ def run(kernel: Any, numbers: Any, nanoseconds: float) -> None:
     """Run a kernel on as many threads as its work is worth."""
     team = team_for(nanoseconds)
     if team == 1:
-        numbers[12] = 1
         kernel.ctypes(ctypes.addressof(numbers))
     else:
         parallel(kernel.address, numbers, team)
 
 
 def parallel(kernel: int, numbers: Any, team: int) -> None:
-    """Run a kernel by its address on `team` threads."""
-    start, barrier, number = _openmp()  # type: ignore[misc]
-    numbers[10], numbers[11], numbers[12] = barrier, number, team
+    """Run a kernel by its address on `team` threads, or fewer if OpenMP gives fewer."""
+    start, inside = _openmp()  # type: ignore[misc]
+    numbers[10], numbers[11], numbers[12] = inside
     start(kernel, ctypes.addressof(numbers), team, 0)

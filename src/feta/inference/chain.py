@@ -99,7 +99,7 @@ class _Plan:
         else:
             numbers[7], numbers[8] = row.data_ptr(), 4 * self.widest
         if team == 1:
-            numbers[12] = 1
+            numbers[11] = 0  # alone
             self.entry(address)
         else:
             calls.parallel(self.address, numbers, team)

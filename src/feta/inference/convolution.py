@@ -18,6 +18,7 @@ from feta.inference import calls
 from feta.inference.base import ForInference, refuse_training
 from feta.inference.chain import TILE, TILE_NS
 from feta.inference.grouped import Grouped
+from feta.inference.packing import BLOCK
 from feta.layers import padding_of
 
 FEWEST = 4  # positions: a vector of the kernel
@@ -71,7 +72,7 @@ class _Plan:
         layer = self.layer
         reach = [d * (k - 1) + 1 for k, d in zip(layer.kernel_size, layer.dilation, strict=True)]
         height, width = ((n - r) // s + 1 for n, r, s in zip(x.shape[2:], reach, layer.stride, strict=True))
-        if not self.known or x.dtype != torch.float32 or not x.is_cpu or height * width < FEWEST:
+        if not self.known or x.dtype != torch.float32 or not x.is_cpu or height * width < FEWEST or self._far(x):
             weight, bias = self.dense or (layer.weight, layer.bias)
             return F.conv2d(x, weight, bias, layer.stride, 0, layer.dilation)
         if layer.stride == (1, 1):
@@ -94,6 +95,10 @@ class _Plan:
             return y.view(len(x), layer.out_channels, height, width)
         return y.as_strided((len(x), layer.out_channels, height, width), (*y.stride()[:2], line, 1)).contiguous()
 
+    def _far(self, x: Tensor) -> bool:
+        """Whether distances within an image are too large for the table's 32 bits."""
+        return 4 * self.layer.matrix.d_in * x.shape[2] * x.shape[3] >= 1 << 31
+
     def _table(self, height: int, width: int) -> Tensor:
         """Distances in bytes of each weight of an output; height 0: of an unfolded input with `width` positions."""
         if (height, width) not in self.tables:
@@ -108,4 +113,5 @@ class _Plan:
 
 
 def is_plain(layer: nn.Conv2d) -> bool:
-    return layer.groups == 1 and layer.padding_mode == "zeros"
+    """Whether the kernel can do it. One block of columns: tiles overlap, and adding to them twice would be wrong."""
+    return layer.groups == 1 and layer.padding_mode == "zeros" and layer.weight[0].numel() <= BLOCK

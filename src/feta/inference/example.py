@@ -45,12 +45,12 @@ def of_size(example: Example, batch: int) -> Example:
 
 
 def observed(model: nn.Module, examples: Mapping[int, Example]) -> dict[nn.Module, dict[int, Tensor]]:
-    """Of each Linear and Conv2d that is called, an input for each batch size: of the first call, in its shape.
+    """An input for each batch size of every Linear and Conv2d that is called and has no hooks: of its first call.
 
     Numbers are drawn anew: shapes decide how fast a layer is, and holding all activations would take memory.
     """
     found: dict[nn.Module, dict[int, Tensor]] = {}
-    layers = [module for module in model.modules() if type(module) in (nn.Linear, nn.Conv2d)]
+    layers = [module for module in model.modules() if type(module) in (nn.Linear, nn.Conv2d) and not hooked(module)]
     for batch, example in examples.items():
 
         def note(module: nn.Module, args: tuple[Any, ...], batch: int = batch) -> None:
@@ -67,6 +67,11 @@ def observed(model: nn.Module, examples: Mapping[int, Example]) -> dict[nn.Modul
             for hook in hooks:
                 hook.remove()
     return {layer: inputs for layer, inputs in found.items() if len(inputs) == len(examples)}
+
+
+def hooked(module: nn.Module) -> bool:
+    """Whether something is called with a module, which would be lost with it."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def outputs(value: Any) -> Iterator[Tensor]:

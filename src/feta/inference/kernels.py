@@ -46,6 +46,14 @@ def _cached(*signature: Any) -> Callable[[Any], Any]:
 
 
 @compiled
+def place(args):
+    """The number of the calling thread in its team, and the team's size, which may be less than was asked for."""
+    if load_i64(args + 88) == 0:
+        return 0, 1
+    return call(load_i64(args + 88)), call(load_i64(args + 96))
+
+
+@compiled
 def run_tile(args, x, y, count, scratch, member, team):
     """A chain on `count` <= 16 rows of x (count, d_in), shared by a team whose members wait for each other."""
     table, layers, d_in, d_out = load_i64(args), load_i64(args + 8), load_i64(args + 40), load_i64(args + 48)
@@ -90,8 +98,7 @@ def chain(args):
         load_i64(args + 56),
         load_i64(args + 64),
     )
-    team = load_i64(args + 96)
-    member = call(load_i64(args + 88)) if team > 1 else 0
+    member, team = place(args)
     tiles = (batch + TILE - 1) // TILE
     if tiles >= team:
         scratch += 2 * half * member
@@ -102,7 +109,7 @@ def chain(args):
         for tile in range(tiles):
             count = min(TILE, batch - TILE * tile)
             run_tile(args, x + 4 * TILE * tile * d_in, y + 4 * TILE * tile * d_out, count, scratch, member, team)
-            call(load_i64(args + 80))  # the scratch is used again
+            call(load_i64(args + 80))  # before the scratch is used again
 
 
 @_cached(types.void(types.int64))
@@ -111,7 +118,7 @@ def columns(args):
 
     A weight meets x at a distance of its own, found in a table, and from there at neighbouring positions.
     """
-    layers, blocks = load_i64(args), load_i64(args + 8)
+    layer = load_i64(args)
     x, y, batch = load_i64(args + 16), load_i64(args + 24), load_i64(args + 32)
     sample, d_out, positions, table = (
         load_i64(args + 40),
@@ -119,20 +126,17 @@ def columns(args):
         load_i64(args + 56),
         load_i64(args + 64),
     )
-    team = load_i64(args + 96)
-    member = call(load_i64(args + 88)) if team > 1 else 0
+    member, team = place(args)
     width, stride = 16 if positions >= 16 else 4, 4 * positions
     tiles = (positions + width - 1) // width
     for work in range(batch * tiles * member // team, batch * tiles * (member + 1) // team):
         # The last tile begins earlier, so that it is whole: some columns are computed twice, with the same result.
         start = 4 * min(width * (work % tiles), positions - width)
         here, there = x + work // tiles * sample + start, y + work // tiles * d_out * stride + start
-        for index in range(blocks):
-            layer = layers + 64 * index
-            if width == 16:
-                table16(layer, here, table, there, stride, 0, load_i64(layer))
-            else:
-                table4(layer, here, table, there, stride, 0, load_i64(layer))
+        if width == 16:
+            table16(layer, here, table, there, stride, 0, load_i64(layer))
+        else:
+            table4(layer, here, table, there, stride, 0, load_i64(layer))
 
 
 @compiled
@@ -169,8 +173,8 @@ def bitmap_rows(args, x, y, first, end):
 def bitmap(args):
     """What one thread does of one layer in bitmap form on x (batch, 16 words)."""
     x, y, batch = load_i64(args + 16), load_i64(args + 24), load_i64(args + 32)
-    d_out, words, team = load_i64(args + 48), load_i64(args + 56), load_i64(args + 96)
-    member = call(load_i64(args + 88)) if team > 1 else 0
+    d_out, words = load_i64(args + 48), load_i64(args + 56)
+    member, team = place(args)
     for row in range(batch):
         first, end = d_out * member // team, d_out * (member + 1) // team
         bitmap_rows(args, x + 64 * words * row, y + 4 * d_out * row, first, end)

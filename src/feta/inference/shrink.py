@@ -16,23 +16,21 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from feta.inference.example import hooked
+
 ELEMENTWISE: set[type[nn.Module]] = {nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid}
 ELEMENTWISE |= {nn.Hardswish, nn.Softplus, nn.Identity, nn.Dropout}
 
 
 def plain_sequentials(model: nn.Module) -> list[nn.Sequential]:
     """Those whose forward is known: torch's own class, without hooks."""
-    return [module for module in model.modules() if type(module) is nn.Sequential and not _hooked(module)]
+    return [module for module in model.modules() if type(module) is nn.Sequential and not hooked(module)]
 
 
 def used_once(model: nn.Module) -> set[nn.Module]:
     """Modules without hooks that stand in one place."""
     places = Counter(module for parent in model.modules() for module in parent._modules.values())
-    return {module for module, count in places.items() if module and count == 1 and not _hooked(module)}
-
-
-def _hooked(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+    return {module for module, count in places.items() if module and count == 1 and not hooked(module)}
 
 
 @torch.no_grad()

@@ -19,6 +19,7 @@ from torch.nn.utils import parametrize
 
 from feta.errors import ConfigError
 from feta.inference import calls
+from feta.inference.candidates import LEAST_ZEROS
 from feta.inference.choose import DENSE, NOISE, Choice, Chooser
 from feta.inference.example import Example, called, observed, of_size, outputs, size_of
 from feta.inference.fuse import fuse
@@ -58,14 +59,14 @@ class Sparsified:
     notes: list[str] = field(default_factory=list)
 
 
-def sparsify(model: nn.Module, example: Example, batches: Iterable[int] | None = None) -> nn.Module:
+def sparsify(model: nn.Module, example: Example, batches: Iterable[int] | int | None = None) -> nn.Module:
     """A model with the same outputs that makes use of its zeros.
 
         fast = feta.sparsify(result.model, images[:16], batches=(1, 16))
 
     model: any nn.Module with zeros in its Linear and Conv2d layers; it is not changed.
     example: what the model is called with: a tensor of samples, a tuple of arguments, or a dict of keyword arguments.
-    batches: the numbers of samples to be fast for; by default that of the example.
+    batches: the numbers of samples to be fast for, or one number; by default that of the example.
 
     Returns a new module in eval mode, for inference alone. It copies, saves, loads and moves like any other; away
     from the device it was made on it uses dense weights. Without numba (extra `speed`) fewer forms can be tried.
@@ -80,13 +81,14 @@ def sparsify(model: nn.Module, example: Example, batches: Iterable[int] | None =
 def sparsified(
     model: nn.Module,
     example: Example,
-    batches: Iterable[int] | None = None,
+    batches: Iterable[int] | int | None = None,
     *,
     timer: Timer = timed,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Sparsified:
     """`sparsify` with everything that was measured; `progress` is told layer, how many are done, and of how many."""
-    sizes = sorted(set(batches)) if batches is not None else [size_of(example)]
+    given = size_of(example) if batches is None else batches
+    sizes = [given] if isinstance(given, int) else sorted(set(given))
     examples = {size: of_size(example, size) for size in sizes}
     if not examples:
         raise ConfigError("sparsify.batches must name a number of samples, got none")
@@ -96,13 +98,18 @@ def sparsified(
     while gone := shrink(fast, inputs):
         result.dead_neurons += gone
         inputs = observed(fast, examples)
-    if calls.kernels() is None and any(layer.weight.device.type == "cpu" for layer in inputs):
+    if calls.kernels() is None and any(_could_gain(layer) for layer in inputs):
         result.notes.append(NO_NUMBA)
     cold = result.dense_bytes > CACHE_BYTES
     originals = _replace(fast, inputs, Chooser(timer, cold), result, progress)
     fuse(fast, originals, inputs, timer, cold)
     _judge(dense, examples, timer, result)
     return result
+
+
+def _could_gain(layer: nn.Module) -> bool:
+    weight: Tensor = layer.weight  # type: ignore[assignment]
+    return weight.device.type == "cpu" and measured(weight) >= LEAST_ZEROS
 
 
 def plain_copy(model: nn.Module) -> nn.Module:
