@@ -47,8 +47,7 @@ class Source:
 
     def check(self, output: Path | None, records: Path | None, storing: StoreOptions) -> Path | None:
         """The file for the run's record, after everything that can be refused before any work."""
-        self._refuse_pickles()
-        self._refuse_options()
+        self.check_given()
         if storing.dtype and output and self._as_folder(output) and storing.layout != "small":
             raise ConfigError(f"--dtype must go with --layout small for a folder, got {storing.layout or 'none'}")
         if not self.is_own:
@@ -64,6 +63,11 @@ class Source:
             if place:
                 check_writable(place / "config.json" if place is output and self._as_folder(place) else place)
         return records
+
+    def check_given(self) -> None:
+        """Refuse pickles, and options that do not go with this network."""
+        self._refuse_pickles()
+        self._refuse_options()
 
     def open(self, data_dir: Path | None, **reading: Any) -> Subject:
         """The network with its data. `reading`: how many samples of the user's own data, their seed and batches."""
