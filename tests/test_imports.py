@@ -57,8 +57,8 @@ ROWS = {
 }
 CORE_NEEDS = {"torch", "numpy", "scipy", "safetensors"}
 CLI_NEEDS = {"cyclopts", "rich", *CORE_NEEDS}
-KERNEL_NEEDS = {"numba", "llvmlite"}  # of the modules that feta.inference.calls imports where they can be
-KERNELS = {f"feta.inference.{name}" for name in ("simd", "products", "kernels")}
+KERNEL_NEEDS = {"numba", "llvmlite", "triton"}  # of modules that are imported where these can be
+KERNELS = {f"feta.inference.{name}" for name in ("simd", "products", "kernels", "gpu_delta_kernel")}
 MODULES = drawn.modules()
 INNER = sorted(name for name in MODULES if "." in name)
 
