@@ -34,7 +34,8 @@ def prune(
     network: str,
     /,
     *,
-    sparsity: str = "0.9",
+    sparsity: str | None = None,
+    pattern: str | None = None,
     effort: Literal["fast", "default", "best"] | None = None,
     seconds: float | None = None,
     method: str | None = None,
@@ -60,7 +61,10 @@ def prune(
     Args:
         network: What to prune: a file made by `feta train`; module:factory for a model in your own code, where the
             factory is a function without arguments, an nn.Module class or an object; or a Hugging Face folder.
-        sparsity: Share of zero weights in [0, 1), or per layer: fc1=0.95,fc2=0.8.
+        sparsity: Share of zero weights in [0, 1), or per layer: fc1=0.95,fc2=0.8; by default 0.9, or what --pattern
+            says.
+        pattern: Which weights stay together: 2:4 or any N:M along the inputs; blocks of outputs x inputs such as 4x1;
+            neurons or channels, whole outputs.
         effort: How long it may take. fast: layer by layer alone; default: about ten times as long, the whole network
             fitted too; best: until held-out samples say that more is useless. Without --method it is default.
         seconds: A time budget of an effort; the layers are always finished, what follows is cut to fit.
@@ -82,12 +86,16 @@ def prune(
 
     from feta.cli.source import Source
     from feta.cli.subject import prune_subject
+    from feta.engine.select import check_pattern, share_asked
     from feta.engine.settings import Settings
+    from feta.patterns import parse_pattern
     from feta.pruners import DEFAULT_METHOD, make
 
     given = _method_options(method or DEFAULT_METHOD, options)
     pruner = make(method or DEFAULT_METHOD, given)
-    target = parse_sparsity(sparsity)
+    form = parse_pattern(pattern, "--pattern")
+    target = share_asked(None if sparsity is None else parse_sparsity(sparsity), form)
+    check_pattern(form, pruner, allocation)
     where = resolve_device(device)
     for name, value in (("samples", samples), ("batch-size", batch_size)):
         if value is not None and value < 1:
@@ -96,7 +104,7 @@ def prune(
         raise ConfigError(f"--refine-steps must go with --refine, got {refine_steps} without")
     source = Source(network, own or OwnOptions())
     record_file = source.check(output, records)
-    spread: dict[str, Any] = {"effort": effort, "seconds": seconds, "layers": layers}
+    spread: dict[str, Any] = {"effort": effort, "seconds": seconds, "layers": layers, "pattern": pattern}
     spread |= {"allocation": allocation, "compensate": compensate}
     settings = Settings(n_samples=samples, batch_size=batch_size or Settings.batch_size, mode=mode)
     work: dict[str, Any] = {"options": given, "settings": settings, "device": where, "seed": seed}
@@ -119,7 +127,7 @@ def prune(
     config = {
         "network": source.path.name,
         "method": pruner.name,
-        "sparsity": sparsity,
+        "sparsity": sparsity or f"{target:g}",
         "samples": samples,
         "mode": mode,
     }
@@ -185,7 +193,8 @@ def _share(text: str, where: str) -> float:
 def _show(summary: Mapping[str, Any], note: str | None) -> None:
     from feta.report import HEADER, layer_row
 
-    title = f"{summary['method']}, {100 * summary['sparsity']:.2f} % zeros"
+    pattern = "" if summary["pattern"] is None else f", pattern {summary['pattern']}"
+    title = f"{summary['method']}{pattern}, {100 * summary['sparsity']:.2f} % zeros"
     print_table(title, HEADER, list(map(layer_row, summary["layers"])))
     for line in summary["notes"]:
         out().print(line)

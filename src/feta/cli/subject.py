@@ -28,7 +28,7 @@ from feta.tuning.batches import labelled, score_of
 from feta.tuning.stepping import Ranks
 
 Part = Literal["train", "validation", "test"]
-KEPT = ("method", "target_sparsity", "sparsity", "seed", "options", "compensated")
+KEPT = ("method", "target_sparsity", "sparsity", "pattern", "seed", "options", "compensated")
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,11 @@ from torch import Tensor
 from feta.calibration.fold import Folded
 from feta.calibration.stream import LayerStream, Source, Through
 from feta.calibration.trace import LayerTrace
-from feta.engine.judge import Choice, errors_of, few_rows, thresholded, verdict
+from feta.engine.judge import Choice, errors_of, few_rows, silenced, thresholded, verdict
 from feta.engine.run import Run
 from feta.errors import FetaError, ModelError
 from feta.layers import LayerView
+from feta.patterns import Blocks
 from feta.problem import Activation, LayerProblem, LayerSolution, Pruner, Status
 from feta.report import LayerReport
 from feta.solvers.refit import refit_dense
@@ -68,17 +69,18 @@ class LayerJob:
     def prune(self, pruner: Pruner, target: Sparsity, tell: Callable[..., None]) -> LayerReport:
         """Solve every group of the layer, judge what came of it, and write the layer back."""
         started = self.run.clock()
-        frames, counts, solutions = self.frames(pruner.needs.through), _group_counts(self.view, target), []
+        frames, goals, solutions = self.frames(pruner.needs.through), group_goals(self.view, target), []
         with naming(self.trace.name):
-            for frame, count in zip(frames, counts, strict=True):
+            for frame, goal in zip(frames, goals, strict=True):
                 problem = self.problem(frame, lambda phase, values: tell("step", phase, values))
-                promised = min(count, int(problem.W.count_nonzero()))  # a weight that was zero may stay zero
-                solution = pruner.prune(problem, Sparsity(nonzeros=count))
-                check(solution, problem, pruner, count, promised)
+                solution = pruner.prune(problem, goal)
+                check(solution, problem, pruner, goal)
                 solutions.append(solution)
             found = Choice(frames, [(solution.U, solution.bias) for solution in solutions])
             worst = next((s for s in solutions if s.status is not Status.OK), solutions[0])
-            chosen, error, worst = self._judged(found, worst, counts, pruner)
+            if isinstance(target.pattern, Blocks) and target.pattern.whole:
+                found = silenced(found, self.frames(through=True))
+            chosen, error, worst = self._judged(found, worst, goals, pruner)
             chosen.write()
         weight = self.view.weight.detach()
         return LayerReport(
@@ -93,6 +95,7 @@ class LayerJob:
             message="; ".join(filter(None, (worst.message, self.said, self.trace.second_use))),
             stats=dict(worst.stats),
             positions=self.trace.rows,
+            pattern=None if target.pattern is None else str(target.pattern),
         )
 
     def compensate(self) -> Status:
@@ -106,7 +109,7 @@ class LayerJob:
         return worst
 
     def _judged(
-        self, found: Choice, worst: LayerSolution, counts: Sequence[int], pruner: Pruner
+        self, found: Choice, worst: LayerSolution, goals: Sequence[Sparsity], pruner: Pruner
     ) -> tuple[Choice, float | None, LayerSolution]:
         """The weights to take, their error on held-out rows, and what is said of them."""
         if self.sources is None:
@@ -115,7 +118,7 @@ class LayerJob:
         judges = self.frames(through=True)
         fit, held = self.sources
         means = [_mean(fit, frame, asked=pruner.needs.safe) for frame in judges]
-        choices = [found, *thresholded(judges, counts, means)]
+        choices = [found, *thresholded(judges, goals, means)]
         streams = [LayerStream(held, frame.view, frame.through, frame.group) for frame in judges]
         errors = errors_of(choices, judges, streams, self.importance)
         best = min(range(1, len(errors)), key=lambda index: errors[index].weighted)
@@ -154,7 +157,7 @@ def _mean(source: Source, frame: Folded, asked: bool) -> Tensor | None:
     return sum(A.sum(0, dtype=torch.float64) for A in stream.inputs()) / stream.n_rows  # type: ignore[return-value]
 
 
-def check(solution: LayerSolution, problem: LayerProblem, pruner: Pruner, count: int, promised: int) -> None:
+def check(solution: LayerSolution, problem: LayerProblem, pruner: Pruner, goal: Sparsity) -> None:
     """Hold a method to its contract. Raises ModelError that names the method and what it broke."""
     if not isinstance(solution, LayerSolution):
         raise ModelError(f"method '{pruner.name}' must give a LayerSolution, got {type(solution).__name__}")
@@ -164,7 +167,15 @@ def check(solution: LayerSolution, problem: LayerProblem, pruner: Pruner, count:
         bad = 0 if got is None else int((~torch.isfinite(got)).sum())
         if bad:
             raise ModelError(f"method '{pruner.name}' must give finite {label}, got {bad} NaN or infinite entries")
-    kept = int(torch.count_nonzero(solution.U))
+    kept, count = int(torch.count_nonzero(solution.U)), goal.count(problem.W.numel())
+    promised = min(count, int(problem.W.count_nonzero()))  # a weight that was zero may stay zero
+    if goal.pattern is not None:
+        support = solution.U != 0
+        if bool((support & ~goal.mask(support.float())).any()):
+            raise ModelError(f"method '{pruner.name}' must keep to the pattern '{goal.pattern}', got other weights")
+        promised = (
+            promised if bool(problem.W.all()) else min(kept, promised)
+        )  # zeros may lie where they are of no use
     if kept > count and pruner.needs.count != "own":
         raise ModelError(f"method '{pruner.name}' must keep at most {count} weights, got {kept}")
     if promised > 0 and kept == 0:
@@ -189,10 +200,13 @@ def naming(layer: str) -> Iterator[None]:
         raise type(error)(f"layer '{layer}': {error}") from error
 
 
-def _group_counts(view: LayerView, target: Sparsity) -> list[int]:
-    """Non-zeros for each group of a layer: as many as the group has of the layer's largest weights."""
-    keep = target.count(view.weight.numel())
+def group_goals(view: LayerView, target: Sparsity) -> list[Sparsity]:
+    """A goal for each group of a layer: as many weights, or blocks, as the group has of the layer's largest."""
+    keep, pattern = target.count(view.weight.numel()), target.pattern
     if view.groups == 1:
-        return [keep]
-    mask = top_k_mask(view.weight.detach().abs(), keep)
-    return [int(part.sum()) for part in mask.chunk(view.groups)]
+        return [Sparsity(nonzeros=keep, pattern=pattern)]
+    if pattern is None:
+        parts = top_k_mask(view.weight.detach().abs(), keep).chunk(view.groups)
+    else:  # side by side they are one matrix, whose blocks lie in one group each
+        parts = pattern.mask(view.flat(view.weight.detach()).abs(), keep).chunk(view.groups, 1)
+    return [Sparsity(nonzeros=int(part.sum()), pattern=pattern) for part in parts]
