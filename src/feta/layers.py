@@ -141,7 +141,7 @@ class LayerView:
 
     @property
     def taps(self) -> int:
-        """The places of a kernel; 1: a matrix product. Inputs are numbered channel by channel, and tap by tap in it."""
+        """The places of a kernel; 1: a matrix product. Input i is at tap i % taps of channel i // taps."""
         return math.prod(self.weight.shape[2:]) if self.operator.spatial else 1
 
     @property

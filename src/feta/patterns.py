@@ -93,7 +93,7 @@ class Blocks:
 
     def mask(self, scores: Tensor, k: int) -> Tensor:
         norms = self.norms(scores)
-        kept = top_k_mask(norms, self.count(*scores.shape, k) * norms.numel() // scores.numel())
+        kept = top_k_mask(norms, self.count(len(scores), scores.shape[1], k) * norms.numel() // scores.numel())
         return (
             kept.repeat_interleave(self._width(len(scores)), 0).repeat_interleave(self.outputs, 2).reshape_as(scores)
         )

@@ -114,7 +114,7 @@ def thresholded(frames: Sequence[Folded], goals: Sequence[Sparsity], means: Sequ
 
 
 def silenced(choice: Choice, judges: Sequence[Folded]) -> Choice:
-    """Outputs that lost all their weights, with zero behind the batch-norm too, but where a bias was fitted to that."""
+    """Outputs that lost all their weights give zero, behind a batch-norm too, unless a bias was fitted to that."""
     quiet = []
     for group, judge in enumerate(judges):
         U, bias = choice.behind(group, judge)

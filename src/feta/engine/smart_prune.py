@@ -54,5 +54,5 @@ def smart_prune(
     share = sparsity if isinstance(sparsity, Sparsity) else share_asked(sparsity, form)
     target = share if isinstance(share, Sparsity) else Sparsity(share)  # type: ignore[arg-type]
     if form is not None:
-        target = Sparsity(nonzeros=form.count(*W.shape, target.count(W.numel())), pattern=form)
+        target = Sparsity(nonzeros=form.count(len(W), W.shape[1], target.count(W.numel())), pattern=form)
     return pruner.prune(problem, target)

@@ -1,8 +1,8 @@
 """SparseGPT: minimise ||A U - A W||_F^2 in one sweep, with H = A' A + damping I, H^-1 = R' R, R upper triangular.
 
 Inputs go from first to last in blocks. Before a block, its share of the layer's weights is chosen over all outputs by
-the largest w^2 / R_jj^2; groups of N:M choose one by one. Then, input by input, with U_j the kept part of row W_j, the
-rows W_l after it are corrected inside the block at once, and for the inputs beyond it once per block.
+the largest w^2 / R_jj^2; groups of N:M choose one by one. Then, input by input, with U_j the kept part of row W_j,
+the rows W_l after it are corrected inside the block at once, and for the inputs beyond it once per block.
 """
 
 from collections.abc import Iterator
