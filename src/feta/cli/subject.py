@@ -28,7 +28,7 @@ from feta.tuning.batches import labelled, score_of
 from feta.tuning.stepping import Ranks
 
 Part = Literal["train", "validation", "test"]
-KEPT = ("method", "target_sparsity", "sparsity", "pattern", "seed", "options", "compensated")
+KEPT = ("method", "target_sparsity", "sparsity", "seed", "options", "compensated")
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,8 @@ def prune_subject(
     for layer in summary["layers"]:
         del layer["stats"]  # for people who look into a solver
     kept = {key: summary[key] for key in KEPT} | {"layers": [layer["name"] for layer in summary["layers"]]}
+    if summary["pattern"] is not None:
+        kept["pattern"] = summary["pattern"]
     if summary["refinement"] is not None:
         kept["refinement"] = {key: summary["refinement"][key] for key in ("steps", "loss", "support")}
     summary["accuracy"] = None

@@ -73,8 +73,9 @@ class LayerJob:
         with naming(self.trace.name):
             for frame, goal in zip(frames, goals, strict=True):
                 problem = self.problem(frame, lambda phase, values: tell("step", phase, values))
+                promised = _promised(problem.W, goal)
                 solution = pruner.prune(problem, goal)
-                check(solution, problem, pruner, goal)
+                check(solution, problem, pruner, goal, promised)
                 solutions.append(solution)
             found = Choice(frames, [(solution.U, solution.bias) for solution in solutions])
             worst = next((s for s in solutions if s.status is not Status.OK), solutions[0])
@@ -157,7 +158,7 @@ def _mean(source: Source, frame: Folded, asked: bool) -> Tensor | None:
     return sum(A.sum(0, dtype=torch.float64) for A in stream.inputs()) / stream.n_rows  # type: ignore[return-value]
 
 
-def check(solution: LayerSolution, problem: LayerProblem, pruner: Pruner, goal: Sparsity) -> None:
+def check(solution: LayerSolution, problem: LayerProblem, pruner: Pruner, goal: Sparsity, promised: int) -> None:
     """Hold a method to its contract. Raises ModelError that names the method and what it broke."""
     if not isinstance(solution, LayerSolution):
         raise ModelError(f"method '{pruner.name}' must give a LayerSolution, got {type(solution).__name__}")
@@ -168,20 +169,24 @@ def check(solution: LayerSolution, problem: LayerProblem, pruner: Pruner, goal: 
         if bad:
             raise ModelError(f"method '{pruner.name}' must give finite {label}, got {bad} NaN or infinite entries")
     kept, count = int(torch.count_nonzero(solution.U)), goal.count(problem.W.numel())
-    promised = min(count, int(problem.W.count_nonzero()))  # a weight that was zero may stay zero
     if goal.pattern is not None:
         support = solution.U != 0
         if bool((support & ~goal.mask(support.float())).any()):
             raise ModelError(f"method '{pruner.name}' must keep to the pattern '{goal.pattern}', got other weights")
-        promised = (
-            promised if bool(problem.W.all()) else min(kept, promised)
-        )  # zeros may lie where they are of no use
     if kept > count and pruner.needs.count != "own":
         raise ModelError(f"method '{pruner.name}' must keep at most {count} weights, got {kept}")
     if promised > 0 and kept == 0:
         raise ModelError(f"method '{pruner.name}' must not give zeros alone where {count} weights may stay")
     if pruner.needs.count == "exact" and kept < promised:
         raise ModelError(f"method '{pruner.name}' must keep exactly {promised} weights, got {kept}")
+
+
+def _promised(W: Tensor, goal: Sparsity) -> int:
+    """Non-zeros that a method owes: a weight that was zero may stay zero, and in a pattern keep others from staying."""
+    alive = int(W.count_nonzero())
+    if goal.pattern is not None and alive < W.numel():
+        return min(alive, goal.count(W.numel()), 1)
+    return min(alive, goal.count(W.numel()))
 
 
 def _form(value: Any) -> str:
