@@ -182,7 +182,7 @@ def check(solution: LayerSolution, problem: LayerProblem, pruner: Pruner, goal: 
 
 
 def _promised(W: Tensor, goal: Sparsity) -> int:
-    """Non-zeros that a method owes: a weight that was zero may stay zero, and in a pattern keep others from staying."""
+    """Non-zeros that a method owes: a weight that was zero may stay zero, and in a pattern take another's place."""
     alive = int(W.count_nonzero())
     if goal.pattern is not None and alive < W.numel():
         return min(alive, goal.count(W.numel()), 1)
