@@ -24,6 +24,7 @@ from feta.sparsity import Pattern
 
 SMALL = 2**18  # entries of all columns' inverses, up to which they are formed again and again
 FEW = 10  # inputs up to which every support is tried
+STARTS = 3  # at random, beside the one that is given, where each output has its own number of weights
 FLAT = 1e-6  # of a unit diagonal: an input that the support explains so well has nothing to add
 
 
@@ -113,7 +114,15 @@ def squares(
     def look(columns: Tensor, S: Tensor) -> Exchanges:
         return Exchanges.best(*_gains(H, C[columns], S), allowed)
 
-    return exchanged(look, mask, worth, 1e-9 * float(worth @ C.square().sum(1))).to(there)
+    least = 1e-9 * float(worth @ C.square().sum(1))
+    if pattern is None:
+        return exchanged(look, mask, worth, least).to(there)
+    # Outputs have nothing to do with each other: each takes the best of where several starts lead it.
+    drawn = torch.rand(STARTS, *mask.shape, generator=torch.Generator().manual_seed(0))
+    starts = [mask, *(pattern.mask(scores, keep) for scores in drawn)]
+    found = torch.stack([exchanged(look, start, worth, least) for start in starts])
+    best = torch.stack([_explained(H, C, one.t()) for one in found]).argmax(0)
+    return found[best, :, torch.arange(len(best))].t().contiguous().to(there)
 
 
 def _best(H: Tensor, C: Tensor, keep: int, worth: Tensor, supports: Tensor) -> Tensor:
@@ -164,6 +173,11 @@ def inverses(H: Tensor, S: Tensor) -> Tensor:
     inner = s[:, :, None] * s[:, None, :]
     inverse: Tensor = torch.linalg.inv(H * inner + torch.diag_embed(1 - s))
     return inverse * inner
+
+
+def _explained(H: Tensor, C: Tensor, S: Tensor) -> Tensor:
+    """By how much each column's error falls on its support."""
+    return torch.einsum("ci,cij,cj->c", C, inverses(H, S), C)
 
 
 def _gains(H: Tensor, C: Tensor, S: Tensor) -> tuple[Tensor, Tensor, Tensor]:
