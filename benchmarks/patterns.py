@@ -30,30 +30,43 @@ from feta_lab.experiments.harness import Cell, label, run_cells
 from feta_lab.experiments.subject import Source, subject_of
 from feta_lab.judge import accuracy
 
+
+class Asked(argparse.Namespace):
+    """What was asked for; known by itself, so that networks can be kept."""
+
+    __hash__ = object.__hash__
+
+
 METHODS = ("threshold", "wanda", "sparsegpt", "alps", "feta")
 PATTERNS = ("2:4", "1:4", "4x1", "1x4")
 SHARE = 0.75  # of zeros, for patterns that do not say it
 
 
-def network_of(cell: Cell, asked: argparse.Namespace) -> tuple[nn.Module, Tensor, Callable[[nn.Module], float]]:
-    """The network, its calibration rows, and what judges a network like it."""
-    if cell["net"].startswith("resnet-"):
-        model = load_resnet(int(cell["net"].removeprefix("resnet-")), asked.models)
-        rows = calibration_images(asked.cifar, cell["rows"], cell["seed"])
+Judge = Callable[[nn.Module], float]
+
+
+@functools.lru_cache(maxsize=1)
+def network_of(net: str, rows: int, seed: int, asked: argparse.Namespace) -> tuple[nn.Module, Tensor, Judge, float]:
+    """The network, its calibration rows, what judges a network like it, and what that says of it."""
+    if net.startswith("resnet-"):
+        model: nn.Module = load_resnet(int(net.removeprefix("resnet-")), asked.models)
         images, labels = images_of("test_batch.bin", asked.cifar)
-        return model, rows, lambda pruned: accuracy(pruned, images, labels)
-    subject = subject_of(cell["net"], cell["seed"], asked.networks, Source(None, asked.data_dir, "cpu"))
-    rows = rows_of(subject.images, cell["rows"], cell["seed"])
-    return subject.model, rows, lambda pruned: subject.scores(pruned)["accuracy"]
+        found = calibration_images(asked.cifar, rows, seed)
+        judge: Judge = functools.partial(accuracy, images=images, labels=labels)
+    else:
+        subject = subject_of(net, seed, asked.networks, Source(None, asked.data_dir, "cpu"))
+        model, found = subject.model, rows_of(subject.images, rows, seed)
+        judge = lambda pruned: subject.scores(pruned)["accuracy"]  # noqa: E731
+    return model, found, judge, judge(model)
 
 
 def run(asked: argparse.Namespace, cell: Cell) -> Mapping[str, Any]:
     """Prune and judge."""
-    model, rows, judge = network_of(cell, asked)
+    model, rows, judge, dense = network_of(cell["net"], cell["rows"], cell["seed"], asked)
     form = parse_pattern(cell["pattern"])
     share = SHARE if form is None or form.share is None else float(form.share)
     pruned, found = measured_prune(model, rows, cell["method"], share, pattern=cell["pattern"], seed=cell["seed"])
-    scores = {"accuracy": judge(pruned), "dense": judge(model)}
+    scores = {"accuracy": judge(pruned), "dense": dense}
     print(f"{label(cell)}: {scores['accuracy']:.2f} of {scores['dense']:.2f} %, {found['seconds']:.1f} s", flush=True)
     return {**found, **scores}
 
@@ -81,7 +94,7 @@ def main(words: list[str]) -> int:
     ask.add_argument("--rows", type=int, default=1000)
     ask.add_argument("--seed", type=int, default=0)
     ask.add_argument("--out", type=Path, default=Path("results/patterns"))
-    asked = ask.parse_args(words)
+    asked = ask.parse_args(words, Asked())
     grid = product(asked.nets, asked.patterns, asked.methods)
     same = {"rows": asked.rows, "seed": asked.seed, "device": "cpu"}
     cells = [{"net": net, "pattern": pattern, "method": method, **same} for net, pattern, method in grid]
