@@ -161,6 +161,7 @@ class PruneReport:
     effort: str | None = None  # None where the pieces were named one by one
     stages: tuple[StageReport, ...] = ()
     pattern: str | None = None  # which weights stay together, "2:4"; None: any
+    reordered: dict[str, str] = field(default_factory=dict)  # layer with new places for its inputs -> the one before
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"skipped": tuple(entry._asdict() for entry in self.skipped)}
@@ -213,6 +214,9 @@ class PruneReport:
             notes.append(f"left as it is: {names}{share}: {reason}")
         if self.segments == 1 and len(self.layers) > 8:
             notes.append("the network could not be cut into segments: each layer took a run of all of it")
+        if self.reordered:
+            some = ", ".join(list(self.reordered)[:3]) + (" …" if len(self.reordered) > 3 else "")
+            notes.append(f"inputs put in another order, with the outputs of the layers before: {some}")
         notes += [self.batchnorm] if self.batchnorm else []
         notes += ["stages, the arrow at the one that is kept:"] if self.stages else []
         notes += [str(stage) for stage in self.stages]

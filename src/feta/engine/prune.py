@@ -18,13 +18,14 @@ from feta.allocation.measure import Probe
 from feta.calibration.model import device_of, fused_attention_off
 from feta.engine.finish import Stages, settle_batchnorm, size_of_model, warn_of
 from feta.engine.recipe import MANY_LAYERS, Effort, Recipe, check_effort
+from feta.engine.reorder import reorder
 from feta.engine.run import Run
 from feta.engine.select import SparsityRequest, check_pattern, in_pattern, select, share_asked, skipped, targets
 from feta.engine.settings import Callback, Settings, checked
 from feta.engine.walk import Walk
 from feta.errors import ConfigError, DataError
 from feta.layers import weight_of
-from feta.patterns import parse_pattern
+from feta.patterns import NofM, parse_pattern
 from feta.problem import Pruner
 from feta.pruners import DEFAULT_METHOD, make, options_of
 from feta.report import AllocationReport, PruneReport
@@ -121,6 +122,7 @@ def prune(
         stages = Stages(started, run.clock)
         stages.end("trace")
         chosen = select(run.original, run.layers, layers)
+        reordered = reorder(run, chosen, form) if isinstance(form, NofM) and how.reorder else {}
         if allocation is None:
             few = len(chosen) <= MANY_LAYERS and not isinstance(sparsity, Mapping) and not run.several
             few = few and (form is None or form.share is None)
@@ -173,6 +175,7 @@ def prune(
         effort=effort,
         stages=tuple(recipe.stages),
         pattern=None if form is None else str(form),
+        reordered=reordered,
     )
     warn_of(report)
     return PruneResult(pruned, {name: mask.to(home) for name, mask in masks.items()}, report)
