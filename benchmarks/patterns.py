@@ -52,7 +52,7 @@ def network_of(net: str, rows: int, seed: int, asked: argparse.Namespace) -> tup
         model: nn.Module = load_resnet(int(net.removeprefix("resnet-")), asked.models)
         images, labels = images_of("test_batch.bin", asked.cifar)
         found = calibration_images(asked.cifar, rows, seed)
-        judge: Judge = functools.partial(accuracy, images=images, labels=labels)
+        judge: Judge = functools.partial(accuracy, images=images[: asked.limit], labels=labels[: asked.limit])
     else:
         subject = subject_of(net, seed, asked.networks, Source(None, asked.data_dir, "cpu"))
         model, found = subject.model, rows_of(subject.images, rows, seed)
@@ -93,10 +93,11 @@ def main(words: list[str]) -> int:
         ask.add_argument(f"--{name}", type=lambda text: tuple(text.split(",")), default=several)
     ask.add_argument("--rows", type=int, default=1000)
     ask.add_argument("--seed", type=int, default=0)
+    ask.add_argument("--limit", type=int, help="test images of a ResNet; all by default")
     ask.add_argument("--out", type=Path, default=Path("results/patterns"))
     asked = ask.parse_args(words, Asked())
     grid = product(asked.nets, asked.patterns, asked.methods)
-    same = {"rows": asked.rows, "seed": asked.seed, "device": "cpu"}
+    same = {"rows": asked.rows, "seed": asked.seed, "limit": asked.limit, "device": "cpu"}
     cells = [{"net": net, "pattern": pattern, "method": method, **same} for net, pattern, method in grid]
     run_one = functools.partial(run, asked)
     found = run_cells("patterns", cells, run_one, asked.out / "records.jsonl", prepare=lambda cell: {}, tell=print)

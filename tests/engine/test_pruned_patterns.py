@@ -65,6 +65,7 @@ def test_convolutions_hold_it_along_the_channels_of_a_tap(method, norm, bias):
     # Two of four channels; of the depthwise one's single channel nothing can go.
     assert [layer.nonzeros for layer in result.report.layers] == [144, 216, 108, 48]
     assert (result.model[0].weight != 0).sum(1).unique().tolist() == [2]
+    assert ["all weights stay" in layer.message for layer in result.report.layers] == [False, False, True, False]
 
 
 @pytest.mark.parametrize("text", ["1x2", "2x1", "channels"])

@@ -93,7 +93,9 @@ class LayerJob:
             seconds=self.run.clock() - started,
             activation=frames[0].through.activation.value,
             status=worst.status.value,
-            message="; ".join(filter(None, (worst.message, self.said, self.trace.second_use))),
+            message="; ".join(
+                filter(None, (worst.message, self.said, self.trace.second_use, _spared(weight, target)))
+            ),
             stats=dict(worst.stats),
             positions=self.trace.rows,
             pattern=None if target.pattern is None else str(target.pattern),
@@ -179,6 +181,11 @@ def check(solution: LayerSolution, problem: LayerProblem, pruner: Pruner, goal: 
         raise ModelError(f"method '{pruner.name}' must not give zeros alone where {count} weights may stay")
     if pruner.needs.count == "exact" and kept < promised:
         raise ModelError(f"method '{pruner.name}' must keep exactly {promised} weights, got {kept}")
+
+
+def _spared(weight: Tensor, target: Sparsity) -> str:
+    full = target.pattern is not None and target.count(weight.numel()) == weight.numel()
+    return f"too few inputs for the pattern '{target.pattern}': all weights stay" if full else ""
 
 
 def _promised(W: Tensor, goal: Sparsity) -> int:

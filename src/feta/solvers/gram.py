@@ -68,7 +68,7 @@ class GramSystem:
     ) -> SupportResult:
         """The support of k weights for the problem that the refit solves."""
         d_in = self.d_in
-        swaps = pattern is None or pattern.exchanges(d_in) is not None
+        swaps = pattern is None or pattern.share is not None  # blocks have no exchanges
         if swaps and d_in <= FEW and d_in * V[:d_in].numel() <= SMALL:  # all supports are tried by `swapped`
             any_mask = kept_mask(V[:d_in].abs(), k, pattern)
             return SupportResult(any_mask, V, 0, 0.0, Status.OK)
@@ -170,7 +170,7 @@ class GramSolve:
         problem, mask = self.reader.problem, self.mask
         if problem.activation is not Activation.RELU or len(mask) * mask.numel() > TINY:
             return
-        if self.pattern is not None and self.pattern.exchanges(len(mask)) is None:
+        if self.pattern is not None and self.pattern.share is None:  # blocks have no exchanges
             return
         chunks = list(self.reader.rows())
         if any(rows.R is not None for rows in chunks):

@@ -100,10 +100,10 @@ def squares(
     ridge: relative to the mean of H's diagonal over the mask's rows; it pulls to `toward` (d, d_out), or to zero.
     pattern: that the mask has and keeps.
     """
+    if len(mask) * mask.numel() > SMALL or not 0 < (keep := int(mask.sum())) < mask.numel():
+        return mask
     allowed = None if pattern is None else pattern.exchanges(len(mask))
     if pattern is not None and allowed is None:
-        return mask
-    if len(mask) * mask.numel() > SMALL or not 0 < (keep := int(mask.sum())) < mask.numel():
         return mask
     there, mask = mask.device, mask.cpu()
     H, C = _reduced(H.cpu().double(), C.cpu().double(), len(mask), ridge, None if toward is None else toward.cpu())
