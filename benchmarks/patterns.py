@@ -25,6 +25,7 @@ from recipes import rows_of
 from resnet import calibration_images, images_of, load_resnet
 from torch import Tensor, nn
 
+import feta
 from feta.patterns import parse_pattern
 from feta_lab.experiments.harness import Cell, label, run_cells
 from feta_lab.experiments.subject import Source, subject_of
@@ -65,7 +66,8 @@ def run(asked: argparse.Namespace, cell: Cell) -> Mapping[str, Any]:
     model, rows, judge, dense = network_of(cell["net"], cell["rows"], cell["seed"], asked)
     form = parse_pattern(cell["pattern"])
     share = SHARE if form is None or form.share is None else float(form.share)
-    pruned, found = measured_prune(model, rows, cell["method"], share, pattern=cell["pattern"], seed=cell["seed"])
+    how = {"pattern": cell["pattern"], "seed": cell["seed"], "settings": feta.Settings(reorder=cell["reorder"])}
+    pruned, found = measured_prune(model, rows, cell["method"], share, **how)
     scores = {"accuracy": judge(pruned), "dense": dense}
     print(f"{label(cell)}: {scores['accuracy']:.2f} of {scores['dense']:.2f} %, {found['seconds']:.1f} s", flush=True)
     return {**found, **scores}
@@ -94,10 +96,11 @@ def main(words: list[str]) -> int:
     ask.add_argument("--rows", type=int, default=1000)
     ask.add_argument("--seed", type=int, default=0)
     ask.add_argument("--limit", type=int, help="test images of a ResNet; all by default")
+    ask.add_argument("--no-reorder", dest="reorder", action="store_false", help="inputs stay where they are")
     ask.add_argument("--out", type=Path, default=Path("results/patterns"))
     asked = ask.parse_args(words, Asked())
     grid = product(asked.nets, asked.patterns, asked.methods)
-    same = {"rows": asked.rows, "seed": asked.seed, "limit": asked.limit, "device": "cpu"}
+    same = {"rows": asked.rows, "seed": asked.seed, "limit": asked.limit, "device": "cpu", "reorder": asked.reorder}
     cells = [{"net": net, "pattern": pattern, "method": method, **same} for net, pattern, method in grid]
     run_one = functools.partial(run, asked)
     found = run_cells("patterns", cells, run_one, asked.out / "records.jsonl", prepare=lambda cell: {}, tell=print)

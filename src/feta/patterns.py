@@ -92,18 +92,14 @@ class Blocks:
         return self if self.inputs is None else replace(self, taps=taps)
 
     def mask(self, scores: Tensor, k: int) -> Tensor:
-        norms = self.norms(scores)
-        kept = top_k_mask(norms, self.count(len(scores), scores.shape[1], k) * norms.numel() // scores.numel())
-        return (
-            kept.repeat_interleave(self._width(len(scores)), 0).repeat_interleave(self.outputs, 2).reshape_as(scores)
-        )
+        (d_in, d_out), width = scores.shape, self._width(len(scores))
+        kept = top_k_mask(self.norms(scores), self.count(d_in, d_out, k) // (width * self.outputs))
+        return kept.repeat_interleave(width, 0).repeat_interleave(self.outputs, 2).reshape_as(scores)
 
     def norms(self, scores: Tensor) -> Tensor:
         """The squared norm of each block, (blocks of channels, taps, blocks of outputs)."""
-        squares = scores.square().reshape(
-            -1, self._width(len(scores)), self.taps, scores.shape[1] // self.outputs, self.outputs
-        )
-        return squares.sum((1, 4))
+        shape = self._width(len(scores)), self.taps, scores.shape[1] // self.outputs, self.outputs
+        return scores.square().reshape(-1, *shape).sum((1, 4))
 
     def count(self, d_in: int, d_out: int, k: int) -> int:
         """Whole blocks: as near to k as they come, and one at least."""
