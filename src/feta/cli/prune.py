@@ -45,6 +45,7 @@ def prune(
     mode: Literal["cascade", "parallel"] = "cascade",
     allocation: str | None = None,
     compensate: bool | None = None,
+    reorder: bool = True,
     refine: Flag = False,
     refine_steps: MaybeWhole = None,
     seed: Whole = 0,
@@ -78,6 +79,8 @@ def prune(
             the layers' shapes), sensitivity (by what pruning each does to the outputs), bound (by the theorems);
             efforts take sensitivity.
         compensate: Refit every unpruned layer that follows a pruned one to its original outputs; efforts do.
+        reorder: Before a pattern N:M, put inputs of layers into an order that suits it, with the outputs of the layer
+            before: the same function, weights in other places.
         refine: Of a --method: fit all surviving weights to the original network's outputs at the end; no labels.
         refine_steps: Steps of --refine; by default 2000.
         seed: Seed for the choice of samples and for methods that draw at random.
@@ -106,7 +109,7 @@ def prune(
     record_file = source.check(output, records)
     spread: dict[str, Any] = {"effort": effort, "seconds": seconds, "layers": layers, "pattern": pattern}
     spread |= {"allocation": allocation, "compensate": compensate}
-    settings = Settings(n_samples=samples, batch_size=batch_size or Settings.batch_size, mode=mode)
+    settings = Settings(n_samples=samples, batch_size=batch_size or Settings.batch_size, mode=mode, reorder=reorder)
     work: dict[str, Any] = {"options": given, "settings": settings, "device": where, "seed": seed}
     work["refine"] = refine if refine_steps is None else feta.Refinement(steps=refine_steps)
     needing = f"--method {pruner.name}" if pruner.needs.passes != "none" else "--refine" if refine else None
@@ -132,6 +135,8 @@ def prune(
         "mode": mode,
     }
     config |= {**spread, "refine": refine, "options": summary["options"]}
+    if pattern is not None:
+        config["reorder"] = reorder
     if subject.note is not None:
         config["data"] = subject.note
     if record_file is not None:
