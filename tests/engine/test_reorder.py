@@ -118,6 +118,7 @@ def test_an_effort_from_reordered_networks():
     assert [layer.nonzeros for layer in result.report.layers] == [48, 64]
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
 @settings(max_examples=40)
 @given(cases())
 def test_the_function_of_odd_networks_stays(case):
