@@ -23,6 +23,7 @@ PRODUCT = (
     ("plugins",),
     ("objective",),
     ("layers", "sparsity"),
+    ("patterns",),
     ("problem",),
     ("report",),
     ("calibration",),

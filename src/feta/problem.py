@@ -173,6 +173,7 @@ class Needs:
     seed: whether the method draws random numbers; it then has a field `seed`, which the engine sets.
     count: of the non-zeros: "exact" (as many as may stay), "most" (that many at the most), or "own" (another
         option of the method decides, such as a bound on the error).
+    patterns: whether the method keeps to a target's pattern.
     """
 
     passes: Literal["none", "few", "many"] = "few"
@@ -181,6 +182,7 @@ class Needs:
     safe: bool = False
     seed: bool = False
     count: Literal["exact", "most", "own"] = "exact"
+    patterns: bool = False
 
 
 @runtime_checkable

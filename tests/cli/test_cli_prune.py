@@ -239,3 +239,29 @@ def test_the_methods_are_those_of_the_library(run, trained, monkeypatch):
     monkeypatch.delenv("FETA_PRUNE_METHOD")
     assert run(f"prune {trained} --json --samples 2000").json()["method"] == DEFAULT_METHOD
     assert {field.name.replace("_", "-") for field in fields(MethodOptions)} == set(METHODS)
+
+
+def test_a_pattern_is_in_the_file_the_record_and_the_table(run, trained, tmp_path):
+    output = tmp_path / "out.safetensors"
+    found = run(f"prune {trained} --method threshold --pattern 2:4 --json -o {output}").json()
+    assert (found["pattern"], found["target_sparsity"], found["sparsity"]) == ("2:4", 0.5, 0.5)
+    assert {layer["pattern"] for layer in found["layers"]} == {"2:4"}
+    weight = feta.load(output).model.get_submodule("fc1").weight
+    assert (weight.unflatten(1, (-1, 4)) != 0).sum(2).eq(2).all()
+    assert feta.load(output).info.pruning["pattern"] == "2:4"
+    (entry,) = read(output.with_name("feta-records.jsonl"))
+    assert (entry["config"]["pattern"], entry["config"]["sparsity"]) == ("2:4", "0.5")
+    run(f"prune {trained} --method threshold --pattern 2:4").says("threshold, pattern 2:4, 50.00 % zeros")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--pattern 2:3:4", "--pattern must be N:M with 0 < N < M such as '2:4'"),
+        ("--pattern 4x1", "sparsity must be given for pattern '4x1'"),
+        ("--pattern 2:4 --sparsity 0.9", "sparsity must be 0.5 for pattern '2:4', or left out, got 0.9"),
+        ("--pattern 2:4 --method net-trim", "for pattern '2:4', got 'net-trim'"),
+    ],
+)
+def test_patterns_that_cannot_be(run, trained, options, message):
+    run(f"prune {trained} {options}").refused(message)

@@ -34,7 +34,8 @@ def prune(
     network: str,
     /,
     *,
-    sparsity: str = "0.9",
+    sparsity: str | None = None,
+    pattern: str | None = None,
     effort: Literal["fast", "default", "best"] | None = None,
     seconds: float | None = None,
     method: str | None = None,
@@ -44,6 +45,7 @@ def prune(
     mode: Literal["cascade", "parallel"] = "cascade",
     allocation: str | None = None,
     compensate: bool | None = None,
+    reorder: bool = True,
     refine: Flag = False,
     refine_steps: MaybeWhole = None,
     seed: Whole = 0,
@@ -61,7 +63,10 @@ def prune(
     Args:
         network: What to prune: a file made by `feta train`; module:factory for a model in your own code, where the
             factory is a function without arguments, an nn.Module class or an object; or a Hugging Face folder.
-        sparsity: Share of zero weights in [0, 1), or per layer: fc1=0.95,fc2=0.8.
+        sparsity: Share of zero weights in [0, 1), or per layer: fc1=0.95,fc2=0.8; by default 0.9, or what --pattern
+            says.
+        pattern: Which weights stay together: 2:4 or any N:M along the inputs; blocks of outputs x inputs such as 4x1;
+            neurons or channels, whole outputs.
         effort: How long it may take. fast: layer by layer alone; default: about ten times as long, the whole network
             fitted too; best: until held-out samples say that more is useless. Without --method it is default.
         seconds: A time budget of an effort; the layers are always finished, what follows is cut to fit.
@@ -75,6 +80,8 @@ def prune(
             the layers' shapes), sensitivity (by what pruning each does to the outputs), bound (by the theorems);
             efforts take sensitivity.
         compensate: Refit every unpruned layer that follows a pruned one to its original outputs; efforts do.
+        reorder: Before a pattern N:M, put inputs of layers into an order that suits it, with the outputs of the layer
+            before: the same function, weights in other places.
         refine: Of a --method: fit all surviving weights to the original network's outputs at the end; no labels.
         refine_steps: Steps of --refine; by default 2000.
         seed: Seed for the choice of samples and for methods that draw at random.
@@ -84,12 +91,16 @@ def prune(
     from feta.cli.rounding import cost
     from feta.cli.source import Source
     from feta.cli.subject import prune_subject
+    from feta.engine.select import check_pattern, share_asked
     from feta.engine.settings import Settings
+    from feta.patterns import parse_pattern
     from feta.pruners import DEFAULT_METHOD, make
 
     given = _method_options(method or DEFAULT_METHOD, options)
     pruner = make(method or DEFAULT_METHOD, given)
-    target = parse_sparsity(sparsity)
+    form = parse_pattern(pattern, "--pattern")
+    target = share_asked(None if sparsity is None else parse_sparsity(sparsity), form)
+    check_pattern(form, pruner, allocation)
     where = resolve_device(device)
     for name, value in (("samples", samples), ("batch-size", batch_size)):
         if value is not None and value < 1:
@@ -99,9 +110,9 @@ def prune(
     source = Source(network, own or OwnOptions())
     storing = stored or StoreOptions()
     record_file = source.check(output, records, storing)
-    spread: dict[str, Any] = {"effort": effort, "seconds": seconds, "layers": layers}
+    spread: dict[str, Any] = {"effort": effort, "seconds": seconds, "layers": layers, "pattern": pattern}
     spread |= {"allocation": allocation, "compensate": compensate}
-    settings = Settings(n_samples=samples, batch_size=batch_size or Settings.batch_size, mode=mode)
+    settings = Settings(n_samples=samples, batch_size=batch_size or Settings.batch_size, mode=mode, reorder=reorder)
     work: dict[str, Any] = {"options": given, "settings": settings, "device": where, "seed": seed}
     work["refine"] = refine if refine_steps is None else feta.Refinement(steps=refine_steps)
     needing = f"--method {pruner.name}" if pruner.needs.passes != "none" else "--refine" if refine else None
@@ -127,12 +138,14 @@ def prune(
     config = {
         "network": source.path.name,
         "method": pruner.name,
-        "sparsity": sparsity,
+        "sparsity": sparsity or f"{target:g}",
         "samples": samples,
         "mode": mode,
     }
     config |= {**spread, "refine": refine, "options": summary["options"]}
     config |= {name: value for name, value in asdict(storing).items() if value is not None}
+    if pattern is not None:
+        config["reorder"] = reorder
     if subject.note is not None:
         config["data"] = subject.note
     if record_file is not None:
@@ -194,7 +207,8 @@ def _share(text: str, where: str) -> float:
 def _show(summary: Mapping[str, Any], note: str | None) -> None:
     from feta.report import HEADER, layer_row
 
-    title = f"{summary['method']}, {100 * summary['sparsity']:.2f} % zeros"
+    pattern = "" if summary["pattern"] is None else f", pattern {summary['pattern']}"
+    title = f"{summary['method']}{pattern}, {100 * summary['sparsity']:.2f} % zeros"
     print_table(title, HEADER, list(map(layer_row, summary["layers"])))
     for line in summary["notes"]:
         out().print(line)

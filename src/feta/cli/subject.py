@@ -99,6 +99,8 @@ def prune_subject(
     for layer in summary["layers"]:
         del layer["stats"]  # for people who look into a solver
     kept = {key: summary[key] for key in KEPT} | {"layers": [layer["name"] for layer in summary["layers"]]}
+    if summary["pattern"] is not None:
+        kept["pattern"] = summary["pattern"]
     if summary["refinement"] is not None:
         kept["refinement"] = {key: summary["refinement"][key] for key in ("steps", "loss", "support")}
     summary["accuracy"] = None

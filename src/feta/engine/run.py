@@ -17,6 +17,7 @@ from feta.calibration.importance import output_importance
 from feta.calibration.inputs import Batch, Inputs, Merged, rows_of, size_of, tokens_of
 from feta.calibration.lane import Lane
 from feta.calibration.model import clock, device_of, float_dtype, place
+from feta.calibration.notes import Recording
 from feta.calibration.recording import record
 from feta.calibration.trace import LayerTrace, trace_layers, untraced
 from feta.engine.offload import brought, fits
@@ -48,6 +49,7 @@ class Run:
     layers: list[LayerTrace] = field(default_factory=list)
     chain: Chain = field(default_factory=Chain)
     several: bool = False  # whether the model returns more than the one output that is compared
+    recording: Recording | None = None
 
     @classmethod
     def start(cls, model: nn.Module, data: Any, settings: Settings, device: Any = None, seed: int = 0) -> "Run":
@@ -137,7 +139,7 @@ class Run:
         if size_of(first) > 2 and len(self.layers) < len(prunable_names(self.original)):
             recording = record(self.original, first)
             self.layers = trace_layers(recording)
-        self.several = recording.several
+        self.several, self.recording = recording.several, recording
         if self.settings.cache != "replay":
             self.chain = find_chain(recording, self.layers, batch)
 

@@ -6,11 +6,13 @@ from typing import Any
 from torch import Tensor
 
 from feta.calibration.stream import TensorStream
+from feta.engine.select import check_pattern, share_asked
 from feta.engine.settings import parse_activation
 from feta.errors import ConfigError
+from feta.patterns import parse_pattern
 from feta.problem import LayerProblem, LayerSolution, Pruner
 from feta.pruners import DEFAULT_METHOD, make
-from feta.sparsity import Sparsity
+from feta.sparsity import Pattern, Sparsity
 
 
 def smart_prune(
@@ -18,8 +20,9 @@ def smart_prune(
     A: Tensor,
     B: Tensor,
     *,
-    sparsity: float | Sparsity = 0.9,
+    sparsity: float | Sparsity | None = None,
     method: str | Pruner = DEFAULT_METHOD,
+    pattern: str | Pattern | None = None,
     activation: str = "relu",
     bias: Tensor | None = None,
     options: Mapping[str, Any] | None = None,
@@ -32,8 +35,8 @@ def smart_prune(
     W: (d_in, d_out), the trained weights.
     A: (m, d_in), the layer's inputs, samples as rows.
     B: (m, d_out), the outputs to reproduce, after the activation.
-    sparsity: the share of zeros, or a Sparsity with the number of non-zeros.
-    method, options: as for `prune`.
+    sparsity: the share of zeros, or a Sparsity with the number of non-zeros; by default 0.9, or what `pattern` says.
+    method, pattern, options: as for `prune`.
     activation: "relu", "linear" or another of feta.Activation.
     bias: (d_out,); without one the layer has none.
     chunk_rows: how many rows a method looks at at once.
@@ -46,5 +49,10 @@ def smart_prune(
         raise ConfigError(f"A must be (m, d_in) and B (m, d_out) for W (d_in, d_out), got {shapes}")
     stream = TensorStream(A.to(W.dtype), B.to(W.dtype), chunk_rows=chunk_rows)
     problem = LayerProblem(W, bias, stream, parse_activation(activation))
-    target = sparsity if isinstance(sparsity, Sparsity) else Sparsity(sparsity)
-    return make(method, options).prune(problem, target)
+    pruner, form = make(method, options), parse_pattern(pattern)
+    check_pattern(form, pruner, None)
+    share = sparsity if isinstance(sparsity, Sparsity) else share_asked(sparsity, form)
+    target = share if isinstance(share, Sparsity) else Sparsity(share)  # type: ignore[arg-type]
+    if form is not None:
+        target = Sparsity(nonzeros=form.count(len(W), W.shape[1], target.count(W.numel())), pattern=form)
+    return pruner.prune(problem, target)

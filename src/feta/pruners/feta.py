@@ -61,7 +61,7 @@ class Feta:
 
     @property
     def needs(self) -> Needs:
-        return Needs(importance=self.weigh_outputs, through=True, safe=True)
+        return Needs(importance=self.weigh_outputs, through=True, safe=True, patterns=True)
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
         keep, d_in, settings = target.count(problem.W.numel()), len(problem.W), QUALITIES[self.quality]
@@ -72,7 +72,7 @@ class Feta:
         if needed > self.memory:
             held = self._held(problem, sample)
             system = RowsSystem.of(held.A, problem.bias is not None)
-            solve = solve_gram(system, StreamedTargets(replace(problem, stream=held)), keep, settings)
+            solve = solve_gram(system, StreamedTargets(replace(problem, stream=held)), keep, settings, target.pattern)
             more = {"held_rows": held.n_rows}
             reason = f"{d_in} inputs need {needed:.1f} GiB for a Gram matrix, over Feta.memory = {self.memory:g}"
             messages = [f"{reason}: solved on {held.n_rows} held rows without one"]
@@ -80,7 +80,7 @@ class Feta:
             sums = gram(problem.rows, with_bias=problem.bias is not None)
             best = self.quality == "best"
             reader = StreamedTargets(problem) if best else SampledTargets(problem, sums, sample)
-            solve = solve_gram(GramSystem(sums.H, d_in), reader, keep, settings)
+            solve = solve_gram(GramSystem(sums.H, d_in), reader, keep, settings, target.pattern)
         # A weight that the refit leaves at zero is worth nothing: a trace of it keeps the count exact.
         idle = solve.mask & (solve.V[:d_in] == 0)
         V = torch.cat([solve.V[:d_in].where(~idle, TRACE * problem.W), solve.V[d_in:]])

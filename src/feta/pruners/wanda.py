@@ -8,7 +8,7 @@ import torch
 from feta.calibration.statistics import column_norms
 from feta.errors import ConfigError
 from feta.problem import LayerProblem, LayerSolution, Needs
-from feta.sparsity import Sparsity, top_k_mask
+from feta.sparsity import Sparsity
 
 
 @dataclass(frozen=True)
@@ -19,11 +19,12 @@ class Wanda:
     Cost: one pass for the norms, one sort over the weights.
     Source: Sun et al. 2023 (arXiv 2306.11695).
 
-    scope: within what weights compete: their "output", as in the paper, or the whole "layer".
+    scope: within what weights compete: their "output", as in the paper, or the whole "layer". A pattern
+        says it by itself.
     """
 
     name: ClassVar[str] = "wanda"
-    needs: ClassVar[Needs] = Needs("few")
+    needs: ClassVar[Needs] = Needs("few", patterns=True)
 
     scope: Literal["output", "layer"] = "output"
 
@@ -34,8 +35,8 @@ class Wanda:
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
         W, k = problem.W, target.count(problem.W.numel())
         scores = W.double().abs() * column_norms(problem.rows)[:, None]
-        if self.scope == "layer":
-            return LayerSolution(W.where(top_k_mask(scores, k), 0), problem.bias)
+        if self.scope == "layer" or target.pattern is not None:
+            return LayerSolution(W.where(target.mask(scores), 0), problem.bias)
         every, rest = divmod(k, W.shape[1])  # what is left over goes to the first outputs: the layer has exactly k
         best_first = scores.t().argsort(dim=1, descending=True, stable=True)  # (d_out, d_in), equal ones by index
         mask = torch.zeros_like(best_first, dtype=torch.bool)
