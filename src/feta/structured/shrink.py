@@ -1,0 +1,217 @@
+"""shrink: a network rebuilt with fewer neurons and channels, and refitted layer by layer to the original's outputs."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from feta.calibration.inputs import Batch, rows_of, size_of
+from feta.calibration.model import device_of, float_dtype, fused_attention_off, place
+from feta.engine.finish import settle_batchnorm
+from feta.engine.run import Run
+from feta.engine.settings import Settings, checked
+from feta.engine.walk import Walk
+from feta.errors import ConfigError, ModelError, unknown_name
+from feta.layers import matching
+from feta.pruners import make
+from feta.report import StageReport
+from feta.sparsity import Sparsity, check_share
+from feta.structured.choice import orders
+from feta.structured.finish import check_cut, improved, judged, milliseconds
+from feta.structured.groups import Group, cut, find_groups, torch_pruning
+from feta.structured.refit import Refit
+from feta.structured.report import Narrowed, Scale, ShrinkReport
+from feta.structured.widths import Layer, Widths
+from feta.tuning.refinement import Refinement
+
+STEPS = {"fast": 0, "default": 2000, "best": 8000}  # of the fit of the whole network
+ALLOCATIONS = ("error", "uniform")
+TIMED = 64  # samples that a network is timed with
+
+
+@dataclass(frozen=True)
+class ShrinkResult:
+    """A smaller network, what stayed of each group of channels, and the report."""
+
+    model: nn.Module
+    kept: dict[str, list[int]]  # layer -> the outputs that it still has
+    report: ShrinkReport
+
+    def __repr__(self) -> str:
+        return repr(self.report)
+
+
+def shrink(
+    model: nn.Module,
+    data: Any,
+    share: float = 0.5,
+    *,
+    effort: Literal["fast", "default", "best"] = "default",
+    allocation: Literal["error", "uniform"] = "error",
+    layers: Sequence[str] | str | None = None,
+    keep: Mapping[str, Sequence[int]] | None = None,
+    seed: int = 0,
+    device: str | torch.device | None = None,
+    settings: Settings | None = None,
+) -> ShrinkResult:
+    """Rebuild a trained model with fewer neurons and channels, without labels and without retraining.
+
+        small = feta.shrink(model, images, 0.5)
+        print(small.report)
+        small.model(images)
+
+    Needs the package torch-pruning: pip install 'feta-prune[structured]'.
+
+    model: any nn.Module that runs backwards; it is not changed.
+    data: unlabelled inputs, as for `feta.prune`.
+    share: of the model's multiply-adds that goes.
+    effort: "fast", layer by layer alone; "default" and "best", then the whole network fitted to the original's
+        outputs for 2000 or 8000 steps, which is kept if held-out samples say that it helped.
+    allocation: "error": from where the model's outputs suffer least for what is saved; "uniform": the same share of
+        every layer's outputs.
+    layers: names or shell patterns of the layers that may lose outputs; by default all whose removal leaves no trace.
+    keep: instead of a share, the outputs that stay of some layers, by name: a choice of one's own that is refitted.
+    seed, device, settings: as for `feta.prune`.
+
+    Returns a ShrinkResult: the smaller model, the outputs that stayed, and the report.
+    Raises ConfigError for arguments that cannot be or without torch-pruning, DataError for data that cannot be used,
+    and ModelError for models that cannot be traced, or that have nothing to remove.
+    """
+    started = time.perf_counter()
+    how = _checked(data, share, effort, allocation, settings)
+    with fused_attention_off():
+        run = Run.start(model, data, how, device, seed)
+        assert run.fit is not None
+        batch = _example(run)
+        groups, refused = find_groups(run.original, batch, [trace.name for trace in run.layers])
+        groups, refused = _allowed(groups, refused, layers, keep)
+        widths = Widths([Layer.of(run.original, trace) for trace in run.layers], groups)
+        if keep is None:
+            gone = _chosen(run, groups, widths, share, allocation, seed)
+        else:
+            gone = {group.root: _rest(group, keep[group.root]) for group in groups}
+        refit = Refit(*_channels(groups, gone), {})
+        goals = {name: Sparsity(share=0.0) for name in _behind(run, refit)}
+        Walk(run, goals, make("feta"), False, None, seed, refit).over()
+        said = settle_batchnorm(run)
+        small = cut(run.result, batch, groups, gone)
+        check_cut(run, small, batch)
+        first, refinement = judged(run, small, run.clock() - started), None
+        stages: tuple[StageReport, ...] = (first,)
+        if STEPS[effort]:
+            small, refinement, stages = improved(run, small, Refinement(STEPS[effort], loss=how.loss), seed, first)
+        timed = rows_of(next(iter(run.fit)), slice(TIMED))
+        speed = milliseconds((run.original, small), timed)
+    lost = {group.root: len(gone[group.root]) for group in groups}
+    adds = (widths.multiply_adds(dict.fromkeys(lost, 0)), widths.multiply_adds(lost))
+    sizes = (sum(weight.numel() for weight in network.parameters()) for network in (model, small))
+    scales = [Scale(*found) for found in zip(sizes, map(round, adds), speed, strict=True)]
+    report = ShrinkReport(
+        share=share if keep is None else None,
+        seconds=run.clock() - started,
+        device=str(run.device),
+        seed=seed,
+        before=scales[0],
+        after=scales[1],
+        batch=size_of(timed),
+        groups=tuple(Narrowed(group.root, group.units, group.units - lost[group.root]) for group in groups),
+        refused=refused,
+        errors=refit.errors,
+        allocation=allocation if keep is None else "given",
+        batchnorm=said,
+        stages=stages,
+        refinement=refinement,
+    )
+    kept = {
+        name: sorted(set(channels.flatten().tolist()) - set(refit.outputs[name].tolist()))
+        for group in groups
+        for name, channels in group.outputs.items()
+    }
+    return ShrinkResult(small.to(device_of(model)), kept, report)
+
+
+def _checked(data: Any, share: float, effort: str, allocation: str, settings: Settings | None) -> Settings:
+    """The settings. Raises ConfigError for arguments that cannot be."""
+    check_share(share, "share")
+    if effort not in STEPS:
+        raise unknown_name("effort", str(effort), STEPS)
+    if allocation not in ALLOCATIONS:
+        raise unknown_name("allocation", str(allocation), ALLOCATIONS)
+    if data is None:
+        raise ConfigError("data must be given for shrink, got None")
+    torch_pruning()  # said before anything is run
+    return checked(settings)
+
+
+def _example(run: Run) -> Batch:
+    """Two samples, as a model is traced with."""
+    assert run.samples is not None
+    first = next(batch for batch in run.samples if size_of(batch))
+    return place(rows_of(first, slice(2)), run.home, float_dtype(run.original))  # type: ignore[no-any-return]
+
+
+def _allowed(
+    groups: list[Group],
+    refused: dict[str, str],
+    layers: Sequence[str] | str | None,
+    keep: Mapping[str, Sequence[int]] | None,
+) -> tuple[list[Group], dict[str, str]]:
+    """The groups that the user lets go; of those that have to stay, why. Raises where there are none."""
+    if not groups:
+        reasons = "; ".join(f"{name}: {why}" for name, why in refused.items())
+        raise ModelError(f"model must have channels that can be removed, got none ({reasons}); feta.prune prunes it")
+    names = [group.root for group in groups]
+    for name in keep or ():
+        if name not in names:
+            why = f" ({refused[name]})" if name in refused else ""
+            raise ConfigError(f"keep must name layers out of {names}, got '{name}'{why}")
+    wanted = list(keep) if keep is not None else names if layers is None else matching(names, layers)
+    asked = {name: "not asked for" for name in names if name not in wanted}
+    return [group for group in groups if group.root in wanted], refused | asked
+
+
+def _chosen(
+    run: Run, groups: Sequence[Group], widths: Widths, share: float, allocation: str, seed: int
+) -> dict[str, Tensor]:
+    """The units of each group that go."""
+    read = {name for group in groups for name in group.inputs}
+    found = orders(run, groups, run.sensitivity([trace for trace in run.layers if trace.name in read], seed))
+    if allocation == "uniform":
+        counts = widths.uniform(share)
+    else:
+        counts = widths.by_error(share, {root: order.errors for root, order in found.items()})
+    return {root: torch.tensor(found[root].units[:count], dtype=torch.int64) for root, count in counts.items()}
+
+
+def _rest(group: Group, kept: Sequence[int]) -> Tensor:
+    """The units that go where these outputs of the root stay."""
+    outputs = group.outputs[group.root]
+    wanted = torch.tensor(sorted(set(kept)), dtype=torch.int64)
+    stays = torch.isin(outputs, wanted)
+    if not set(wanted.tolist()) <= set(outputs.flatten().tolist()) or not bool(stays.any()):
+        raise ConfigError(f"keep['{group.root}'] must be outputs from 0 to {outputs.numel() - 1}, got {list(kept)}")
+    if bool((stays.any(1) != stays.all(1)).any()):
+        raise ConfigError(f"keep['{group.root}'] must keep the same places of every group of a convolution")
+    return (~stays[:, 0]).nonzero()[:, 0]
+
+
+def _channels(groups: Sequence[Group], gone: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The inputs and the outputs that each layer loses."""
+    found: tuple[dict[str, Tensor], dict[str, Tensor]] = {}, {}
+    for group in groups:
+        for side, index in zip(found, (group.inputs, group.outputs), strict=True):
+            for name, channels in index.items():
+                lost = channels[gone[group.root]].flatten()
+                side[name] = torch.cat([side[name], lost]) if name in side else lost
+    return found
+
+
+def _behind(run: Run, refit: Refit) -> list[str]:
+    """The layers from the first on that loses an input: what they read is not what it was."""
+    names = [trace.name for trace in run.layers]
+    first = next((index for index, name in enumerate(names) if len(refit.inputs.get(name, ()))), len(names))
+    # A refit would change what else a weight is for; one that loses inputs has no choice.
+    return [t.name for t in run.layers[first:] if not t.elsewhere or len(refit.inputs.get(t.name, ()))]
