@@ -97,9 +97,7 @@ class Run:
     def importance(self, layers: Sequence[LayerTrace], seed: int) -> dict[str, Tensor]:
         """Weights for the outputs of the layers; {} without layers or data."""
         # The square root: full weights starve the outputs that matter little, none spoil those that matter.
-        return {
-            name: (s / s.mean()).clamp_min(1e-4).sqrt() for name, s in self.sensitivity(layers, seed).items()
-        }
+        return {name: (s / s.mean()).clamp_min(1e-4).sqrt() for name, s in self.sensitivity(layers, seed).items()}
 
     def sensitivity(self, layers: Sequence[LayerTrace], seed: int) -> dict[str, Tensor]:
         """How much the model's outputs change with those of the layers; {} without layers or data."""

@@ -3,8 +3,8 @@
     error(R) = min over V with V_R = 0 of  ||A~ (V - W~) D||^2 + r ||(V - W~) D||^2,      H = A~'A~ + r I
              = tr(D U_R' (P_RR)^-1 U_R D)        with P = H^-1, U = W~ at the start
 
-D weighs the outputs. Inputs go in units (a channel is a block of rows, one for each place of the kernel), the cheapest
-first, as in optimal brain surgeon with whole inputs for weights: what goes is made up for by what stays,
+D weighs the outputs. Inputs go in units (a channel is a block of rows, one for each place of the kernel), the
+cheapest first, as in optimal brain surgeon with whole inputs for weights: what goes is made up for by what stays,
 
     U <- U - P_:R (P_RR)^-1 U_R,      P <- P - P_:R (P_RR)^-1 P_R:
 

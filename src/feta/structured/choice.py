@@ -12,8 +12,10 @@ from feta.calibration.stream import LayerStream, Source
 from feta.calibration.trace import LayerTrace
 from feta.engine.run import Run
 from feta.layers import LayerView
-from feta.solvers.elimination import Reader, eliminate
+from feta.solvers.elimination import RIDGE, Reader, eliminate
 from feta.structured.groups import Group
+
+STARVED, MOST = 0.1, 0.1  # the ridge of a layer with one row for each input, and at the most
 
 
 class Order(NamedTuple):
@@ -66,7 +68,9 @@ def _readers(
         own = None if weights is None else weights.chunk(view.groups)[part].to(W.device)
         rows = input_rows(view, channels.flatten(), part).reshape(group.units, -1)
         assert run.fit is not None
-        found.append(Reader.of(sums.H / run.fit.count, W, rows, own))
+        # Where rows are few anything could be fitted to them: more of a ridge, or units would look free to go.
+        ridge = min(max(RIDGE, STARVED * len(W) / sums.rows), MOST)
+        found.append(Reader.of(sums.H / run.fit.count, W, rows, own, ridge))
     return found
 
 

@@ -2,8 +2,8 @@
 
 A group is what hangs together: outputs of one or several layers (a residual stream has many), batch-norms and the
 like on the way, and the inputs of the layers that read them. What the graph says is not taken on trust: half of a
-group is removed from a copy, whose outputs must be those of a network that merely no longer reads it. Groups that fail
-(norms over all channels, paddings of channels, outputs of the model) are left as they are.
+group is removed from a copy, whose outputs must be those of a network that merely no longer reads it. Groups that
+fail (norms over all channels, paddings of channels, outputs of the model) are left as they are.
 """
 
 import copy

@@ -8,7 +8,7 @@ a choice too, for layers with too few rows for anything else.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -34,7 +34,8 @@ class Refit:
 
     inputs: Mapping[str, Tensor]  # layer -> channels of its input that are gone
     outputs: Mapping[str, Tensor]  # layer -> its outputs that are gone, which count for nothing
-    errors: dict[str, float]  # layer -> relative error on held-out rows
+    weights: Mapping[str, Tensor]  # layer -> how much its outputs matter
+    errors: dict[str, float] = field(default_factory=dict)  # layer -> relative error on held-out rows
 
     def __call__(self, job: LayerJob) -> None:
         """One layer's turn."""
@@ -51,11 +52,11 @@ class Refit:
         self.errors[job.trace.name] = errors[best].weighted
 
     def _weights(self, job: LayerJob) -> Tensor:
-        """Of the layer's outputs."""
-        weights = torch.ones(job.view.d_out) if job.importance is None else job.importance.clone()
+        """Of the layer's outputs, by which its refits are compared."""
+        found = self.weights.get(job.trace.name, torch.ones(job.view.d_out)).clone()
         if job.trace.name in self.outputs:
-            weights[self.outputs[job.trace.name].to(weights.device)] = 0
-        return weights
+            found[self.outputs[job.trace.name].to(found.device)] = 0
+        return found
 
     def _solved(self, job: LayerJob, frame: Folded) -> list[tuple[Tensor, Tensor | None]]:
         """The weights and bias of one group of a layer: as trained, and refitted with each ridge."""

@@ -38,7 +38,8 @@ class ShrinkReport:
     groups: tuple[Narrowed, ...]
     refused: dict[str, str]  # layer whose outputs are all kept -> why
     errors: dict[str, float]  # refitted layer -> relative error of its outputs on held-out rows
-    allocation: str
+    allocation: str  # how what goes was spread over the layers
+    tried: dict[str, float | None]  # the ways that were tried, and how far from the original they led
     batchnorm: str = ""
     stages: tuple[StageReport, ...] = ()
     refinement: RefineReport | None = None
@@ -56,7 +57,8 @@ class ShrinkReport:
             f"{gone:.1f} % of the multiply-adds removed, {self.seconds:.2f} s",
             _change("multiply-adds", one.multiply_adds, other.multiply_adds),
             _change("parameters", one.parameters, other.parameters),
-            f"milliseconds for {self.batch} samples: {one.milliseconds:.3g} → {other.milliseconds:.3g} on {self.device}",
+            f"milliseconds for {self.batch} samples on {self.device}: "
+            f"{one.milliseconds:.3g} → {other.milliseconds:.3g}",
         ]
         width = max((len(group.name) for group in self.groups), default=0)
         lines += [f"{group.name.ljust(width)}  {group.before} → {group.after}" for group in self.groups]

@@ -1,4 +1,4 @@
-"""shrink: a network rebuilt with fewer neurons and channels, and refitted layer by layer to the original's outputs."""
+"""shrink: a network rebuilt with fewer neurons and channels, refitted layer by layer to the original's outputs."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -10,25 +10,21 @@ from torch import Tensor, nn
 
 from feta.calibration.inputs import Batch, rows_of, size_of
 from feta.calibration.model import device_of, float_dtype, fused_attention_off, place
-from feta.engine.finish import settle_batchnorm
 from feta.engine.run import Run
 from feta.engine.settings import Settings, checked
-from feta.engine.walk import Walk
 from feta.errors import ConfigError, ModelError, unknown_name
 from feta.layers import matching
-from feta.pruners import make
-from feta.report import StageReport
-from feta.sparsity import Sparsity, check_share
-from feta.structured.choice import orders
-from feta.structured.finish import check_cut, improved, judged, milliseconds
-from feta.structured.groups import Group, cut, find_groups, torch_pruning
-from feta.structured.refit import Refit
+from feta.sparsity import check_share
+from feta.structured.build import build, improve, lost_channels
+from feta.structured.choice import Order, orders
+from feta.structured.groups import Group, find_groups, torch_pruning
 from feta.structured.report import Narrowed, Scale, ShrinkReport
+from feta.structured.timing import milliseconds
 from feta.structured.widths import Layer, Widths
 from feta.tuning.refinement import Refinement
 
 STEPS = {"fast": 0, "default": 2000, "best": 8000}  # of the fit of the whole network
-ALLOCATIONS = ("error", "uniform")
+ALLOCATIONS = ("uniform", "error")
 TIMED = 64  # samples that a network is timed with
 
 
@@ -50,7 +46,7 @@ def shrink(
     share: float = 0.5,
     *,
     effort: Literal["fast", "default", "best"] = "default",
-    allocation: Literal["error", "uniform"] = "error",
+    allocation: Literal["error", "uniform"] | None = None,
     layers: Sequence[str] | str | None = None,
     keep: Mapping[str, Sequence[int]] | None = None,
     seed: int = 0,
@@ -71,7 +67,7 @@ def shrink(
     effort: "fast", layer by layer alone; "default" and "best", then the whole network fitted to the original's
         outputs for 2000 or 8000 steps, which is kept if held-out samples say that it helped.
     allocation: "error": from where the model's outputs suffer least for what is saved; "uniform": the same share of
-        every layer's outputs.
+        every layer's outputs; None: both, and the one that is nearer to the original on held-out samples.
     layers: names or shell patterns of the layers that may lose outputs; by default all whose removal leaves no trace.
     keep: instead of a share, the outputs that stay of some layers, by name: a choice of one's own that is refitted.
     seed, device, settings: as for `feta.prune`.
@@ -89,25 +85,22 @@ def shrink(
         groups, refused = find_groups(run.original, batch, [trace.name for trace in run.layers])
         groups, refused = _allowed(groups, refused, layers, keep)
         widths = Widths([Layer.of(run.original, trace) for trace in run.layers], groups)
+        weights = run.sensitivity(run.layers, seed)
         if keep is None:
-            gone = _chosen(run, groups, widths, share, allocation, seed)
+            spread = [name for name in ALLOCATIONS if allocation in (None, name)]
+            chosen = _chosen(orders(run, groups, weights), widths, share, spread)
         else:
-            gone = {group.root: _rest(group, keep[group.root]) for group in groups}
-        refit = Refit(*_channels(groups, gone), {})
-        goals = {name: Sparsity(share=0.0) for name in _behind(run, refit)}
-        Walk(run, goals, make("feta"), False, None, seed, refit).over()
-        said = settle_batchnorm(run)
-        small = cut(run.result, batch, groups, gone)
-        check_cut(run, small, batch)
-        first, refinement = judged(run, small, run.clock() - started), None
-        stages: tuple[StageReport, ...] = (first,)
+            chosen = {"given": {group.root: _rest(group, keep[group.root]) for group in groups}}
+        tries = {name: build(run, batch, groups, gone, weights, seed) for name, gone in chosen.items()}
+        taken = min(tries, key=lambda name: tries[name].distance)
+        done = tries[taken]
         if STEPS[effort]:
-            small, refinement, stages = improved(run, small, Refinement(STEPS[effort], loss=how.loss), seed, first)
+            done = improve(run, done, Refinement(STEPS[effort], loss=how.loss), seed)
         timed = rows_of(next(iter(run.fit)), slice(TIMED))
-        speed = milliseconds((run.original, small), timed)
-    lost = {group.root: len(gone[group.root]) for group in groups}
+        speed = milliseconds((run.original, done.model), timed)
+    lost = {root: len(units) for root, units in done.gone.items()}
     adds = (widths.multiply_adds(dict.fromkeys(lost, 0)), widths.multiply_adds(lost))
-    sizes = (sum(weight.numel() for weight in network.parameters()) for network in (model, small))
+    sizes = (sum(weight.numel() for weight in network.parameters()) for network in (model, done.model))
     scales = [Scale(*found) for found in zip(sizes, map(round, adds), speed, strict=True)]
     report = ShrinkReport(
         share=share if keep is None else None,
@@ -119,26 +112,28 @@ def shrink(
         batch=size_of(timed),
         groups=tuple(Narrowed(group.root, group.units, group.units - lost[group.root]) for group in groups),
         refused=refused,
-        errors=refit.errors,
-        allocation=allocation if keep is None else "given",
-        batchnorm=said,
-        stages=stages,
-        refinement=refinement,
+        errors=done.errors,
+        allocation=taken,
+        tried={name: found.stages[0].distance for name, found in tries.items()},
+        batchnorm=done.batchnorm,
+        stages=done.stages,
+        refinement=done.refinement,
     )
+    outputs = lost_channels(groups, done.gone)[1]
     kept = {
-        name: sorted(set(channels.flatten().tolist()) - set(refit.outputs[name].tolist()))
+        name: sorted(set(channels.flatten().tolist()) - set(outputs[name].tolist()))
         for group in groups
         for name, channels in group.outputs.items()
     }
-    return ShrinkResult(small.to(device_of(model)), kept, report)
+    return ShrinkResult(done.model.to(device_of(model)), kept, report)
 
 
-def _checked(data: Any, share: float, effort: str, allocation: str, settings: Settings | None) -> Settings:
+def _checked(data: Any, share: float, effort: str, allocation: str | None, settings: Settings | None) -> Settings:
     """The settings. Raises ConfigError for arguments that cannot be."""
     check_share(share, "share")
     if effort not in STEPS:
         raise unknown_name("effort", str(effort), STEPS)
-    if allocation not in ALLOCATIONS:
+    if allocation not in (None, *ALLOCATIONS):
         raise unknown_name("allocation", str(allocation), ALLOCATIONS)
     if data is None:
         raise ConfigError("data must be given for shrink, got None")
@@ -174,16 +169,15 @@ def _allowed(
 
 
 def _chosen(
-    run: Run, groups: Sequence[Group], widths: Widths, share: float, allocation: str, seed: int
-) -> dict[str, Tensor]:
-    """The units of each group that go."""
-    read = {name for group in groups for name in group.inputs}
-    found = orders(run, groups, run.sensitivity([trace for trace in run.layers if trace.name in read], seed))
-    if allocation == "uniform":
-        counts = widths.uniform(share)
-    else:
-        counts = widths.by_error(share, {root: order.errors for root, order in found.items()})
-    return {root: torch.tensor(found[root].units[:count], dtype=torch.int64) for root, count in counts.items()}
+    found: Mapping[str, Order], widths: Widths, share: float, spread: Sequence[str]
+) -> dict[str, dict[str, Tensor]]:
+    """For each way to spread what goes over the groups: the units of each that go."""
+    errors = {root: order.errors for root, order in found.items()}
+    chosen = {}
+    for name in spread:
+        counts = widths.uniform(share) if name == "uniform" else widths.by_error(share, errors)
+        chosen[name] = {root: torch.tensor(found[root].units[:count]).long() for root, count in counts.items()}
+    return chosen
 
 
 def _rest(group: Group, kept: Sequence[int]) -> Tensor:
@@ -196,22 +190,3 @@ def _rest(group: Group, kept: Sequence[int]) -> Tensor:
     if bool((stays.any(1) != stays.all(1)).any()):
         raise ConfigError(f"keep['{group.root}'] must keep the same places of every group of a convolution")
     return (~stays[:, 0]).nonzero()[:, 0]
-
-
-def _channels(groups: Sequence[Group], gone: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The inputs and the outputs that each layer loses."""
-    found: tuple[dict[str, Tensor], dict[str, Tensor]] = {}, {}
-    for group in groups:
-        for side, index in zip(found, (group.inputs, group.outputs), strict=True):
-            for name, channels in index.items():
-                lost = channels[gone[group.root]].flatten()
-                side[name] = torch.cat([side[name], lost]) if name in side else lost
-    return found
-
-
-def _behind(run: Run, refit: Refit) -> list[str]:
-    """The layers from the first on that loses an input: what they read is not what it was."""
-    names = [trace.name for trace in run.layers]
-    first = next((index for index, name in enumerate(names) if len(refit.inputs.get(name, ()))), len(names))
-    # A refit would change what else a weight is for; one that loses inputs has no choice.
-    return [t.name for t in run.layers[first:] if not t.elsewhere or len(refit.inputs.get(t.name, ()))]
