@@ -43,8 +43,10 @@ class Reader:
         U = self.U[rows]  # (left, width, d_out)
         blocks = self.P[rows[:, :, None], rows[:, None, :]]
         if rows.shape[1] == 1:
-            return U.square().sum((1, 2)) / blocks[:, 0, 0]
-        return (U * torch.linalg.solve(blocks, U)).sum((1, 2))
+            blocks = blocks[:, :, :1]
+            return (U.square() / blocks).sum((1, 2))
+        solved: Tensor = torch.linalg.solve(blocks, U)
+        return (U * solved).sum((1, 2))
 
     def remove(self, units: Tensor) -> float:
         """Let units go, refit the rest, and say what that costs."""

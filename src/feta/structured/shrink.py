@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from feta.calibration.inputs import Batch, rows_of, size_of
 from feta.calibration.model import device_of, float_dtype, fused_attention_off, place
+from feta.engine.recipe import check_effort
 from feta.engine.run import Run
 from feta.engine.settings import Settings, checked
 from feta.errors import ConfigError, ModelError, unknown_name
@@ -25,6 +26,7 @@ from feta.tuning.refinement import Refinement
 
 STEPS = {"fast": 0, "default": 2000, "best": 8000}  # of the fit of the whole network
 ALLOCATIONS = ("uniform", "error")
+TIMES, FLOOR = 9, 5.0  # times the seconds of the layers, of which so many are given, that the fit may take
 TIMED = 64  # samples that a network is timed with
 
 
@@ -46,6 +48,7 @@ def shrink(
     share: float = 0.5,
     *,
     effort: Literal["fast", "default", "best"] = "default",
+    seconds: float | None = None,
     allocation: Literal["error", "uniform"] | None = None,
     layers: Sequence[str] | str | None = None,
     keep: Mapping[str, Sequence[int]] | None = None,
@@ -65,7 +68,9 @@ def shrink(
     data: unlabelled inputs, as for `feta.prune`.
     share: of the model's multiply-adds that goes.
     effort: "fast", layer by layer alone; "default" and "best", then the whole network fitted to the original's
-        outputs for 2000 or 8000 steps, which is kept if held-out samples say that it helped.
+        outputs for 2000 or 8000 steps, fewer where they would take more than nine times as long as the layers; the
+        fit is kept if held-out samples say that it helped.
+    seconds: a time budget; the layers are always finished, the fit is cut to what is left.
     allocation: "error": from where the model's outputs suffer least for what is saved; "uniform": the same share of
         every layer's outputs; None: both, and the one that is nearer to the original on held-out samples.
     layers: names or shell patterns of the layers that may lose outputs; by default all whose removal leaves no trace.
@@ -78,6 +83,7 @@ def shrink(
     """
     started = time.perf_counter()
     how = _checked(data, share, effort, allocation, settings)
+    check_effort(effort, seconds)
     with fused_attention_off():
         run = Run.start(model, data, how, device, seed)
         assert run.fit is not None
@@ -95,7 +101,9 @@ def shrink(
         taken = min(tries, key=lambda name: tries[name].distance)
         done = tries[taken]
         if STEPS[effort]:
-            done = improve(run, done, Refinement(STEPS[effort], loss=how.loss), seed)
+            spent = run.clock() - started
+            within = TIMES * max(FLOOR, spent) if seconds is None else max(seconds - spent, 1.0)
+            done = improve(run, done, Refinement(STEPS[effort], loss=how.loss), seed, within)
         timed = rows_of(next(iter(run.fit)), slice(TIMED))
         speed = milliseconds((run.original, done.model), timed)
     lost = {root: len(units) for root, units in done.gone.items()}
@@ -131,8 +139,6 @@ def shrink(
 def _checked(data: Any, share: float, effort: str, allocation: str | None, settings: Settings | None) -> Settings:
     """The settings. Raises ConfigError for arguments that cannot be."""
     check_share(share, "share")
-    if effort not in STEPS:
-        raise unknown_name("effort", str(effort), STEPS)
     if allocation not in (None, *ALLOCATIONS):
         raise unknown_name("allocation", str(allocation), ALLOCATIONS)
     if data is None:
