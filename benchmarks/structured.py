@@ -5,8 +5,8 @@
 
 A choice says which channels go: magnitude (L2 over a group) or taylor (weight times gradient of the cross-entropy on
 the true labels of the same rows), both as Torch-Pruning computes them, with the same share of each layer or ranked
-over all layers; or feta, with the same share of each layer or by errors. What comes after: `cut`, nothing; `refit`, the
-layers behind refitted by feta; `fit`, then the whole network fitted to the original's outputs for --seconds.
+over all layers; or feta, with the same share of each layer or by errors. What comes after: `cut`, nothing; `refit`,
+the layers behind refitted by feta; `fit`, then the whole network fitted to the original's outputs for --seconds.
 
 Needs torch-pruning. A cell has a record in OUT/records.jsonl and is not run again.
 """
