@@ -22,9 +22,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch_pruning
-from resnet import calibration_images, data_label, images_of, load_resnet
+from resnet import data_label, images_of, load_resnet
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -99,7 +100,8 @@ def run(given: argparse.Namespace, cell: Cell) -> Mapping[str, Any]:
         "parameters": sum(weight.numel() for weight in small.parameters()),
         "seconds": seconds,
     }
-    tell(f"{label(cell)}: {found['accuracy']:.2f} %, {100 * found['removed']:.2f} % removed, {seconds:.1f} s")
+    told = f"{found['accuracy']:.2f} %, {100 * found['removed']:.2f} % removed, {seconds:.1f} s"
+    tell(f"{label(cell)}, {cell['share']}, {cell['choice']}, {cell['after']}: {told}")
     return found
 
 
@@ -112,10 +114,9 @@ def load_subject(net: str, seed: int, rows: int, networks: Path, data_dir: Path 
     """A network with rows drawn from its training data, and its test data."""
     if net.startswith("resnet"):
         images, labels = images_of("data_batch_1.bin", resnets)
-        chosen = calibration_images(resnets, rows, seed)
-        found = [int((images == image).flatten(1).all(1).nonzero()[0]) for image in chosen]
+        order = torch.from_numpy(np.random.default_rng(seed).permutation(len(images))[:rows])
         test = images_of("test_batch.bin", resnets)
-        return Subject(load_resnet(int(net[6:]), resnets), chosen, labels[found], test, data_label(test[1]))
+        return Subject(load_resnet(int(net[6:]), resnets), images[order], labels[order], test, data_label(test[1]))
     subject = subject_of(net, seed, networks, Source(data_dir=data_dir))
     order = torch.randperm(len(subject.images), generator=torch.Generator().manual_seed(seed))[:rows]
     test = subject.data.normalisation.apply(subject.data.test.images, "cpu"), subject.data.test.labels
@@ -170,23 +171,21 @@ def rest(group: Group, gone: Tensor) -> list[int]:
 @torch.no_grad()
 def accuracy(model: nn.Module, test: tuple[Tensor, Tensor]) -> float:
     model.eval()
-    right = sum(
-        int((model(x).argmax(1) == y).sum()) for x, y in zip(test[0].split(500), test[1].split(500), strict=True)
-    )
-    return 100 * right / len(test[1])
+    images, labels = test
+    found = torch.cat([model(x).argmax(1) for x in images.split(500)])
+    return 100 * float((found == labels).float().mean())
 
 
 @torch.no_grad()
 def multiply_adds(model: nn.Module, x: Tensor) -> int:
     """Counted in the network itself: each layer's weights, times the places where they are used."""
-    total, hooks = [], []
-    for layer in model.modules():
-        if isinstance(layer, nn.Linear | nn.Conv2d):
-            hooks.append(
-                layer.register_forward_hook(
-                    lambda layer, _, out: total.append(layer.weight.numel() * out.numel() // layer.weight.shape[0])
-                )
-            )
+    total: list[int] = []
+
+    def count(layer: nn.Module, _: Any, output: Tensor) -> None:
+        total.append(layer.weight.numel() * output.numel() // len(layer.weight))
+
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+    hooks = [layer.register_forward_hook(count) for layer in layers]
     model(x)
     for hook in hooks:
         hook.remove()
