@@ -47,16 +47,8 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = ["certify", "hold_zeros", "load", "load_into", "masks_of", "prune", "refine", "retrain", "save"]
-__all__ += [
-    "PruneResult",
-    "Refinement",
-    "Retraining",
-    "Settings",
-    "ShrinkResult",
-    "Sparsity",
-    "shrink",
-    "smart_prune",
-]
+__all__ += ["PruneResult", "Refinement", "Retraining", "Settings", "ShrinkResult", "Sparsity"]
+__all__ += ["shrink", "smart_prune"]
 __all__ += ["Activation", "LayerProblem", "LayerSolution", "Needs", "Pruner", "Status"]  # for methods of one's own
 __all__ += ["ConfigError", "DataError", "FetaError", "FileError", "ModelError", "PruneWarning"]
 
