@@ -127,7 +127,7 @@ def load_subject(net: str, seed: int, rows: int, networks: Path, data_dir: Path 
 def groups_of(model: nn.Module, images: Tensor) -> tuple[list[Group], Widths]:
     """What can be removed, the same for everyone."""
     run_ = Run.start(model, images, feta.Settings())
-    groups, _ = find_groups(run_.original, images[:2], [trace.name for trace in run_.layers])
+    groups, _ = find_groups(run_.original, images[:2], run_.layers)
     return groups, Widths([Layer.of(run_.original, trace) for trace in run_.layers], groups)
 
 

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 pytest.importorskip("torch_pruning", reason="needs torch-pruning, pip install 'feta-prune[structured]'")
 
 from feta.errors import ModelError
-from feta.layers import prunable_names
 from feta.structured.groups import cut, find_groups, graph_of, without
+from nets import traced
 
 
 class Residual(nn.Module):
@@ -71,7 +71,7 @@ IMAGES = torch.randn(3, 3, 4, 4, generator=torch.Generator().manual_seed(1))
 
 
 def found(model):
-    return find_groups(model.eval(), IMAGES, prunable_names(model))
+    return find_groups(model.eval(), IMAGES, list(traced(model, IMAGES).values()))
 
 
 def outputs(model):
@@ -132,7 +132,7 @@ def test_modes_frozen_weights_and_the_model_itself_stay_as_they_are():
     before = {name: value.clone() for name, value in model.state_dict().items()}
     model.train()
     model.norm.eval()
-    groups = find_groups(model, IMAGES, prunable_names(model))[0]
+    groups = find_groups(model, IMAGES, list(traced(model, IMAGES).values()))[0]
     small = cut(model, IMAGES, groups, {group.root: torch.tensor([1]) for group in groups})
     assert (small.training, small.norm.training) == (True, False)
     assert not small.a.weight.requires_grad
@@ -142,7 +142,7 @@ def test_modes_frozen_weights_and_the_model_itself_stay_as_they_are():
 
 def test_a_layer_that_cannot_be_refitted_keeps_its_inputs():
     model = network(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3), names="a r b")
-    groups, refused = find_groups(model, torch.randn(2, 4), ["a"])
+    groups, refused = find_groups(model, torch.randn(2, 4), [traced(model, torch.randn(2, 4))["a"]])
     assert groups == []
     assert "b, which cannot be refitted" in refused["a"]
 

@@ -18,9 +18,11 @@ from torch import Tensor, nn
 
 from feta.calibration.inputs import Batch
 from feta.calibration.model import call, outputs_of
+from feta.calibration.trace import LayerTrace
 from feta.errors import ConfigError, ModelError
-from feta.layers import CONVOLUTIONS
+from feta.layers import CONVOLUTIONS, IN_PROJ
 
+SPLITS = frozenset({"transpose", "permute", "movedim", "swapaxes", "unflatten", "chunk", "split", "unbind"})
 SAME = 1e-3  # relative difference of outputs up to which surgery has changed nothing
 
 
@@ -67,14 +69,21 @@ def graph_of(model: nn.Module, batch: Batch) -> Any:
         ) from error
 
 
-def find_groups(model: nn.Module, batch: Batch, readable: Sequence[str]) -> tuple[list[Group], dict[str, str]]:
+def find_groups(model: nn.Module, batch: Batch, traces: Sequence[LayerTrace]) -> tuple[list[Group], dict[str, str]]:
     """The groups that can be removed from, and of the others the root and the reason.
 
-    readable: the layers whose inputs are known, so that they can be refitted.
+    traces: of the layers whose inputs are known, so that they can be refitted.
     """
     model = copy.deepcopy(model).float()  # rounding of half precision would hide what is tried
-    graph, found, refused = graph_of(copy.deepcopy(model), batch), [], {}
-    for items in graph.get_all_groups():
+    graph, found, readable = graph_of(copy.deepcopy(model), batch), [], [trace.name for trace in traces]
+    # The graph of what attention does with them does not end.
+    refused = {
+        trace.name: "its outputs are split into heads or parts"
+        for trace in traces
+        if not trace.operator.spatial and not SPLITS.isdisjoint(trace.consumers)
+    }
+    split = [graph.model.get_submodule(name) for name in refused if not name.endswith(IN_PROJ)]
+    for items in graph.get_all_groups(split):
         group = _read(graph, items)
         unknown = sorted(set(group.inputs) - set(readable))
         if not group.inputs:

@@ -88,7 +88,7 @@ def shrink(
         run = Run.start(model, data, how, device, seed)
         assert run.fit is not None
         batch = _example(run)
-        groups, refused = find_groups(run.original, batch, [trace.name for trace in run.layers])
+        groups, refused = find_groups(run.original, batch, run.layers)
         groups, refused = _allowed(groups, refused, layers, keep)
         widths = Widths([Layer.of(run.original, trace) for trace in run.layers], groups)
         weights = run.sensitivity(run.layers, seed)
