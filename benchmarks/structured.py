@@ -51,7 +51,7 @@ class Subject(NamedTuple):
 
 def main(words: list[str]) -> int:
     given = parser().parse_args(words)
-    afters = [(choice, after) for choice in (*RIVALS, *OURS) for after in given.after]
+    afters = [(choice, after) for choice in given.choices for after in given.after]
     kinds = [(choice, after) for choice, after in afters if not (choice in OURS and after == "cut")]
     cells = [
         {"net": net, "seed": seed, "share": share, "choice": choice, "after": after, "rows": given.rows}
@@ -203,6 +203,7 @@ def parser() -> argparse.ArgumentParser:
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ask.add_argument("--nets", type=words, default=NETS)
     ask.add_argument("--shares", type=lambda text: tuple(map(float, text.split(","))), default=SHARES)
+    ask.add_argument("--choices", type=words, default=(*RIVALS, *OURS))
     ask.add_argument("--after", type=words, default=("cut", "refit"), help="out of cut,refit,fit")
     ask.add_argument("--rows", type=int, default=1000)
     ask.add_argument("--seeds", type=int, default=3, help="of dense networks")
