@@ -10,6 +10,7 @@ from torch import nn
 pytest.importorskip("torch_pruning", reason="needs torch-pruning, pip install 'feta-prune[structured]'")
 
 import feta
+from feta.structured import groups
 from feta.structured.build import lost_channels
 from feta.structured.groups import Group
 from nets import convnet, mlp, traced
@@ -204,7 +205,51 @@ def test_no_data_and_nothing_to_remove():
 
 def test_inputs_from_several_groups_are_put_together():
     index = torch.arange(3)[:, None]
-    groups = [Group("a", {"a": index}, {"c": index}), Group("b", {"b": index}, {"c": index + 3})]
-    inputs, outputs_ = lost_channels(groups, {"a": torch.tensor([1]), "b": torch.tensor([0, 2])})
+    both = [Group("a", {"a": index}, {"c": index}), Group("b", {"b": index}, {"c": index + 3})]
+    inputs, outputs_ = lost_channels(both, {"a": torch.tensor([1]), "b": torch.tensor([0, 2])})
     assert inputs["c"].tolist() == [1, 3, 5]
     assert outputs_["b"].tolist() == [0, 2]
+
+
+# Transformers
+
+
+def test_inner_neurons_of_an_encoder_go_and_heads_stay():
+    torch.manual_seed(0)
+    block = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+    model = nn.Sequential(block, nn.Flatten(), nn.Linear(16 * 5, 3)).eval()
+    x = torch.randn(60, 5, 16)
+    result = feta.shrink(model, x, 0.15, effort="fast")
+    assert [group.name for group in result.report.groups] == ["0.linear1"]
+    assert "heads" in result.report.refused["0.self_attn.out_proj"]
+    assert result.model[0].linear2.in_features == result.report.groups[0].after < 32
+    assert far(result.model, model, x) < 0.2
+
+
+def test_inner_neurons_of_a_language_model_go():
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "vocab_size": 20}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **heads)).eval()
+    tokens = torch.randint(20, (24, 8), generator=torch.Generator().manual_seed(0))
+    result = feta.shrink(model, {"input_ids": tokens}, 0.2, effort="fast")
+    for block in result.model.model.layers:
+        assert block.mlp.gate_proj.out_features == block.mlp.up_proj.out_features == block.mlp.down_proj.in_features
+    assert sum(group.after for group in result.report.groups) < 64
+    assert "heads" in result.report.refused["model.layers.0.self_attn.q_proj"]
+    with torch.no_grad():
+        one, other = result.model(tokens).logits, model(tokens).logits
+    assert float((one - other).norm() / other.norm()) < 0.1
+
+
+# What is missing
+
+
+def test_without_torch_pruning(monkeypatch):
+    def missing(name):
+        raise ImportError(f"No module named '{name}'")
+
+    monkeypatch.setattr(groups.importlib, "import_module", missing)
+    with pytest.raises(feta.ConfigError, match=r"must have the package torch-pruning.*feta-prune\[structured\]"):
+        feta.shrink(mlp(12, 20, 4), ROWS)
