@@ -161,6 +161,32 @@ def test_the_report():
     assert "left as it is: out: its outputs are the model's" in repr(result)
 
 
+def test_what_was_kept_gives_the_same_structure_again():
+    model = images_net().eval()
+    result = feta.shrink(model, IMAGES, 0.4, effort="fast")
+    again = feta.shrink(model, IMAGES, keep=result.kept, effort="fast")
+    assert again.kept == result.kept
+    assert torch.allclose(outputs(again.model, IMAGES), outputs(result.model, IMAGES), atol=1e-5)
+    with pytest.raises(feta.ConfigError, match=r"keep\['conv2'\] must keep the same places of every group"):
+        feta.shrink(model, IMAGES, keep={"conv2": [0, 1, 2]})
+
+
+def test_a_layer_that_is_used_twice():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.a, self.b, self.out = nn.Linear(12, 20), nn.Linear(20, 20), nn.Linear(20, 4)
+
+        def forward(self, x):
+            return self.out(self.b(self.b(self.a(x).relu()).relu()).relu())
+
+    model = Twice()
+    result = feta.shrink(model, ROWS, 0.3, effort="fast")
+    assert counted(result.model, ROWS) <= 0.7 * counted(model, ROWS)
+    assert far(result.model, model, ROWS) < 1
+
+
 def test_layers_that_may_lose_outputs():
     result = feta.shrink(mlp(12, 40, 30, 4), ROWS, 0.2, effort="fast", layers="fc2")
     assert (result.model.fc1.out_features, list(result.kept)) == (40, ["fc2"])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from feta.calibration.inputs import Batch, rows_of, size_of
 from feta.calibration.model import device_of, float_dtype, fused_attention_off, place
-from feta.engine.recipe import check_effort
+from feta.engine.recipe import FLOOR, TIMES, check_effort
 from feta.engine.run import Run
 from feta.engine.settings import Settings, checked
 from feta.errors import ConfigError, ModelError, unknown_name
@@ -26,7 +26,6 @@ from feta.tuning.refinement import Refinement
 
 STEPS = {"fast": 0, "default": 2000, "best": 8000}  # of the fit of the whole network
 ALLOCATIONS = ("uniform", "error")
-TIMES, FLOOR = 9, 5.0  # times the seconds of the layers, of which so many are given, that the fit may take
 TIMED = 64  # samples that a network is timed with
 
 
@@ -96,13 +95,13 @@ def shrink(
             spread = [name for name in ALLOCATIONS if allocation in (None, name)]
             chosen = _chosen(orders(run, groups, weights), widths, share, spread)
         else:
-            chosen = {"given": {group.root: _rest(group, keep[group.root]) for group in groups}}
+            chosen = {"given": {group.root: _rest(group, keep) for group in groups}}
         tries = {name: build(run, batch, groups, gone, weights, seed) for name, gone in chosen.items()}
         taken = min(tries, key=lambda name: tries[name].distance)
         done = tries[taken]
         if STEPS[effort]:
             spent = run.clock() - started
-            within = TIMES * max(FLOOR, spent) if seconds is None else max(seconds - spent, 1.0)
+            within = max(FLOOR, TIMES * spent) if seconds is None else max(seconds - spent, 1.0)
             done = improve(run, done, Refinement(STEPS[effort], loss=how.loss), seed, within)
         timed = rows_of(next(iter(run.fit)), slice(TIMED))
         speed = milliseconds((run.original, done.model), timed)
@@ -164,14 +163,15 @@ def _allowed(
     if not groups:
         reasons = "; ".join(f"{name}: {why}" for name, why in refused.items())
         raise ModelError(f"model must have channels that can be removed, got none ({reasons}); feta.prune prunes it")
-    names = [group.root for group in groups]
+    names = [name for group in groups for name in group.outputs]
     for name in keep or ():
         if name not in names:
             why = f" ({refused[name]})" if name in refused else ""
             raise ConfigError(f"keep must name layers out of {names}, got '{name}'{why}")
-    wanted = list(keep) if keep is not None else names if layers is None else matching(names, layers)
-    asked = {name: "not asked for" for name in names if name not in wanted}
-    return [group for group in groups if group.root in wanted], refused | asked
+    wanted = set(keep) if keep is not None else set(names if layers is None else matching(names, layers))
+    chosen = [group for group in groups if not wanted.isdisjoint(group.outputs)]
+    asked = {group.root: "not asked for" for group in groups if wanted.isdisjoint(group.outputs)}
+    return chosen, refused | asked
 
 
 def _chosen(
@@ -186,13 +186,22 @@ def _chosen(
     return chosen
 
 
-def _rest(group: Group, kept: Sequence[int]) -> Tensor:
-    """The units that go where these outputs of the root stay."""
-    outputs = group.outputs[group.root]
+def _rest(group: Group, keep: Mapping[str, Sequence[int]]) -> Tensor:
+    """The units of a group that go where these outputs of its layers stay."""
+    found = {name: _units(name, outputs, keep[name]) for name, outputs in group.outputs.items() if name in keep}
+    first, *others = found.values()
+    if any(not torch.equal(first, other) for other in others):
+        raise ConfigError(f"keep must say the same of layers that hang together, got {sorted(found)}")
+    return first
+
+
+def _units(name: str, outputs: Tensor, kept: Sequence[int]) -> Tensor:
     wanted = torch.tensor(sorted(set(kept)), dtype=torch.int64)
     stays = torch.isin(outputs, wanted)
-    if not set(wanted.tolist()) <= set(outputs.flatten().tolist()) or not bool(stays.any()):
-        raise ConfigError(f"keep['{group.root}'] must be outputs from 0 to {outputs.numel() - 1}, got {list(kept)}")
+    if int(stays.sum()) < len(wanted) or not bool(stays.any()):
+        raise ConfigError(f"keep['{name}'] must be outputs from 0 to {outputs.numel() - 1}, got {list(kept)}")
     if bool((stays.any(1) != stays.all(1)).any()):
-        raise ConfigError(f"keep['{group.root}'] must keep the same places of every group of a convolution")
+        raise ConfigError(
+            f"keep['{name}'] must keep the same places of every group of it, got {list(kept)}"
+        )
     return (~stays[:, 0]).nonzero()[:, 0]
