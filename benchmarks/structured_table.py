@@ -1,11 +1,11 @@
-"""The table of docs/structured.md from results/structured/records.jsonl: python benchmarks/structured_table.py"""
+"""The tables of docs/structured.md, from the records of structured.py: python benchmarks/structured_table.py"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from feta_lab.records import Record, groups, read, summary
+from feta_lab.records import Record, groups, latest, read, summary
 
 NAMES = {
     "magnitude-uniform": "magnitude, same share",
@@ -15,24 +15,28 @@ NAMES = {
     "feta-uniform": "feta, same share",
     "feta-error": "feta, by error",
 }
-AFTERS = {"cut": "cut", "refit": "+ refit", "fit": "+ refit + fit"}
+AFTERS = {"cut": "cut", "refit": "+ refit", "fit": "+ fit"}
 
 
-def table(records: list[Record]) -> str:
-    """A row for each choice of channels, a column for each network, share and what comes after: test accuracy."""
-    good = [record for record in records if "failure" not in record]
-    columns = sorted(groups(good, "net", "share", "after"), key=lambda c: (c[0], c[1], list(AFTERS).index(c[2])))
-    heads = [f"{net} −{100 * share:g} % {AFTERS[after]}" for net, share, after in columns]
-    lines = [f"| which go | {' | '.join(heads)} |", f"| --- |{' ---: |' * len(columns)}"]
+def tables(records: list[Record]) -> str:
+    """A table for each network: a row for each choice of channels, test accuracy after each step."""
+    good = [record for record in latest(records).values() if "failure" not in record]
+    return "\n\n".join(table(net, mine) for (net,), mine in groups(good, "net").items())
+
+
+def table(net: str, records: list[Record]) -> str:
+    cells = groups(records, "share", "after", "choice")
+    columns = sorted(groups(records, "share", "after"), key=lambda column: (column[0], list(AFTERS).index(column[1])))
+    heads = [f"−{100 * share:g} %, {AFTERS[after]}" for share, after in columns]
+    seeds = len(groups(records, "seed"))
+    dense = summary(records, "dense_accuracy")
+    told = f"{net}, {records[0]['data']}: {dense:.2f} % before" + (f", mean of {seeds} networks" if seeds > 1 else "")
+    lines = [f"**{told}**", "", f"| which go | {' | '.join(heads)} |", f"| --- |{' ---: |' * len(columns)}"]
     for choice, name in NAMES.items():
-        cells = []
-        for column in columns:
-            mine = groups(good, "net", "share", "after", "choice").get((*column, choice), [])
-            found = summary(mine, "accuracy")
-            cells.append("–" if found is None else f"{found:.2f}")
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+        found = [summary(cells.get((*column, choice), []), "accuracy") for column in columns]
+        lines.append(f"| {name} | {' | '.join('–' if one is None else f'{one:.2f}' for one in found)} |")
     return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    print(table(read(Path(sys.argv[1] if len(sys.argv) > 1 else "results/structured/records.jsonl"))))
+    print(tables(read(Path(sys.argv[1] if len(sys.argv) > 1 else "results/structured/records.jsonl"))))
