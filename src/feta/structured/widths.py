@@ -80,7 +80,7 @@ class Widths:
         return (1 - share) * whole
 
     def uniform(self, share: float) -> dict[str, int]:
-        """The same share of every group: the smallest that reaches the target."""
+        """The same share of every group, but for single units: the smallest that reaches the target."""
         target = self.target(share)
 
         def gone(ratio: float) -> dict[str, int]:
@@ -90,7 +90,11 @@ class Widths:
         for _ in range(20):
             middle = (low + high) / 2
             low, high = (low, middle) if self.multiply_adds(gone(middle)) <= target else (middle, high)
-        return gone(high)
+        found = gone(high)
+        for group in self.groups:  # narrow layers take large steps: what is too much is given back
+            more = {**found, group.root: max(found[group.root] - 1, 0)}
+            found = more if self.multiply_adds(more) <= target else found
+        return found
 
     def by_error(self, share: float, errors: Mapping[str, Sequence[float]]) -> dict[str, int]:
         """One unit after the other from where an error of the network's outputs saves most; errors: of each group."""
