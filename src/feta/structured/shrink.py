@@ -201,7 +201,5 @@ def _units(name: str, outputs: Tensor, kept: Sequence[int]) -> Tensor:
     if int(stays.sum()) < len(wanted) or not bool(stays.any()):
         raise ConfigError(f"keep['{name}'] must be outputs from 0 to {outputs.numel() - 1}, got {list(kept)}")
     if bool((stays.any(1) != stays.all(1)).any()):
-        raise ConfigError(
-            f"keep['{name}'] must keep the same places of every group of it, got {list(kept)}"
-        )
+        raise ConfigError(f"keep['{name}'] must keep the same places of every group of it, got {list(kept)}")
     return (~stays[:, 0]).nonzero()[:, 0]
