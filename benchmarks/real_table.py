@@ -35,8 +35,8 @@ class Table:
 
 
 TABLES = (
-    Table("resnet", "accuracy", max, ("threshold", "sparsegpt", "alps", "feta")),
-    Table("smollm2", "perplexity", min, ("wanda", "sparsegpt", "alps", "feta")),
+    Table("resnet", "accuracy", max, ("threshold", "sparsegpt", "alps", "feta", "default")),
+    Table("smollm2", "perplexity", min, ("wanda", "sparsegpt", "alps", "feta", "default")),
 )
 
 

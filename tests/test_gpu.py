@@ -32,8 +32,8 @@ def test_the_same_weights_survive(subject, method, dtype):
     for name, mask in found["cpu"].masks.items():
         same = (mask == found["cuda"].masks[name].cpu()).float().mean()
         # Iterations in another order of summation settle near ties otherwise, the more so in random weights.
-        assert same >= (0.9 if method in ("lobs", "feta") else 0.98), (name, float(same))
+        assert same >= (0.9 if method in ("lobs", "alps", "feta") else 0.98), (name, float(same))
     with torch.no_grad():
         truth = model(rows)
         errors = [float((result.model.cpu()(rows) - truth).norm() / truth.norm()) for result in found.values()]
-    assert errors[0] == pytest.approx(errors[1], rel=0.03 if method in ("lobs", "feta") else 0.01)
+    assert errors[0] == pytest.approx(errors[1], rel=0.03 if method in ("lobs", "alps", "feta") else 0.01)

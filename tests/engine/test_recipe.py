@@ -24,7 +24,8 @@ from feta.tuning.refine import fitted
 from odd_networks import cases
 
 X = torch.randn(240, 12, generator=torch.Generator().manual_seed(1))
-LAYERS, FITTED, MOVING, LONGER = "layer by layer", "survivors fitted", "moving support", "moving support, longer"
+LAYERS, FITTED, MOVING = "layer by layer", "survivors fitted", "moving support"
+LONGER = ["moving support, longer", "survivors fitted, longer"]
 
 
 @pytest.fixture(autouse=True)
@@ -128,21 +129,43 @@ def test_the_first_stage_is_judged_on_rows_that_nothing_fitted():
     assert result.report.stages[0].distance == pytest.approx(distance(result.model, model, held), rel=1e-4)
 
 
-def test_best_goes_on_as_long_as_it_helps(monkeypatch):
-    """Each longer fit takes four times the steps; the first that brings less than two hundredths is the last."""
-    model, told, steps = network(), iter([0.5, 0.4, 0.3, 0.299, 0.1]), []
+def told_distances(monkeypatch, distances: list[float]) -> list[tuple[Any, ...]]:
+    """Let the fits' distances be these thousandths; what each fit was given is noted."""
+    told, seen = iter(distances), []
 
     def told_so(*given: Any) -> Any:
-        steps.append(given[3].steps)
+        seen.append(given)
         done = fitted(*given[:3], replace(given[3], steps=3, learning_rate=1e-4), *given[4:])
-        return replace(done, report=replace(done.report, steps=steps[-1], loss_after=next(told) * 1e-3))
+        return replace(done, report=replace(done.report, steps=given[3].steps, loss_after=next(told) * 1e-3))
 
     monkeypatch.setattr(recipe, "fitted", told_so)
-    report = feta.prune(model, X, 0.8, effort="best").report
-    assert [stage.name for stage in report.stages] == [LAYERS, FITTED, MOVING, LONGER, LONGER]
-    assert steps == [40, 160, 640, 2560]
-    assert [stage.kept for stage in report.stages] == [False, False, False, False, True]
+    return seen
+
+
+def test_best_goes_on_as_long_as_it_helps(monkeypatch):
+    """Each round takes four times the steps; the first that brings less than two hundredths is the last."""
+    seen = told_distances(monkeypatch, [0.5, 0.4, 0.35, 0.3, 0.299, 0.298, 0.1])
+    report = feta.prune(network(), X, 0.8, effort="best").report
+    assert [stage.name for stage in report.stages] == [LAYERS, FITTED, MOVING, *LONGER, *LONGER]
+    assert [given[3].steps for given in seen] == [40, 160, 640, 640, 2560, 2560]
+    assert [stage.kept for stage in report.stages] == [False] * 6 + [True]
     assert report.effort == "best"
+
+
+def test_longer_fits_of_survivors_start_from_the_best_network(monkeypatch):
+    seen = told_distances(monkeypatch, [0.4, 0.5, 0.3, 0.299])
+    result = feta.prune(network(), X, 0.8, effort="best")
+    assert [stage.name for stage in result.report.stages][3:] == [LONGER[1]] * 2  # a support that moved did not win
+    assert seen[0][0] is seen[1][0]
+    assert not any(given[0] is seen[0][0] for given in seen[2:])
+    check(result)
+
+
+def test_of_deep_networks_the_survivors_alone_are_fitted(monkeypatch):
+    monkeypatch.setattr(recipe, "DEEP", 2)
+    report = feta.prune(network(), X, 0.8).report
+    assert [stage.name for stage in report.stages] == [LAYERS, FITTED]
+    assert report.stages[1].message.startswith("320 steps, rate ")
 
 
 @pytest.mark.parametrize(("pace", "expected"), [(0.0, (400, 1600)), (1.0, (100, 100)), (30 / 4 / 200, (200, 400))])

@@ -303,7 +303,7 @@ def test_padding_is_left_out_whatever_its_mask_is_called(key):
     ids, padded = torch.randint(0, 30, (6, 9)), torch.arange(9) >= 5
     mask = (~padded if key == "attention_mask" else padded).repeat(6, 1)
     model = Around(nn.Embedding(30, 4), lambda table, ids, **others: table(ids))
-    _, keep = targets(Original(model, torch.device("cpu"), torch.float32), {"ids": ids, key: mask})
+    _, keep = targets(Original(model, torch.device("cpu"), torch.float32).outputs, {"ids": ids, key: mask})
     assert torch.equal(keep, ~padded.repeat(6, 1))
 
 

@@ -109,6 +109,14 @@ def test_a_recording_that_fails_leaves_the_function(monkeypatch):
     assert gc.isenabled()
 
 
+def test_a_recording_that_gives_something_else_leaves_the_function(monkeypatch):
+    """What stands for a graph computes nothing: its result stays that of the recording."""
+    recorder, calls = recorder_of(monkeypatch, lambda: None)
+    recorder.function, recorder.checked = (lambda x: calls.append(x) or torch.full((2,), float(len(calls)))), 2
+    assert [float(recorder(torch.ones(2))[0]) for _ in range(3)] == [1, 3, 4]  # a function that counts its calls
+    assert (recorder.graph, recorder.failure) == (None, "a recorded call gave another result")
+
+
 @pytest.mark.gpu
 @on_gpu
 @pytest.mark.parametrize(

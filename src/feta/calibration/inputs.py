@@ -22,7 +22,7 @@ from feta.calibration.given import all_samples, model_input, required_inputs
 from feta.calibration.spill import Spill
 from feta.errors import ConfigError, check_range
 
-BATCH_ENTRIES = 2**20  # of a batch of inputs: 340 small images
+BATCH_ENTRIES, BATCH_SAMPLES = 2**20, 1000  # of a batch of inputs, at the most: 340 small images
 TOKEN = 128  # entries that a whole number stands for: it is looked up in a table
 HELD_SHARE = 10  # one in so many samples is kept for judging, the rest are fitted
 HELD_SAMPLES = 1024  # at the most
@@ -110,7 +110,7 @@ def fitting_size(batch: Batch, budget: float = 1.0) -> int:
     budget: a share of what is usual.
     """
     entries = sum(v.numel() * (1 if v.is_floating_point() else TOKEN) for v in _parts(batch)) / max(size_of(batch), 1)
-    return max(1, min(1000, int(budget * BATCH_ENTRIES / max(entries, 1))))
+    return max(1, int(min(BATCH_SAMPLES * max(1.0, budget), budget * BATCH_ENTRIES / max(entries, 1))))
 
 
 def tokens_of(batch: Batch) -> int:

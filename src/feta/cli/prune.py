@@ -10,7 +10,7 @@ from cyclopts import Group, Parameter
 import feta
 from feta.cli.console import err, out, print_json, print_table, progress_bar, resolve_device, size
 from feta.cli.options import DataDir, Device, Flag, Json, MaybeWhole, Output, Records, Whole
-from feta.cli.own_options import OwnOptions
+from feta.cli.own_options import OwnOptions, StoreOptions
 from feta.errors import ConfigError, DataError, ModelError
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def prune(
     records: Records = None,
     json: Json = False,
     own: OwnOptions | None = None,
+    stored: StoreOptions | None = None,
     options: MethodOptions | None = None,
 ) -> None:
     """Prune a network and report what that did to its accuracy and its size.
@@ -80,6 +81,7 @@ def prune(
     """
     from torch import OutOfMemoryError
 
+    from feta.cli.rounding import cost
     from feta.cli.source import Source
     from feta.cli.subject import prune_subject
     from feta.engine.settings import Settings
@@ -95,7 +97,8 @@ def prune(
     if refine_steps is not None and not refine:
         raise ConfigError(f"--refine-steps must go with --refine, got {refine_steps} without")
     source = Source(network, own or OwnOptions())
-    record_file = source.check(output, records)
+    storing = stored or StoreOptions()
+    record_file = source.check(output, records, storing)
     spread: dict[str, Any] = {"effort": effort, "seconds": seconds, "layers": layers}
     spread |= {"allocation": allocation, "compensate": compensate}
     settings = Settings(n_samples=samples, batch_size=batch_size or Settings.batch_size, mode=mode)
@@ -114,7 +117,12 @@ def prune(
                 f"the work must fit into the memory of {where}, got out of it; give a smaller --batch-size or "
                 "--samples, or --device cpu"
             ) from None
-    written = source.write(subject, model, kept, (summary["accuracy"] or {}).get("pruned", {}), output)
+    scores = (summary["accuracy"] or {}).get("pruned", {})
+    if storing.dtype is not None:
+        exact = len(subject.encode(model, kept, scores))
+        summary["rounding"] = cost(subject, model, exact, storing.dtype, where)
+        scores = summary["rounding"]["accuracy"] or scores
+    written = source.write(subject, model, kept, scores, output, storing)
     summary["file_bytes"] = {"dense": source.bytes_before(subject.model), "pruned": written}
     config = {
         "network": source.path.name,
@@ -124,6 +132,7 @@ def prune(
         "mode": mode,
     }
     config |= {**spread, "refine": refine, "options": summary["options"]}
+    config |= {name: value for name, value in asdict(storing).items() if value is not None}
     if subject.note is not None:
         config["data"] = subject.note
     if record_file is not None:
@@ -197,4 +206,8 @@ def _show(summary: Mapping[str, Any], note: str | None) -> None:
     if (accuracy := summary["accuracy"]) is not None:
         out().print(f"test accuracy {accuracy['dense']['test']:.2f} % → {accuracy['pruned']['test']:.2f} %")
     dense, pruned = summary["file_bytes"]["dense"], summary["file_bytes"]["pruned"]
+    if (rounding := summary.get("rounding")) is not None:
+        from feta.cli.rounding import told
+
+        out().print(told(rounding, summary["accuracy"], pruned))
     out().print(f"file {size(dense)} → {size(pruned)} ({dense / pruned:.1f}× smaller)")

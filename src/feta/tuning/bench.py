@@ -22,6 +22,7 @@ from feta.tuning.fitting import Fit, Judge, adam
 from feta.tuning.matching import Match, match_for
 from feta.tuning.mixing import ALIKE, Mixing, is_image
 from feta.tuning.refinement import Refinement
+from feta.tuning.rewriting import rewriter_of
 from feta.tuning.stepping import Ranks
 from feta.tuning.support import MovingSupport
 
@@ -73,8 +74,9 @@ class Bench:
         size = settings.batch_size or min(BATCH, fitting_size(first, 1 / 4))
         whole = mixing_of(original, first, match)
         part = whole.for_passes(settings.steps * size / rows[0].count) if settings.mixing is True else settings.mixing
-        mixing = part if isinstance(part, Mixing) else Mixing(0.0, 0.0)
-        drawn = Draws(Rows(rows[0], where, original.dtype), original, mixing, size, settings.steps, seed)
+        mixing = part if isinstance(part, Mixing) else Mixing(0.0, 0.0, 0.0, 0.0)
+        rewriter = rewriter_of(original.outputs, first) if mixing.rewrite and match.kind == "kl" else None
+        drawn = Draws(Rows(rows[0], where, original.dtype), original, mixing, size, settings.steps, seed, rewriter)
         return cls(work, drawn, Judge(rows[1], original, match, whole), masks, settings, started)
 
     @property
@@ -118,23 +120,22 @@ class Bench:
             kept = {name: int(mask.sum()) for name, mask in masks.items()}
             masks = {name: top_k_mask(weight_of(start, name).detach().abs(), count) for name, count in kept.items()}
         steps, found = min(max(TRIED[0], self.settings.steps // TRIAL), TRIED[1]), []
-        began = clock(self.original.device)
         for rate in RATES:
             if clock(self.original.device) - self.started > TRIAL_TIME * (self.settings.seconds or math.inf):
                 break
             network = copy.deepcopy(start)
-            fit = replace(self, masks=masks).fit(network, steps, rate, record=False)
+            fit = replace(self, masks=masks).fit(network, steps, rate)
             with fit.hold:
                 found.append((fit.trial(), rate))
+            self.pace = fit.pace
             if len(found) > 1 and found[-1] > found[-2]:  # smaller ones do less and less
                 break
-        self.pace = (clock(self.original.device) - began) / (steps * max(1, len(found)))
         # A single try, cut short by the time, has nothing to be compared with.
         return min(found)[1] if len(found) > 1 else RATES[len(RATES) // 2]
 
     def _loss(self, result: Any, target: Any) -> Tensor:
         output, keep = target if isinstance(target, tuple) else (target, None)
-        return self.judge.match(outputs_of(result), output, keep)
+        return self.judge.match(outputs_of(result).to(output.dtype), output, keep)
 
 
 @torch.no_grad()

@@ -1,6 +1,6 @@
 """Rows to fit, drawn without end, with the original's outputs on them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,8 @@ from feta.calibration.lane import kept_rows
 from feta.calibration.model import call, float_dtype, outputs_of, place
 from feta.tuning.batches import Batch as Step
 from feta.tuning.mixing import Mixing
-from feta.tuning.stepping import Recorder, generator_of, recordable
+from feta.tuning.rewriting import Rewriter
+from feta.tuning.stepping import CHECKED, Recorder, generator_of, in_halves, recordable
 
 TABLE_BYTES = 2**31  # of samples that are kept on the device, in one piece
 
@@ -26,22 +27,28 @@ class Original:
     dtype: torch.dtype  # of the network that is fitted
 
     def __post_init__(self) -> None:
-        self._outputs: Any = self._run
-        if self.device.type == "cuda" and recordable(self.model):
-            self._outputs = Recorder(self._run)
-
-    def outputs(self, x: Batch) -> Tensor:
-        """Its outputs; the next call may overwrite them."""
-        found: Tensor = self._outputs(x) if isinstance(x, Tensor) else self._run(x)
-        return found
+        self._quick: Any = self._run
+        if self.device.type == "cuda":
+            self._quick = Recorder(self._run, checked=0 if recordable(self.model) else CHECKED)
 
     @torch.no_grad()
-    def _run(self, x: Batch) -> Tensor:
+    def outputs(self, x: Batch) -> Tensor:
         return outputs_of(call(self.model, x, self.device, float_dtype(self.model))).to(self.dtype)
+
+    def quick_outputs(self, x: Batch) -> Tensor:
+        """Outputs on batches that are drawn, as steps need them; the next call may overwrite them."""
+        found: Tensor = (
+            self._quick(x) if isinstance(x, Tensor) and x.device.type == self.device.type else self._run(x)
+        )
+        return found
+
+    def _run(self, x: Batch) -> Tensor:
+        with in_halves(self.model, self.device):
+            return self.outputs(x)
 
     def close(self) -> None:
         """Let go of what was recorded, now and not whenever garbage is collected."""
-        self._outputs = self._run
+        self._quick = self._run
 
 
 class Rows:
@@ -75,6 +82,7 @@ class Draws:
     batch_size: int
     length: int  # in batches
     seed: int
+    rewriter: Rewriter | None = None  # of texts
     by_rows = False
 
     @property
@@ -86,12 +94,19 @@ class Draws:
         order, noise = (generator_of(self.seed + more, number) for more in (0, 1))
         for _, (x, other) in zip(range(self.length), self.rows.pairs(self.batch_size, order), strict=False):
             mixed = self.mixing(x, other, noise)
-            yield Step(mixed, targets(self.original, mixed), size_of(mixed))
+            if self.rewriter is not None:
+                mixed = self.rewriter(mixed, self.original.quick_outputs(mixed), self.mixing.rewrite, noise)
+            yield Step(mixed, targets(self.original.quick_outputs, mixed), size_of(mixed))
+
+    def some(self) -> Iterator[Any]:
+        """A few batches as they are drawn."""
+        for _, (x, _) in zip(range(2 + CHECKED), self.rows.pairs(self.batch_size, generator_of(0, 0)), strict=False):
+            yield x
 
 
-def targets(original: Original, x: Batch) -> Any:
+def targets(outputs: Callable[[Batch], Tensor], x: Batch) -> Any:
     """The original's outputs; with the positions that count, where some are padding."""
-    output = original.outputs(x)
+    output = outputs(x)
     keep = kept_rows(x, output) if output.ndim > 2 else None
     return output if keep is None else (output, keep.view(output.shape[:-1]))
 

@@ -8,15 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from feta.calibration.inputs import Inputs, Merged, size_of
-from feta.calibration.model import call, outputs_of
+from feta.calibration.model import call, clock, outputs_of
 from feta.errors import ConfigError, ModelError
 from feta.masks import ZeroHold
 from feta.report import RefinePoint
-from feta.tuning.draws import Original, Rows, targets
+from feta.tuning.draws import Draws, Original, Rows, targets
 from feta.tuning.loop import Loop
 from feta.tuning.matching import Match
 from feta.tuning.mixing import Mixing
-from feta.tuning.stepping import generator_of, learning, rate_on
+from feta.tuning.stepping import generator_of, in_halves, learning, rate_on, repeats
 from feta.tuning.support import MovingSupport
 
 LOOKS, APART = 40, 25  # looks at the held-out rows, but no more than one in so many steps
@@ -65,7 +65,7 @@ class Judge:
         return float(total) / count
 
     def _target(self, batch: Any) -> tuple[Tensor, Tensor | None]:
-        found = targets(self.original, batch)
+        found = targets(self.original.outputs, batch)
         target, keep = found if isinstance(found, tuple) else (found, None)
         if self.match.kind == "kl" and (target.ndim < 2 or target.shape[-1] == 1):
             raise ConfigError("loss must be 'mse' for a model with one output, got 'kl'")
@@ -84,6 +84,7 @@ def adam(model: nn.Module, device: torch.device, rate: float) -> torch.optim.Ada
 class Fit(Loop):
     """A loop of one pass: all its steps."""
 
+    batches: Draws
     held: Judge
     hold: ZeroHold
     support: MovingSupport | None = None
@@ -92,7 +93,15 @@ class Fit(Loop):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.pace = 0.0  # seconds of a step in a trial
         self.check_every = 1 / min(LOOKS, max(1, (self.length or 0) // APART))
+
+    def recordable(self) -> bool:
+        return super().recordable() or repeats(self.model, self.batches.some())
+
+    def forward(self, x: Any) -> Any:
+        with in_halves(self.model, self.ranks.device):
+            return super().forward(x)
 
     def go(self) -> str:
         """Fit, and leave the network with the best weights."""
@@ -105,14 +114,19 @@ class Fit(Loop):
 
     def trial(self) -> float:
         """Fit, and return the mean loss over the second half of the steps; inf where it was not finite."""
-        total = torch.zeros((), device=self.ranks.device)
+        device, half, began = self.ranks.device, (self.length or 0) // 2, 0.0
+        total = torch.zeros((), device=device)
         for batch in self.batches.over(0):
+            if self.steps == half:  # libraries are loaded and the step is recorded by now
+                began = clock(device)
             self._set_rate(0.0)
+            loss = self.step(batch.x, batch.y)
+            total += loss * (self.steps >= half)
             self.steps += 1
             self.done += 1
-            loss = self.update(batch.x, batch.y)
-            total += loss * (2 * self.steps > (self.length or 0))
         found = float(total)
+        self.pace = (clock(device) - began) / max(1, self.steps - half)
+        self.step = self.update  # frees a graph now, not whenever garbage is collected
         return found if math.isfinite(found) else math.inf
 
     def rate(self, first: float, over: float) -> float:

@@ -49,8 +49,8 @@ class Loop(ABC):
 
     def __post_init__(self) -> None:
         device = self.ranks.device
-        fixed = self.batches.fixed and device.type == "cuda" and recordable(self.model)
-        self.step: Callable[[Any, Any], Tensor] = Recorder(self.update) if self.record and fixed else self.update
+        fixed = self.record and self.batches.fixed and device.type == "cuda" and self.recordable()
+        self.step: Callable[[Any, Any], Tensor] = Recorder(self.update) if fixed else self.update
         self.first_rates = [float(group["lr"]) for group in self.optimiser.param_groups]
         self.rates: list[float] = []
         self.length = self.batches.length
@@ -110,6 +110,13 @@ class Loop(ABC):
             self.callback(point)
         return reason
 
+    def recordable(self) -> bool:
+        """Whether steps may be recorded as a CUDA graph."""
+        return recordable(self.model)
+
+    def forward(self, x: Any) -> Any:
+        return run_on(self.model, x)
+
     def stepped(self) -> None:  # noqa: B027 - most have nothing to do here
         """Called after every step."""
 
@@ -123,7 +130,7 @@ class Loop(ABC):
 
         def closure() -> Tensor:  # a function, because some optimisers evaluate a batch more than once
             self.optimiser.zero_grad(set_to_none=True)
-            value = self.loss(run_on(self.model, x), y)
+            value = self.loss(self.forward(x), y)
             value.backward()
             return value
 

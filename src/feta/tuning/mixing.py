@@ -24,6 +24,7 @@ class Mixing:
     mix: float = 0.5  # x becomes λx + (1 - λ)x', λ uniform; a text goes on as another one from some place on
     shift: float = 0.5  # images alone: moved by a few pixels, the border repeated
     mirror: float = 0.0  # images alone: left and right exchanged
+    rewrite: float = 0.3  # texts alone: words that the original writes anew, each after those before it
 
     def __post_init__(self) -> None:
         for name, share in vars(self).items():
@@ -32,7 +33,7 @@ class Mixing:
 
     def for_passes(self, passes: float) -> "Mixing":
         part = min(1.0, max(0.0, passes - ENOUGH) / PASSES)
-        return Mixing(self.mix * part, self.shift * part, self.mirror * part)
+        return Mixing(self.mix * part, self.shift * part, self.mirror * part, self.rewrite)
 
     def __call__(self, x: Batch, other: Batch, generator: torch.Generator) -> Batch:
         """A batch changed; `other` is one of as many samples."""

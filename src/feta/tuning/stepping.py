@@ -3,8 +3,8 @@
 import copy
 import gc
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -13,12 +13,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from feta.calibration.model import device_of
+from feta.calibration.model import device_of, outputs_of, run_on
 from feta.errors import ConfigError, ModelError
 
 Loss = Callable[[Any, Any], Tensor]
 Settings = TypeVar("Settings")
 NARROW = (torch.float16, torch.bfloat16)  # too coarse for small steps
+LARGE = 2**24  # parameters, from which on a step takes longer than its launches
+CHECKED = 3  # recorded calls of code of users that are compared with plain ones
 RANGES: Mapping[str, Callable[[float], bool]] = {
     "finite": math.isfinite,
     "> 0 and finite": lambda value: 0 < value < math.inf,
@@ -151,6 +153,23 @@ def recordable(model: nn.Module) -> bool:
     )
 
 
+def repeats(model: nn.Module, batches: Iterable[Tensor]) -> bool:
+    """Whether a recorded call of the model gives its outputs on several batches: so does code of users, as a rule."""
+    recorder = Recorder(lambda x: outputs_of(run_on(model, x)), checked=CHECKED)
+    with torch.no_grad():
+        for x in batches:
+            recorder(x)
+    return recorder.graph is not None
+
+
+def in_halves(model: nn.Module, device: torch.device) -> AbstractContextManager[Any]:
+    """Runs of large networks in bfloat16 where a GPU has it: several times as many steps in the time."""
+    large = sum(parameter.numel() for parameter in model.parameters()) >= LARGE
+    if device.type == "cuda" and large and torch.cuda.is_bf16_supported(including_emulation=False):
+        return torch.autocast("cuda", torch.bfloat16, cache_enabled=False)
+    return nullcontext()
+
+
 class Recorder:
     """Calls a function of tensors, by a recorded CUDA graph if their shapes are those of the first call.
 
@@ -159,10 +178,11 @@ class Recorder:
 
     function: changes tensors in place; the tensor it returns, if any, is overwritten by the next call.
     warm_up: calls before the recording, which make buffers and load libraries; with math.inf nothing is recorded.
+    checked: calls by the graph whose result is compared with the function's, which must change nothing then.
     """
 
-    def __init__(self, function: Callable[..., Any], warm_up: float = 1) -> None:
-        self.function, self.warm_up, self.failure = function, warm_up, ""
+    def __init__(self, function: Callable[..., Any], warm_up: float = 1, checked: int = 0) -> None:
+        self.function, self.warm_up, self.checked, self.failure = function, warm_up, checked, ""
         self.graph: torch.cuda.CUDAGraph | None = None
         self._inputs: tuple[Tensor, ...] = ()
         self._result: Any = None
@@ -180,6 +200,15 @@ class Recorder:
         if self.graph is None:
             return self.function(*inputs)
         self.graph.replay()
+        if self.checked:
+            self.checked -= 1
+            truth = self.function(*inputs)
+            if not torch.allclose(self._result, truth, rtol=1e-3, atol=1e-3 * float(truth.abs().max())):
+                self.graph, self.failure = (
+                    None,
+                    "a recorded call gave another result",
+                )
+                return truth
         return self._result
 
     def _record(self) -> None:
