@@ -42,7 +42,7 @@ def export(
     if not places:
         raise ConfigError("export must know what to write, got nothing; give --onnx, --torch-export or --safetensors")
     source = Source(network, own or OwnOptions())
-    source.check(None, places[0])
+    source.check_given()
     for place in places:
         if place.resolve() == source.path.resolve():
             raise ConfigError(f"--{_option(wanted, place)} must differ from the input, got {place} for both")
