@@ -27,6 +27,7 @@ app = App(
 )
 app.command("feta.cli.prune:prune")
 app.command("feta.cli.retrain:retrain")
+app.command("feta.cli.export:export")
 app.command("feta.cli.networks:evaluate", name="eval")
 app.command("feta.cli.networks:info")
 app.command("feta.cli.bounds:bounds")
