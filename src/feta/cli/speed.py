@@ -178,10 +178,13 @@ def _show(found: Mapping[str, Any]) -> None:
     rows = []
     for layer in found["layers"]:
         told = [f"{ms:.3f} → {layer['sparse_ms'][batch]:.3f}" for batch, ms in layer["dense_ms"].items()]
-        about = (layer["name"], layer["threads"], f"{100 * layer['sparsity']:.1f} %", layer["kind"])
+        about = (layer["name"], f"{100 * layer['sparsity']:.0f} %", layer["kind"])
         rows.append((*about, *(told or ["–"] * len(batches)), f"{layer['bytes'] / layer['dense_bytes']:.2f}"))
-    columns = ("layer", "threads", "zeros", "form", *(f"ms at {batch}" for batch in batches), "bytes")
-    print_table("Layers: dense → the form that was chosen", columns, rows)
+    teams = sorted({layer["threads"] for layer in found["layers"]})
+    columns = ("layer", "zeros", "form", *(f"ms at {batch}" for batch in batches), "bytes")
+    for team in teams:
+        mine = [row for row, layer in zip(rows, found["layers"], strict=True) if layer["threads"] == team]
+        print_table(f"Layers, {team} thread{'s' * (team > 1)}: dense → the form that was chosen", columns, mine)
     whole = [
         (row["batch"], row["threads"], f"{row['dense_ms']:.3f}", f"{row['sparse_ms']:.3f}", gain(row))
         for row in found["batches"]

@@ -6,7 +6,8 @@ from typing import Any
 
 from feta.cli.console import size
 
-STYLE = """
+STYLE = """h1{overflow-wrap:anywhere}
+
 :root { color-scheme: light dark; --text: #1c1e21; --soft: #666c75; --back: #fff; --line: #d9dce1;
   --dense: #a7adb8; --sparse: #1769aa; }
 @media (prefers-color-scheme: dark) { :root { --text: #e6e8eb; --soft: #9aa1ab; --back: #16181c; --line: #363a42;
