@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from feta.errors import FileError
+from feta.files.atomic import destination
 
 try:
     import fcntl
@@ -75,6 +76,7 @@ def append(path: Path, line: Mapping[str, Any]) -> None:
     Raises FileError when the file cannot be written, and ValueError for numbers that JSON does not have.
     """
     content = (json.dumps(line, allow_nan=False) + "\n").encode()
+    destination(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab", buffering=0) as file:
@@ -97,7 +99,7 @@ def read(path: Path) -> list[dict[str, Any]]:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
     except OSError as error:
         raise FileError(f"cannot read records {path}: {error.strerror}") from error
-    found = []
+    records = []
     for number, line in enumerate(lines, start=1):
         try:
             value = json.loads(line)
@@ -107,8 +109,8 @@ def read(path: Path) -> list[dict[str, Any]]:
             raise FileError(f"{path}, line {number}: must be a JSON object, got {error}") from error
         if not isinstance(value, dict):
             raise FileError(f"{path}, line {number}: must be a JSON object, got {value!r}")
-        found.append(value)
-    return found
+        records.append(value)
+    return records
 
 
 def _mend(path: Path, handle: int) -> None:

@@ -17,6 +17,7 @@ from feta.cli.own_data import check_options, read_batches
 from feta.cli.own_options import OwnOptions
 from feta.cli.subject import Subject
 from feta.errors import ConfigError, FileError, ModelError
+from feta.files.atomic import destination
 from feta.files.network import encode
 
 
@@ -55,6 +56,7 @@ def _record(path: Path, kind: str, config: Mapping[str, Any], seed: int, metrics
     time = datetime.now(UTC).isoformat(timespec="seconds")
     versions = {"feta": __version__, "torch": torch.__version__, "python": platform.python_version()}
     line = {"kind": kind, "key": {**config, "seed": seed}, "time": time, "config": dict(config), "seed": seed}
+    destination(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:

@@ -61,7 +61,7 @@ class Source:
             huggingface.check_output(self.path, output)
         for place in (output, records):
             if place:
-                check_writable(place / "config.json" if place is output and self._as_folder(place) else place)
+                check_writable(place, folder=place is output and self._as_folder(place))
         return records
 
     def check_given(self) -> None:

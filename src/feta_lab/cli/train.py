@@ -36,6 +36,7 @@ def train(
     learning_rate
         Decays by 5 % per epoch.
     """
+    from feta.files.atomic import check_writable
     from feta_lab import data as datasets
     from feta_lab import networks, store
     from feta_lab.records import append, record
@@ -48,9 +49,10 @@ def train(
     specification = known.specification if known else preset
     settings = Training(learning_rate=learning_rate, max_epochs=max_epochs, seed=seed)
     record_file = check_places(None, output, records)
+    partial = output.with_name(output.name + ".partial")
+    check_writable(partial)
     with download_bar() as advance:
         loaded = datasets.load(data or (known.data if known else ""), data_dir, progress=advance)
-    partial = output.with_name(output.name + ".partial")
     with progress_bar(f"training {preset}", max_epochs) as update:
 
         def show(event: Any) -> None:

@@ -27,7 +27,7 @@ from feta.pruners import make
 from feta.sparsity import check_share
 from feta_lab import networks, paper
 from feta_lab.experiments.harness import Cell
-from feta_lab.experiments.subject import Source, Subject, subject_of, train_missing
+from feta_lab.experiments.subject import Source, Subject, network_path, subject_of, train_missing
 
 QUICK = Path(__file__).with_name("quick.toml")
 
@@ -84,8 +84,13 @@ class Plan(ABC):
         """Run a prepared cell; the fields that its record gets."""
 
     def check(self) -> None:
-        """Fail now, and not hours into the run, if records cannot be written or the device is not there."""
-        check_writable(self.records)
+        """Fail now, and not hours into the run, if a file cannot be written or the device is not there."""
+        networks = (
+            network_path(self.networks, net, seed, self.data) for net in self.nets for seed in range(self.seeds)
+        )
+        missing = [path for path in networks if not path.exists()]
+        for path in (self.records, self.records.with_name("report.html"), *missing):
+            check_writable(path)
         resolve_device(self.where)
 
     def train(self, tell: Callable[[str], None]) -> None:
