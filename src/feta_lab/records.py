@@ -27,6 +27,7 @@ import torch
 
 from feta.errors import FileError
 from feta.files.atomic import destination
+from feta.files.plain import object_from_json
 
 try:
     import fcntl
@@ -102,13 +103,11 @@ def read(path: Path) -> list[dict[str, Any]]:
     records = []
     for number, line in enumerate(lines, start=1):
         try:
-            value = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
+            value = object_from_json(line)
+        except ValueError as error:
             if number == len(lines) and not line.endswith("\n"):
                 break
             raise FileError(f"{path}, line {number}: must be a JSON object, got {error}") from error
-        if not isinstance(value, dict):
-            raise FileError(f"{path}, line {number}: must be a JSON object, got {value!r}")
         records.append(value)
     return records
 
@@ -121,7 +120,7 @@ def _mend(path: Path, handle: int) -> None:
         try:
             json.loads(content[end:])
             os.write(handle, b"\n")
-        except ValueError:
+        except (ValueError, RecursionError):
             os.ftruncate(handle, end)
 
 

@@ -10,7 +10,6 @@ defaults, then from a TOML file (or the settings of the quick run), then from op
 
 import contextlib
 import math
-import tomllib
 import types
 import typing
 from abc import ABC, abstractmethod
@@ -23,6 +22,7 @@ from typing import Any, ClassVar, TypeVar
 from feta.calibration.model import resolve_device
 from feta.errors import ConfigError, FileError, unknown_name
 from feta.files.atomic import check_writable
+from feta.files.plain import from_toml
 from feta.pruners import make
 from feta.sparsity import check_share
 from feta_lab import networks, paper
@@ -156,10 +156,10 @@ def load_plan(kind: type[P], config: Path | None, given: Mapping[str, Any], quic
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return from_toml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise ConfigError(f"{path} must be TOML, got {error}") from error
 
 
