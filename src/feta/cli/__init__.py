@@ -6,6 +6,7 @@ Other packages add commands by entry points. The laboratory's are named here, so
 """
 
 import os
+import signal
 import sys
 
 from cyclopts import App
@@ -41,6 +42,7 @@ for _name, _entry in added("feta.commands").items():
 def main() -> None:
     """Run a command. An error of feta's own is one line on stderr and exit code 1, never a traceback."""
     _let_threads_sleep()
+    _end_in_order()
     wanted = "".join(sys.argv[1:2])
     try:
         if wanted in LAB_COMMANDS and wanted not in added("feta.commands"):
@@ -57,6 +59,19 @@ def main() -> None:
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(141)
+
+
+def _end_in_order() -> None:
+    """End on SIGTERM and SIGHUP as on an error: processes are stopped and unfinished files removed on the way out."""
+
+    def end(number: int, frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)  # a second one ends it at once
+        raise SystemExit(128 + number)
+
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)  # not every system has both
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores one: so do we
+            signal.signal(number, end)
 
 
 def _let_threads_sleep() -> None:

@@ -50,7 +50,10 @@ def replacing(path: str | os.PathLike[str], *, folder: bool = False) -> Iterator
     try:
         target, before = destination(path, folder)
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _scratch(target) as place:
+        # Names have 255 bytes at the most.
+        name = os.fsencode(target.name)
+        start = f".{target.name if len(name) <= 200 else hashlib.sha256(name).hexdigest()}."
+        with scratch(start, target.parent) as place:
             part = place / target.name
             yield part
             if before is not None and not folder:
@@ -100,16 +103,16 @@ def destination(path: str | os.PathLike[str], folder: bool = False) -> tuple[Pat
 
 
 @contextmanager
-def _scratch(target: Path) -> Iterator[Path]:
-    """A folder beside the target, ours as long as the block runs; those of writers that were killed are removed."""
-    # Names have 255 bytes at the most.
-    name = os.fsencode(target.name)
-    start = f".{target.name if len(name) <= 200 else hashlib.sha256(name).hexdigest()}."
+def scratch(start: str, parent: Path) -> Iterator[Path]:
+    """A folder whose name begins with `start`, ours as long as the block runs, however it ends.
+
+    Those of the same beginning whose makers were killed are removed.
+    """
     mine = re.compile(re.escape(start) + r"\w{8}\.part", re.ASCII)
     with suppress(OSError):  # a folder that cannot be listed may still be written to
-        for left in [entry.path for entry in os.scandir(target.parent) if mine.fullmatch(entry.name)]:
+        for left in [entry.path for entry in os.scandir(parent) if mine.fullmatch(entry.name)]:
             _remove_if_left(left)
-    place, lock = _locked(start, target.parent)
+    place, lock = _locked(start, parent)
     try:
         yield place
     finally:
@@ -135,11 +138,10 @@ def _locked(start: str, parent: Path) -> tuple[Path, int | None]:
 def _remove_if_left(folder: str) -> None:
     if fcntl is None:
         return
-    lock = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused as long as its writer lives
-        shutil.rmtree(folder, ignore_errors=True)
-    except OSError:
-        pass
-    finally:
-        os.close(lock)
+    with suppress(OSError):  # somebody else's, or another run removes it now
+        lock = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused as long as its writer lives
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(lock)

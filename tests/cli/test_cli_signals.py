@@ -1,0 +1,49 @@
+"""A command that is told to end ends in order: nothing is left, and the same command does it again."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+from feta.cli import app, main
+from feta.files.atomic import replacing
+
+@app.command
+def slow(place: Path):
+    with replacing(place) as part:
+        part.write_text("half")
+        print("writing", flush=True)
+        time.sleep(600)
+
+sys.argv[0] = "feta"
+main()
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
+def test_nothing_is_left_of_a_file_that_was_being_written(tmp_path, name):
+    number = getattr(signal, name)
+    command = [sys.executable, "-c", SCRIPT, "slow", str(tmp_path / "place" / "file")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"writing\n"
+        process.send_signal(number)
+    assert process.returncode == 128 + number
+    assert list((tmp_path / "place").iterdir()) == []
+
+
+def test_what_nohup_ignores_stays_ignored(tmp_path):
+    command = [sys.executable, "-c", SCRIPT, "slow", str(tmp_path / "place" / "file")]
+    ignore = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, **ignore) as process:
+        assert process.stdout.readline() == b"writing\n"
+        os.kill(process.pid, signal.SIGHUP)
+        time.sleep(0.2)
+        assert process.poll() is None
+        process.terminate()
+    assert process.returncode == 128 + signal.SIGTERM
