@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from feta.errors import FileError
-from feta.files.plain import LONGEST, object_from_json
+from feta.files.plain import LONGEST, object_from_json, shortened
 
 TENSORS = "tensors"
 
@@ -41,11 +41,14 @@ def split(joined: Tensor, text: str, where: str, cure: str) -> tuple[dict[str, T
             raise FileError(f"{where}: the index must have the checksum {right}, got {zlib.crc32(index)}; {cure}")
         facts = object_from_json(zlib.decompressobj().decompress(index, LONGEST + 1))
         for name, kind, shape, right in facts.pop(TENSORS):
+            if not isinstance(name, str):
+                raise ValueError(f"a tensor named {shortened(name)}")
             dtype = getattr(torch, kind)
             start, end = end, end + math.prod(shape) * dtype.itemsize
             row = joined[start:end]
             if (found := zlib.crc32(row.numpy().data)) != right:
-                raise FileError(f"{where}: tensor '{name}' must have the checksum {right}, got {found}; {cure}")
+                said = f"the checksum {shortened(right)}, got {found}"
+                raise FileError(f"{where}: tensor {shortened(name)} must have {said}; {cure}")
             # A copy where it does not begin at a multiple of its item size.
             tensors[name] = (row if dtype == torch.uint8 else row.clone()).view(dtype).reshape(shape)
     except (zlib.error, AttributeError, KeyError, TypeError, ValueError, OverflowError, RuntimeError) as error:

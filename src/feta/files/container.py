@@ -16,7 +16,7 @@ from safetensors.torch import save
 from torch import Tensor, uint8
 
 from feta.errors import FileError
-from feta.files.plain import from_json, object_from_json
+from feta.files.plain import from_json, object_from_json, shortened
 
 TENSORS, HEADER = "feta.crc32", "feta.header"
 ARCHIVE = "feta.archive"  # a tensor that holds the checksums of what is in it (files.archive)
@@ -77,7 +77,7 @@ def _check(path: Path, start: bytes, tensors: Mapping[str, Tensor], metadata: Ma
         return  # a file of another program, or of feta before it had checksums
     found = f"{zlib.crc32(start.replace(_entry(metadata[HEADER]), _entry(BLANK), 1)):08x}"
     if found != metadata[HEADER]:
-        raise FileError(f"{path}: the header's checksum must be {metadata[HEADER]}, got {found}; {CURE}")
+        raise FileError(f"{path}: the header's checksum must be {shortened(metadata[HEADER])}, got {found}; {CURE}")
     try:
         names = [name for name in object_from_json(start[8:]) if name not in ("__metadata__", ARCHIVE)]
         right = dict(zip(names, from_json(metadata.get(TENSORS, "")), strict=True))
@@ -85,7 +85,9 @@ def _check(path: Path, start: bytes, tensors: Mapping[str, Tensor], metadata: Ma
         raise FileError(f"{path} must have a checksum for each of its tensors, got {error}") from error
     for name in names:
         if (here := _sum(tensors[name])) != right[name]:
-            raise FileError(f"{path}: tensor '{name}' must have the checksum {right[name]}, got {here}; {CURE}")
+            raise FileError(
+                f"{path}: tensor '{name}' must have the checksum {shortened(right[name])}, got {here}; {CURE}"
+            )
 
 
 def _entry(value: str) -> bytes:
