@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from feta.errors import FileError
-from feta.files.plain import LONGEST, object_from_json, shortened
+from feta.files.plain import LONGEST, object_from_json, shortened, tamed
 
 TENSORS = "tensors"
 
@@ -52,7 +52,7 @@ def split(joined: Tensor, text: str, where: str, cure: str) -> tuple[dict[str, T
             # A copy where it does not begin at a multiple of its item size.
             tensors[name] = (row if dtype == torch.uint8 else row.clone()).view(dtype).reshape(shape)
     except (zlib.error, AttributeError, KeyError, TypeError, ValueError, OverflowError, RuntimeError) as error:
-        raise FileError(f"{where} must have an index of its tensors, got {error}") from error
+        raise FileError(f"{where} must have an index of its tensors, got {tamed(error)}") from error
     if end != len(joined):
         raise FileError(f"{where}: tensors must be {end} bytes, got {len(joined)}")
     return tensors, facts

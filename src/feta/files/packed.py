@@ -19,6 +19,7 @@ from torch import Tensor
 
 from feta.errors import FileError
 from feta.files import planes, positions
+from feta.files.plain import tamed
 
 Note = dict[str, Any]
 DTYPES = {
@@ -67,7 +68,7 @@ def unpack(note: Mapping[str, Any], stored: Tensor, tensor: str) -> Tensor:
             words[places] = values
             values = words
     except (KeyError, TypeError, ValueError, OverflowError, MemoryError) as error:
-        raise FileError(f"{tensor} must be packed as its note says, got {error}") from error
+        raise FileError(f"{tensor} must be packed as its note says, got {tamed(error)}") from error
     return torch.from_numpy(values.view(np.uint8)).view(dtype).reshape(shape)
 
 

@@ -69,6 +69,11 @@ def shortened(value: object) -> str:
     return text if len(text) <= 80 else text[:80] + " …"
 
 
+def tamed(error: BaseException) -> str:
+    """The words of an error that quotes a file: short, and without what a terminal would obey."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in str(error)[:300])
+
+
 def _check_length(text: str | bytes) -> None:
     if len(text) > LONGEST:
         raise ValueError(f"{len(text):,} characters, more than {LONGEST:,}")
