@@ -165,7 +165,9 @@ def check(problem: Hostile) -> tuple[str, str]:
 def _broken(problem: Hostile, found: feta.LayerSolution) -> str:
     """What is wrong with the form of the answer."""
     for name, got, like in (("U", found.U, problem.W), ("bias", found.bias, problem.bias)):
-        if (got is None) != (like is None) or (got is not None and (got.shape, got.dtype) != (like.shape, like.dtype)):
+        if (got is None) != (like is None) or (
+            got is not None and (got.shape, got.dtype) != (like.shape, like.dtype)
+        ):
             return f"{name} has another form"
         if got is not None and not bool(torch.isfinite(got).all()):
             return f"{name} is not finite"

@@ -13,6 +13,7 @@ from feta.calibration.stream import LayerStream, Source, Through
 from feta.calibration.trace import LayerTrace
 from feta.engine.judge import Choice, errors_of, few_rows, thresholded, verdict
 from feta.engine.run import Run
+from feta.engine.solve import emptied, solve
 from feta.errors import FetaError, ModelError
 from feta.layers import LayerView
 from feta.problem import Activation, LayerProblem, LayerSolution, Pruner, Status
@@ -73,9 +74,9 @@ class LayerJob:
             for frame, count in zip(frames, counts, strict=True):
                 problem = self.problem(frame, lambda phase, values: tell("step", phase, values))
                 promised = min(count, int(problem.W.count_nonzero()))  # a weight that was zero may stay zero
-                solution = pruner.prune(problem, Sparsity(nonzeros=count))
+                solution = solve(pruner, problem, Sparsity(nonzeros=count))
                 check(solution, problem, pruner, count, promised)
-                solutions.append(solution)
+                solutions.append(emptied(solution, problem, count))
             found = Choice(frames, [(solution.U, solution.bias) for solution in solutions])
             worst = next((s for s in solutions if s.status is not Status.OK), solutions[0])
             chosen, error, worst = self._judged(found, worst, counts, pruner)
@@ -167,7 +168,7 @@ def check(solution: LayerSolution, problem: LayerProblem, pruner: Pruner, count:
     kept = int(torch.count_nonzero(solution.U))
     if kept > count and pruner.needs.count != "own":
         raise ModelError(f"method '{pruner.name}' must keep at most {count} weights, got {kept}")
-    if promised > 0 and kept == 0:
+    if promised > 0 and kept == 0 and pruner.needs.count == "exact":
         raise ModelError(f"method '{pruner.name}' must not give zeros alone where {count} weights may stay")
     if pruner.needs.count == "exact" and kept < promised:
         raise ModelError(f"method '{pruner.name}' must keep exactly {promised} weights, got {kept}")

@@ -41,13 +41,14 @@ class Lobs:
         check_range("Lobs", ">= 0", damping=self.damping)
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
-        W, found = problem.W, gram(problem.rows, with_bias=problem.bias is not None)
+        W, k = problem.W, target.count(problem.W.numel())
+        found = gram(problem.rows, with_bias=problem.bias is not None)
         H = found.H / found.rows
         solved = factor(H, self.damping / (float(H.diagonal().mean()) or 1.0))
         inverse = solved.inverse()
         sensitivity = W.double().square() / inverse.diagonal()[: len(W), None] / 2
-        V = remove(inverse, problem.trained.double(), removal_turns(sensitivity, target.count(W.numel())))
-        return problem.solved(V, solved.status, stats={"damping": solved.damping})
+        V = remove(inverse, problem.trained.double(), removal_turns(sensitivity, k))
+        return problem.solved(V, solved.status, stats={"damping": solved.damping}, keep=k)
 
 
 def removal_turns(sensitivity: Tensor, k: int) -> Tensor:

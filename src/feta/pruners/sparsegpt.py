@@ -66,4 +66,4 @@ class SparseGpt:
                 W[j].masked_fill_(~mask[row], 0)
                 W[j + 1 : stop] -= torch.outer(R[j, j + 1 : stop], errors[row])
             W[stop:] -= R[block, stop:].t() @ errors
-        return problem.solved(W, solved.status, stats={"damping": damping + solved.damping})
+        return problem.solved(W, solved.status, stats={"damping": damping + solved.damping}, keep=k)

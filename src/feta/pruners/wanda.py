@@ -33,7 +33,7 @@ class Wanda:
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
         W, k = problem.W, target.count(problem.W.numel())
-        scores = W.double().abs() * column_norms(problem.rows)[:, None]
+        scores = (W.double().abs() * column_norms(problem.rows)[:, None]).where(W != 0, -1)
         if self.scope == "layer":
             return LayerSolution(W.where(top_k_mask(scores, k), 0), problem.bias)
         every, rest = divmod(k, W.shape[1])  # what is left over goes to the first outputs: the layer has exactly k
@@ -41,4 +41,7 @@ class Wanda:
         mask = torch.zeros_like(best_first, dtype=torch.bool)
         mask.scatter_(1, best_first[:, :every], True)
         mask[:rest].scatter_(1, best_first[:rest, every : every + 1], True)
-        return LayerSolution(W.where(mask.t(), 0), problem.bias)
+        # An output with fewer weights than its share leaves the rest to those that carry most in the others.
+        empty = mask.t() & (W == 0)
+        mask = (mask.t() & ~empty) | top_k_mask(scores.where((W != 0) & ~mask.t(), -1), int(empty.sum()))
+        return LayerSolution(W.where(mask, 0), problem.bias)
