@@ -77,7 +77,9 @@ def errors_of(
         for A, original, R in stream.rows():
             B = rho(original)
             found = [B, *(_outputs(A, U, bias, R, rho).sub_(B) for U, bias in candidates)]
-            squares = torch.stack([part.square().sum(0, dtype=torch.float64) for part in found])
+            # In float64 from the start: squares of large outputs are no float32.
+            norms = [torch.linalg.vector_norm(part, dim=0, dtype=torch.float64) for part in found]
+            squares = torch.stack(norms).square()
             sums = squares if sums is None else sums + squares
         if sums is not None:
             right.append(sums[0])
