@@ -1,4 +1,4 @@
-"""What a soak found: how much was tried, and a line for each thing that was wrong, from which it can be done again."""
+"""What a soak found: how much was tried, and for each thing that was wrong a line by which it can be had again."""
 
 from dataclasses import dataclass, field
 
