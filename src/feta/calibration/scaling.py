@@ -19,6 +19,7 @@ from feta.problem import Activation, ActivationStream, LayerProblem, LayerSoluti
 
 HOMOGENEOUS = (Activation.RELU, Activation.LINEAR, Activation.LEAKY_RELU)
 MOST = 120  # the largest power of two that is used: float32 ends at 127
+ROOM = 40  # for outputs: they are multiplied by inputs and added up over all rows
 
 Window = tuple[int, int]  # powers of two between which a size is left as it is
 ORDINARY: Window = (-20, 20)
@@ -53,8 +54,8 @@ def scale_for(
     a, w = (_power(size, window) for size, window in zip((inputs, weights), windows, strict=True))
     if problem.activation not in HOMOGENEOUS:
         return Scale(a, -a)
-    # Outputs that a huge bias makes must stay in range too.
-    return Scale(a, max(-MOST - a, min(w, MOST - a, MOST - a - math.frexp(outputs)[1])))
+    # Outputs that a huge bias makes must stay in range too, and so must their sums.
+    return Scale(a, max(-MOST - a, min(w, MOST - a, ROOM - a - math.frexp(outputs)[1])))
 
 
 def extreme_scale(problem: LayerProblem) -> Scale:
