@@ -107,7 +107,9 @@ def _pool(pick: random.Random) -> nn.Module:
 
 def _sized(layer: nn.Module, pick: random.Random) -> nn.Module:
     """Weights of ordinary, extreme or no size, or some of them gone."""
-    kind = pick.choice(("plain", "plain", "plain", "plain", "plain", "large", "tiny", "dead", "dead outputs", "negative bias"))
+    kind = pick.choice(
+        ("plain", "plain", "plain", "plain", "plain", "large", "tiny", "dead", "dead outputs", "negative bias")
+    )
     with torch.no_grad():
         if kind in ("large", "tiny"):
             layer.weight *= 10.0 ** pick.choice((3, 8, 15, 30) if kind == "large" else (-3, -8, -20, -36))

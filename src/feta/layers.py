@@ -150,6 +150,11 @@ class LayerView:
         return self.weight.shape[1 if self.operator.transposed else 0]
 
     @property
+    def taps(self) -> int:
+        """The places of a kernel; 1: a matrix product. Input i is at tap i % taps of channel i // taps."""
+        return math.prod(self.weight.shape[2:]) if self.operator.spatial else 1
+
+    @property
     def solve_dtype(self) -> torch.dtype:
         """Half-precision layers are solved in float32 and cast back."""
         return self.weight.dtype if self.weight.dtype in (torch.float32, torch.float64) else torch.float32
@@ -174,6 +179,14 @@ class LayerView:
         block.copy_(cast(U, block.dtype).t().reshape(block.shape))
         if bias is not None and self.bias_parameter is not None:
             self.bias_parameter.chunk(self.groups)[group].copy_(cast(bias, weight.dtype))
+
+    def flat(self, tensor: Tensor) -> Tensor:
+        """A tensor of the weight's shape as a matrix (d_in, d_out) with all groups side by side."""
+        return tensor if self.operator.transposed else tensor.flatten(1).t()
+
+    def shaped(self, matrix: Tensor) -> Tensor:
+        """The inverse of `flat`."""
+        return matrix if self.operator.transposed else matrix.t().reshape(self.weight.shape)
 
     def batched(self, tensor: Tensor) -> Tensor:
         """An input or output with a dimension for samples: convolutions take single samples without one."""

@@ -23,7 +23,7 @@ from feta.errors import ConfigError, ModelError
 from feta.layers import cast
 from feta.objective.activation import Activation as Activation  # a part of this contract too
 from feta.objective.datafit import DataFit
-from feta.sparsity import Sparsity, top_k_mask
+from feta.sparsity import Sparsity
 
 
 class Status(StrEnum):
@@ -140,19 +140,19 @@ class LayerProblem:
         status: Status = Status.OK,
         message: str = "",
         stats: dict[str, Any] | None = None,
-        keep: int = 0,
+        target: Sparsity | None = None,
     ) -> "LayerSolution":
         """The solution with weights V (d_in [+ 1], d_out), in the layer's dtype.
 
         The bias is the last row of V; where V has none, the layer keeps the bias it has.
-        keep: how many weights must stay, as far as there are any. A place that was kept for a weight of zero is
+        target: how many weights must stay, as far as there are any. A place that was kept for a weight of zero is
             worth nothing to the outputs: the largest trained weights that are left get a trace of themselves.
         """
         d_in, V = len(self.W), cast(V, self.W.dtype)
         U, bias = V[:d_in].contiguous(), V[-1].clone() if len(V) > d_in else self.bias
-        missing = min(keep, int(self.W.count_nonzero())) - int(U.count_nonzero())
-        if missing > 0:
-            idle = top_k_mask(self.W.abs().where(U == 0, -1), missing)
+        if target is not None and int(U.count_nonzero()) < min(target.count(U.numel()), int(self.W.count_nonzero())):
+            size = self.W.double().abs()
+            idle = target.mask((size / size.max()).where(U == 0, 1e3)) & (U == 0)  # those that stay come first
             U = U.where(~idle, cast(TRACE * self.W.double(), self.W.dtype))
         return LayerSolution(U, bias, status, message or SAID.get(status, ""), stats or {})
 
@@ -192,6 +192,7 @@ class Needs:
     seed: whether the method draws random numbers; it then has a field `seed`, which the engine sets.
     count: of the non-zeros: "exact" (as many as may stay), "most" (that many at the most), or "own" (another
         option of the method decides, such as a bound on the error).
+    patterns: whether the method keeps to a target's pattern.
     """
 
     passes: Literal["none", "few", "many"] = "few"
@@ -200,6 +201,7 @@ class Needs:
     safe: bool = False
     seed: bool = False
     count: Literal["exact", "most", "own"] = "exact"
+    patterns: bool = False
 
 
 @runtime_checkable

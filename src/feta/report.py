@@ -24,6 +24,7 @@ class LayerReport:
     stats: dict[str, Any] = field(default_factory=dict)
     activation: str = Activation.RELU.value  # what the layer was fitted for
     positions: float = 1.0  # rows that a sample gives: how often each weight is used for it
+    pattern: str | None = None  # which weights stay together, "2:4"; None: any
 
 
 class Skipped(NamedTuple):
@@ -159,6 +160,8 @@ class PruneReport:
     parts: dict[str, float] = field(default_factory=dict)  # of the seconds; they add up to them
     effort: str | None = None  # None where the pieces were named one by one
     stages: tuple[StageReport, ...] = ()
+    pattern: str | None = None  # which weights stay together, "2:4"; None: any
+    reordered: dict[str, str] = field(default_factory=dict)  # layer with new places for its inputs -> the one before
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"skipped": tuple(entry._asdict() for entry in self.skipped)}
@@ -175,7 +178,8 @@ class PruneReport:
     def headline(self) -> list[str]:
         """The run in one or two lines."""
         share = f"{100 * self.sparsity:.2f} % of the weights of {len(self.layers)} layers zero"
-        lines = [f"{self.method}: {share}, {self.seconds:.2f} s"]
+        pattern = "" if self.pattern is None else f", pattern {self.pattern}"
+        lines = [f"{self.method}{pattern}: {share}, {self.seconds:.2f} s"]
         if self.before is not None and self.after is not None:
             one, other = self.before, self.after
             zeros = 100 * (1 - other.nonzeros / max(other.parameters, 1))
@@ -210,6 +214,9 @@ class PruneReport:
             notes.append(f"left as it is: {names}{share}: {reason}")
         if self.segments == 1 and len(self.layers) > 8:
             notes.append("the network could not be cut into segments: each layer took a run of all of it")
+        if self.reordered:
+            some = ", ".join(list(self.reordered)[:3]) + (" …" if len(self.reordered) > 3 else "")
+            notes.append(f"inputs put in another order, with the outputs of the layers before: {some}")
         notes += [self.batchnorm] if self.batchnorm else []
         notes += ["stages, the arrow at the one that is kept:"] if self.stages else []
         notes += [str(stage) for stage in self.stages]

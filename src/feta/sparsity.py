@@ -7,6 +7,7 @@ so that a mask is a function of the scores alone. Biases are never counted.
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -14,12 +15,46 @@ from torch import Tensor
 from feta.errors import ConfigError
 
 
+class Pattern(Protocol):
+    """Which weights of a layer may stay together, see feta.patterns."""
+
+    @property
+    def share(self) -> Fraction | None:
+        """The share of zeros that the pattern itself says; None: the sparsity says it."""
+        ...
+
+    def over(self, taps: int) -> "Pattern":
+        """The pattern of a layer whose kernel has so many taps; 1: a matrix product."""
+        ...
+
+    def mask(self, scores: Tensor, k: int) -> Tensor:
+        """The weights that stay: the mask whose scores (d_in, d_out), squared and added up, are the most."""
+        ...
+
+    def count(self, d_in: int, d_out: int, k: int) -> int:
+        """How many weights stay where k are asked for; a ConfigError for a layer that cannot have the pattern."""
+        ...
+
+    def exchanges(self, d_in: int) -> Tensor | None:
+        """Which two weights of an output (d_in, d_in) may be exchanged; None: none."""
+        ...
+
+    def order(self, d_in: int) -> tuple[Tensor, list[int]]:
+        """The inputs in an order in which those that are chosen together lie together, and their numbers."""
+        ...
+
+    def loosened(self, gone: float) -> "Pattern":
+        """The pattern on the way from a dense layer (0) to itself (1)."""
+        ...
+
+
 @dataclass(frozen=True)
 class Sparsity:
-    """A target for one layer: the share of zeros, or the number of non-zeros to keep."""
+    """A target for one layer: the share of zeros, or the number of non-zeros to keep; and in which pattern."""
 
     share: float | None = None
     nonzeros: int | None = None
+    pattern: Pattern | None = None  # None: any weights may stay
 
     def __post_init__(self) -> None:
         if (self.share is None) == (self.nonzeros is None):
@@ -38,6 +73,10 @@ class Sparsity:
         # Fractions of the printed decimal: 1 - 0.9 in binary is just under 0.1, and rounds 1.5 down to 1.
         return round(n_weights * (1 - Fraction(str(self.share))))
 
+    def mask(self, scores: Tensor) -> Tensor:
+        """The weights that stay, by scores (d_in, d_out) that are the larger the more a weight matters."""
+        return kept_mask(scores, self.count(scores.numel()), self.pattern)
+
 
 def check_share(share: float, where: str = "sparsity") -> float:
     """A share of zeros in [0, 1), or a ConfigError that says where it was asked for."""
@@ -47,6 +86,11 @@ def check_share(share: float, where: str = "sparsity") -> float:
         hint = f"; write {share / 100:g} for {share:g} %" if 1 < share < 100 else ""
         raise ConfigError(f"{where} must be in [0, 1), got {share}{hint}")
     return float(share)
+
+
+def kept_mask(scores: Tensor, k: int, pattern: Pattern | None = None) -> Tensor:
+    """The mask of the k largest scores, or of those that a pattern keeps."""
+    return top_k_mask(scores, k) if pattern is None else pattern.mask(scores, k)
 
 
 SAMPLE = 2**14  # scores that tell roughly where the k-th largest lies

@@ -1,4 +1,4 @@
-"""Certificates where numbers end: overflow before a batch-norm, balls beyond float32, windows of which nothing is known."""
+"""Certificates where numbers end: overflow before a batch-norm, balls beyond float32, windows of unknown pixels."""
 
 import copy
 
@@ -57,7 +57,7 @@ def test_the_box_is_infinite_where_the_layer_itself_overflows():
 
 @torch.no_grad()
 def test_a_factor_below_the_range_is_in_the_box():
-    """1 / deviation times gamma is no normal number of float32, so its digits are gone; the layer's outputs are large."""
+    """The batch-norm's factor is no normal number of float32: its digits are gone, and what it meets is large."""
     model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.BatchNorm1d(1)).eval()
     model[0].weight.fill_(1e30)
     model[1].running_var.fill_(1e38)

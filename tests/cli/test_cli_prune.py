@@ -53,6 +53,24 @@ def test_json_file_and_record_agree(run, trained, mini, tmp_path):
     assert not any(str(folder) in json.dumps(entry) for folder in (tmp_path, trained.parent))
 
 
+@pytest.mark.parametrize(("dtype", "least"), [("float16", 1.4), ("bfloat16", 1.7), ("int8", 1.8)])
+def test_rounded_weights_cost_what_is_said(run, trained, mini, dtype, least):
+    exact = run(f"prune {trained} --json -o exact.safetensors").json()
+    found = run(f"prune {trained} --json --dtype {dtype} -o out.safetensors").json()
+    cost, written = found["rounding"], Path("out.safetensors").stat().st_size
+    assert cost["exact_bytes"] == exact["file_bytes"]["pruned"] == Path("exact.safetensors").stat().st_size
+    assert found["file_bytes"]["pruned"] == written
+    assert cost["exact_bytes"] / written > least
+    stored = feta.load("out.safetensors")
+    assert cost["accuracy"] == judge(stored.model, mini) == stored.info.accuracy
+    assert found["accuracy"]["pruned"] == exact["accuracy"]["pruned"]
+    before, after = (one.model.fc1.weight.detach() for one in (feta.load("exact.safetensors"), stored))
+    assert bool((after[before == 0] == 0).all())
+    assert float((after - before).norm() / before.norm()) == pytest.approx(cost["weight_error"], rel=0.3)
+    text = run(f"prune {trained} --dtype {dtype}")
+    text.says(f"weights rounded to {dtype}: off by {100 * cost['weight_error']:.2g} %, test accuracy", "→")
+
+
 def test_the_table_is_followed_by_what_there_is_to_say(run, trained):
     answer = run(f"prune {trained} --method feta --samples 100")
     assert "whole model: 88.72 % of 51.4 k parameters zero" in answer.out
@@ -221,3 +239,29 @@ def test_the_methods_are_those_of_the_library(run, trained, monkeypatch):
     monkeypatch.delenv("FETA_PRUNE_METHOD")
     assert run(f"prune {trained} --json --samples 2000").json()["method"] == DEFAULT_METHOD
     assert {field.name.replace("_", "-") for field in fields(MethodOptions)} == set(METHODS)
+
+
+def test_a_pattern_is_in_the_file_the_record_and_the_table(run, trained, tmp_path):
+    output = tmp_path / "out.safetensors"
+    found = run(f"prune {trained} --method threshold --pattern 2:4 --json -o {output}").json()
+    assert (found["pattern"], found["target_sparsity"], found["sparsity"]) == ("2:4", 0.5, 0.5)
+    assert {layer["pattern"] for layer in found["layers"]} == {"2:4"}
+    weight = feta.load(output).model.get_submodule("fc1").weight
+    assert (weight.unflatten(1, (-1, 4)) != 0).sum(2).eq(2).all()
+    assert feta.load(output).info.pruning["pattern"] == "2:4"
+    (entry,) = read(output.with_name("feta-records.jsonl"))
+    assert (entry["config"]["pattern"], entry["config"]["sparsity"]) == ("2:4", "0.5")
+    run(f"prune {trained} --method threshold --pattern 2:4").says("threshold, pattern 2:4, 50.00 % zeros")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--pattern 2:3:4", "--pattern must be N:M with 0 < N < M such as '2:4'"),
+        ("--pattern 4x1", "sparsity must be given for pattern '4x1'"),
+        ("--pattern 2:4 --sparsity 0.9", "sparsity must be 0.5 for pattern '2:4', or left out, got 0.9"),
+        ("--pattern 2:4 --method net-trim", "for pattern '2:4', got 'net-trim'"),
+    ],
+)
+def test_patterns_that_cannot_be(run, trained, options, message):
+    run(f"prune {trained} {options}").refused(message)

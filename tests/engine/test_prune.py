@@ -440,7 +440,7 @@ def test_the_seed_reaches_the_method_unless_it_has_its_own(monkeypatch):
         ({"layers": []}, "layers must name at least one layer"),
         ({"sparsity": {}}, "sparsity must name at least one layer"),
         ({"sparsity": 90}, "sparsity must be in"),
-        ({"sparsity": None}, "sparsity must be a number"),
+        ({"sparsity": "90 %"}, "sparsity must be a number"),
         ({"allocation": 3}, "allocation must be a name or an Allocation object, got 3"),
         ({"refine": None}, "refine must be True, False or a feta.Refinement, got None"),
         ({"data": "images.pt"}, "data must be a tensor or an iterable of batches, got str"),

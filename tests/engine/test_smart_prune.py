@@ -170,6 +170,8 @@ def test_the_count_is_exact_where_inputs_say_nothing(method):
 @pytest.mark.parametrize("method", ["lobs", "sparsegpt", "exact-obs"])
 def test_a_status_comes_with_a_message(method):
     doubled = A[:, torch.arange(10) // 2].contiguous()
-    found = feta.smart_prune(W, doubled, torch.relu(doubled @ W), method=method, sparsity=0.5, options={"damping": 0.0})
+    found = feta.smart_prune(
+        W, doubled, torch.relu(doubled @ W), method=method, sparsity=0.5, options={"damping": 0.0}
+    )
     assert found.status != "ok"
     assert found.message

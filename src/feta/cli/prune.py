@@ -10,7 +10,7 @@ from cyclopts import Group, Parameter
 import feta
 from feta.cli.console import err, out, print_json, print_table, progress_bar, resolve_device, size
 from feta.cli.options import DataDir, Device, Flag, Json, MaybeWhole, Output, Records, Whole
-from feta.cli.own_options import OwnOptions
+from feta.cli.own_options import OwnOptions, StoreOptions
 from feta.errors import ConfigError, DataError, ModelError
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ def prune(
     network: str,
     /,
     *,
-    sparsity: str = "0.9",
+    sparsity: str | None = None,
+    pattern: str | None = None,
     effort: Literal["fast", "default", "best"] | None = None,
     seconds: float | None = None,
     method: str | None = None,
@@ -44,6 +45,7 @@ def prune(
     mode: Literal["cascade", "parallel"] = "cascade",
     allocation: str | None = None,
     compensate: bool | None = None,
+    reorder: bool = True,
     refine: Flag = False,
     refine_steps: MaybeWhole = None,
     seed: Whole = 0,
@@ -53,6 +55,7 @@ def prune(
     records: Records = None,
     json: Json = False,
     own: OwnOptions | None = None,
+    stored: StoreOptions | None = None,
     options: MethodOptions | None = None,
 ) -> None:
     """Prune a network and report what that did to its accuracy and its size.
@@ -60,7 +63,10 @@ def prune(
     Args:
         network: What to prune: a file made by `feta train`; module:factory for a model in your own code, where the
             factory is a function without arguments, an nn.Module class or an object; or a Hugging Face folder.
-        sparsity: Share of zero weights in [0, 1), or per layer: fc1=0.95,fc2=0.8.
+        sparsity: Share of zero weights in [0, 1), or per layer: fc1=0.95,fc2=0.8; by default 0.9, or what --pattern
+            says.
+        pattern: Which weights stay together: 2:4 or any N:M along the inputs; blocks of outputs x inputs such as 4x1;
+            neurons or channels, whole outputs.
         effort: How long it may take. fast: layer by layer alone; default: about ten times as long, the whole network
             fitted too; best: until held-out samples say that more is useless. Without --method it is default.
         seconds: A time budget of an effort; the layers are always finished, what follows is cut to fit.
@@ -74,20 +80,27 @@ def prune(
             the layers' shapes), sensitivity (by what pruning each does to the outputs), bound (by the theorems);
             efforts take sensitivity.
         compensate: Refit every unpruned layer that follows a pruned one to its original outputs; efforts do.
+        reorder: Before a pattern N:M, put inputs of layers into an order that suits it, with the outputs of the layer
+            before: the same function, weights in other places.
         refine: Of a --method: fit all surviving weights to the original network's outputs at the end; no labels.
         refine_steps: Steps of --refine; by default 2000.
         seed: Seed for the choice of samples and for methods that draw at random.
     """
     from torch import OutOfMemoryError
 
+    from feta.cli.rounding import cost
     from feta.cli.source import Source
     from feta.cli.subject import prune_subject
+    from feta.engine.select import check_pattern, share_asked
     from feta.engine.settings import Settings
+    from feta.patterns import parse_pattern
     from feta.pruners import DEFAULT_METHOD, make
 
     given = _method_options(method or DEFAULT_METHOD, options)
     pruner = make(method or DEFAULT_METHOD, given)
-    target = parse_sparsity(sparsity)
+    form = parse_pattern(pattern, "--pattern")
+    target = share_asked(None if sparsity is None else parse_sparsity(sparsity), form)
+    check_pattern(form, pruner, allocation)
     where = resolve_device(device)
     for name, value in (("samples", samples), ("batch-size", batch_size)):
         if value is not None and value < 1:
@@ -95,10 +108,11 @@ def prune(
     if refine_steps is not None and not refine:
         raise ConfigError(f"--refine-steps must go with --refine, got {refine_steps} without")
     source = Source(network, own or OwnOptions())
-    record_file = source.check(output, records)
-    spread: dict[str, Any] = {"effort": effort, "seconds": seconds, "layers": layers}
+    storing = stored or StoreOptions()
+    record_file = source.check(output, records, storing)
+    spread: dict[str, Any] = {"effort": effort, "seconds": seconds, "layers": layers, "pattern": pattern}
     spread |= {"allocation": allocation, "compensate": compensate}
-    settings = Settings(n_samples=samples, batch_size=batch_size or Settings.batch_size, mode=mode)
+    settings = Settings(n_samples=samples, batch_size=batch_size or Settings.batch_size, mode=mode, reorder=reorder)
     work: dict[str, Any] = {"options": given, "settings": settings, "device": where, "seed": seed}
     work["refine"] = refine if refine_steps is None else feta.Refinement(steps=refine_steps)
     needing = f"--method {pruner.name}" if pruner.needs.passes != "none" else "--refine" if refine else None
@@ -114,16 +128,24 @@ def prune(
                 f"the work must fit into the memory of {where}, got out of it; give a smaller --batch-size or "
                 "--samples, or --device cpu"
             ) from None
-    written = source.write(subject, model, kept, (summary["accuracy"] or {}).get("pruned", {}), output)
+    scores = (summary["accuracy"] or {}).get("pruned", {})
+    if storing.dtype is not None:
+        exact = len(subject.encode(model, kept, scores))
+        summary["rounding"] = cost(subject, model, exact, storing.dtype, where)
+        scores = summary["rounding"]["accuracy"] or scores
+    written = source.write(subject, model, kept, scores, output, storing)
     summary["file_bytes"] = {"dense": source.bytes_before(subject.model), "pruned": written}
     config = {
         "network": source.path.name,
         "method": pruner.name,
-        "sparsity": sparsity,
+        "sparsity": sparsity or f"{target:g}",
         "samples": samples,
         "mode": mode,
     }
     config |= {**spread, "refine": refine, "options": summary["options"]}
+    config |= {name: value for name, value in asdict(storing).items() if value is not None}
+    if pattern is not None:
+        config["reorder"] = reorder
     if subject.note is not None:
         config["data"] = subject.note
     if record_file is not None:
@@ -185,7 +207,8 @@ def _share(text: str, where: str) -> float:
 def _show(summary: Mapping[str, Any], note: str | None) -> None:
     from feta.report import HEADER, layer_row
 
-    title = f"{summary['method']}, {100 * summary['sparsity']:.2f} % zeros"
+    pattern = "" if summary["pattern"] is None else f", pattern {summary['pattern']}"
+    title = f"{summary['method']}{pattern}, {100 * summary['sparsity']:.2f} % zeros"
     print_table(title, HEADER, list(map(layer_row, summary["layers"])))
     for line in summary["notes"]:
         out().print(line)
@@ -197,4 +220,8 @@ def _show(summary: Mapping[str, Any], note: str | None) -> None:
     if (accuracy := summary["accuracy"]) is not None:
         out().print(f"test accuracy {accuracy['dense']['test']:.2f} % → {accuracy['pruned']['test']:.2f} %")
     dense, pruned = summary["file_bytes"]["dense"], summary["file_bytes"]["pruned"]
+    if (rounding := summary.get("rounding")) is not None:
+        from feta.cli.rounding import told
+
+        out().print(told(rounding, summary["accuracy"], pruned))
     out().print(f"file {size(dense)} → {size(pruned)} ({dense / pruned:.1f}× smaller)")

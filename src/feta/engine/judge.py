@@ -17,7 +17,7 @@ from feta.calibration.stream import LayerStream, Source
 from feta.errors import DataError
 from feta.layers import cast
 from feta.problem import Activation, ActivationStream, Status
-from feta.sparsity import top_k_mask
+from feta.sparsity import Sparsity
 
 ROUNDING = 1e-5
 MARGIN = 1.05  # an error this many times that of thresholding is worse by more than chance
@@ -104,16 +104,27 @@ def _ratio(wrong: Tensor, right: Tensor, weights: Tensor) -> float:
     return found if math.isfinite(found) else math.inf
 
 
-def thresholded(frames: Sequence[Folded], counts: Sequence[int], means: Sequence[Tensor | None]) -> list[Choice]:
+def thresholded(frames: Sequence[Folded], goals: Sequence[Sparsity], means: Sequence[Tensor | None]) -> list[Choice]:
     """The safe choices: the largest weights as they are, and with biases that make up for what is gone."""
     plain, refitted = [], []
-    for frame, count, mean in zip(frames, counts, means, strict=True):
+    for frame, goal, mean in zip(frames, goals, means, strict=True):
         own = frame.view.matrix(frame.group)
         W, bias = frame.W, frame.bias
-        U = W.where(top_k_mask(own.abs(), count), 0)
+        U = W.where(goal.mask(own.abs()), 0)
         plain.append((U, bias))
         refitted.append((U, bias if bias is None or mean is None else bias + mean.to(W.dtype) @ (W - U)))
     return [Choice(frames, plain), Choice(frames, refitted)]
+
+
+def silenced(choice: Choice, judges: Sequence[Folded]) -> Choice:
+    """Outputs that lost all their weights give zero, behind a batch-norm too, unless a bias was fitted to that."""
+    quiet = []
+    for group, judge in enumerate(judges):
+        U, bias = choice.behind(group, judge)
+        if bias is not None and judge.bias is not None:
+            bias = bias.where(U.any(0) | ~torch.isclose(bias, judge.bias), 0)
+        quiet.append((U, bias))
+    return Choice(judges, quiet)
 
 
 def verdict(

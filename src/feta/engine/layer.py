@@ -11,11 +11,12 @@ from torch import Tensor
 from feta.calibration.fold import Folded
 from feta.calibration.stream import LayerStream, Source, Through
 from feta.calibration.trace import LayerTrace
-from feta.engine.judge import Choice, errors_of, few_rows, thresholded, verdict
+from feta.engine.judge import Choice, errors_of, few_rows, silenced, thresholded, verdict
 from feta.engine.run import Run
 from feta.engine.solve import emptied, solve
 from feta.errors import FetaError, ModelError
 from feta.layers import LayerView
+from feta.patterns import Blocks
 from feta.problem import Activation, LayerProblem, LayerSolution, Pruner, Status
 from feta.report import LayerReport
 from feta.solvers.refit import refit_dense
@@ -69,17 +70,19 @@ class LayerJob:
     def prune(self, pruner: Pruner, target: Sparsity, tell: Callable[..., None]) -> LayerReport:
         """Solve every group of the layer, judge what came of it, and write the layer back."""
         started = self.run.clock()
-        frames, counts, solutions = self.frames(pruner.needs.through), _group_counts(self.view, target), []
+        frames, goals, solutions = self.frames(pruner.needs.through), group_goals(self.view, target), []
         with naming(self.trace.name):
-            for frame, count in zip(frames, counts, strict=True):
+            for frame, goal in zip(frames, goals, strict=True):
                 problem = self.problem(frame, lambda phase, values: tell("step", phase, values))
-                promised = min(count, int(problem.W.count_nonzero()))  # a weight that was zero may stay zero
-                solution = solve(pruner, problem, Sparsity(nonzeros=count))
-                check(solution, problem, pruner, count, promised)
-                solutions.append(emptied(solution, problem, count))
+                promised = _promised(problem.W, goal)
+                solution = solve(pruner, problem, goal)
+                check(solution, problem, pruner, goal, promised)
+                solutions.append(emptied(solution, problem, goal))
             found = Choice(frames, [(solution.U, solution.bias) for solution in solutions])
             worst = next((s for s in solutions if s.status is not Status.OK), solutions[0])
-            chosen, error, worst = self._judged(found, worst, counts, pruner)
+            if isinstance(target.pattern, Blocks) and target.pattern.whole:
+                found = silenced(found, self.frames(through=True))
+            chosen, error, worst = self._judged(found, worst, goals, pruner)
             chosen.write()
         weight = self.view.weight.detach()
         return LayerReport(
@@ -91,9 +94,12 @@ class LayerJob:
             seconds=self.run.clock() - started,
             activation=frames[0].through.activation.value,
             status=worst.status.value,
-            message="; ".join(filter(None, (worst.message, self.said, self.trace.second_use))),
+            message="; ".join(
+                filter(None, (worst.message, self.said, self.trace.second_use, _spared(weight, target)))
+            ),
             stats=dict(worst.stats),
             positions=self.trace.rows,
+            pattern=None if target.pattern is None else str(target.pattern),
         )
 
     def compensate(self) -> Status:
@@ -107,7 +113,7 @@ class LayerJob:
         return worst
 
     def _judged(
-        self, found: Choice, worst: LayerSolution, counts: Sequence[int], pruner: Pruner
+        self, found: Choice, worst: LayerSolution, goals: Sequence[Sparsity], pruner: Pruner
     ) -> tuple[Choice, float | None, LayerSolution]:
         """The weights to take, their error on held-out rows, and what is said of them."""
         if self.sources is None:
@@ -116,7 +122,7 @@ class LayerJob:
         judges = self.frames(through=True)
         fit, held = self.sources
         means = [_mean(fit, frame, asked=pruner.needs.safe) for frame in judges]
-        choices = [found, *thresholded(judges, counts, means)]
+        choices = [found, *thresholded(judges, goals, means)]
         streams = [LayerStream(held, frame.view, frame.through, frame.group) for frame in judges]
         errors = errors_of(choices, judges, streams, self.importance)
         best = min(range(1, len(errors)), key=lambda index: errors[index].weighted)
@@ -155,7 +161,7 @@ def _mean(source: Source, frame: Folded, asked: bool) -> Tensor | None:
     return sum(A.sum(0, dtype=torch.float64) for A in stream.inputs()) / stream.n_rows  # type: ignore[return-value]
 
 
-def check(solution: LayerSolution, problem: LayerProblem, pruner: Pruner, count: int, promised: int) -> None:
+def check(solution: LayerSolution, problem: LayerProblem, pruner: Pruner, goal: Sparsity, promised: int) -> None:
     """Hold a method to its contract. Raises ModelError that names the method and what it broke."""
     if not isinstance(solution, LayerSolution):
         raise ModelError(f"method '{pruner.name}' must give a LayerSolution, got {type(solution).__name__}")
@@ -165,13 +171,30 @@ def check(solution: LayerSolution, problem: LayerProblem, pruner: Pruner, count:
         bad = 0 if got is None else int((~torch.isfinite(got)).sum())
         if bad:
             raise ModelError(f"method '{pruner.name}' must give finite {label}, got {bad} NaN or infinite entries")
-    kept = int(torch.count_nonzero(solution.U))
+    kept, count = int(torch.count_nonzero(solution.U)), goal.count(problem.W.numel())
+    if goal.pattern is not None:
+        support = solution.U != 0
+        if bool((support & ~goal.mask(support.float())).any()):
+            raise ModelError(f"method '{pruner.name}' must keep to the pattern '{goal.pattern}', got other weights")
     if kept > count and pruner.needs.count != "own":
         raise ModelError(f"method '{pruner.name}' must keep at most {count} weights, got {kept}")
     if promised > 0 and kept == 0 and pruner.needs.count == "exact":
         raise ModelError(f"method '{pruner.name}' must not give zeros alone where {count} weights may stay")
     if pruner.needs.count == "exact" and kept < promised:
         raise ModelError(f"method '{pruner.name}' must keep exactly {promised} weights, got {kept}")
+
+
+def _spared(weight: Tensor, target: Sparsity) -> str:
+    full = target.pattern is not None and target.count(weight.numel()) == weight.numel()
+    return f"too few inputs for the pattern '{target.pattern}': all weights stay" if full else ""
+
+
+def _promised(W: Tensor, goal: Sparsity) -> int:
+    """Non-zeros that a method owes: a weight that was zero may stay zero, and in a pattern take another's place."""
+    alive = int(W.count_nonzero())
+    if goal.pattern is not None and alive < W.numel():
+        return min(alive, goal.count(W.numel()), 1)
+    return min(alive, goal.count(W.numel()))
 
 
 def _form(value: Any) -> str:
@@ -190,10 +213,13 @@ def naming(layer: str) -> Iterator[None]:
         raise type(error)(f"layer '{layer}': {error}") from error
 
 
-def _group_counts(view: LayerView, target: Sparsity) -> list[int]:
-    """Non-zeros for each group of a layer: as many as the group has of the layer's largest weights."""
-    keep = target.count(view.weight.numel())
+def group_goals(view: LayerView, target: Sparsity) -> list[Sparsity]:
+    """A goal for each group of a layer: as many weights, or blocks, as the group has of the layer's largest."""
+    keep, pattern = target.count(view.weight.numel()), target.pattern
     if view.groups == 1:
-        return [keep]
-    mask = top_k_mask(view.weight.detach().abs(), keep)
-    return [int(part.sum()) for part in mask.chunk(view.groups)]
+        return [Sparsity(nonzeros=keep, pattern=pattern)]
+    if pattern is None:
+        parts = top_k_mask(view.weight.detach().abs(), keep).chunk(view.groups)
+    else:  # side by side they are one matrix, whose blocks lie in one group each
+        parts = pattern.mask(view.flat(view.weight.detach()).abs().float(), keep).chunk(view.groups, 1)
+    return [Sparsity(nonzeros=int(part.sum()), pattern=pattern) for part in parts]

@@ -18,16 +18,18 @@ from feta.allocation.measure import Probe
 from feta.calibration.model import device_of, fused_attention_off
 from feta.engine.finish import Stages, settle_batchnorm, size_of_model, warn_of
 from feta.engine.recipe import MANY_LAYERS, Effort, Recipe, check_effort
+from feta.engine.reorder import reorder
 from feta.engine.run import Run
-from feta.engine.select import SparsityRequest, select, skipped, targets
+from feta.engine.select import SparsityRequest, check_pattern, in_pattern, select, share_asked, skipped, targets
 from feta.engine.settings import Callback, Settings, checked
 from feta.engine.walk import Walk
 from feta.errors import ConfigError, DataError
 from feta.layers import weight_of
+from feta.patterns import NofM, parse_pattern
 from feta.problem import Pruner
 from feta.pruners import DEFAULT_METHOD, make, options_of
 from feta.report import AllocationReport, PruneReport
-from feta.sparsity import Sparsity
+from feta.sparsity import Pattern, Sparsity
 from feta.tuning.refinement import Refinement
 
 
@@ -46,9 +48,10 @@ class PruneResult:
 def prune(
     model: nn.Module,
     data: Any = None,
-    sparsity: SparsityRequest = 0.9,
+    sparsity: SparsityRequest | None = None,
     method: str | Pruner | None = None,
     *,
+    pattern: str | Pattern | None = None,
     effort: Effort | None = None,
     seconds: float | None = None,
     options: Mapping[str, Any] | None = None,
@@ -72,9 +75,11 @@ def prune(
     model: any nn.Module; it is not changed.
     data: unlabelled inputs: a tensor with samples as rows, or any iterable of tensors, (x, y) pairs or dicts, a
         DataLoader included. Only `threshold` works without.
-    sparsity: the share of zero weights in [0, 1), or {layer pattern: share}.
+    sparsity: the share of zero weights in [0, 1), or {layer pattern: share}; by default 0.9, or what `pattern` says.
     method: a name out of `feta methods`, or a Pruner object such as feta.pruners.Alps(), applied layer by layer, with
         uniform shares and nothing after it unless the arguments below say so.
+    pattern: which weights stay together: "2:4" or any N:M, N of every M consecutive inputs of an output; blocks of
+        outputs x inputs such as "4x1"; "neurons" or "channels", whole outputs. None: any weights.
     effort: how long it may take: "fast", layer by layer alone; "default", about ten times as long, the whole network
         fitted too; "best", until held-out samples say that more is useless. Without a method "default".
     seconds: a time budget; the layers are always finished, what follows is cut to fit.
@@ -103,7 +108,9 @@ def prune(
     if effort is None and seconds is not None:
         raise ConfigError(f"seconds must go with an effort, got {seconds} for a method alone; effort='default' does")
     how = checked(settings)
-    pruner = make(method or DEFAULT_METHOD, options)
+    pruner, form = make(method or DEFAULT_METHOD, options), parse_pattern(pattern)
+    sparsity = share_asked(sparsity, form)
+    check_pattern(form, pruner, allocation)
     if pruner.needs.seed and isinstance(method, str) and "seed" not in (options or {}):
         pruner = replace(pruner, seed=seed)  # type: ignore[type-var]
     if not isinstance(refine, bool | Refinement):
@@ -113,13 +120,16 @@ def prune(
     with fused_attention_off():
         run = Run.start(model, data, how, device, seed)
         stages = Stages(started, run.clock)
-        stages.end("trace")
         chosen = select(run.original, run.layers, layers)
+        reordered = reorder(run, chosen, form) if isinstance(form, NofM) and how.reorder else {}
+        stages.end("trace")
         if allocation is None:
             few = len(chosen) <= MANY_LAYERS and not isinstance(sparsity, Mapping) and not run.several
-            goals, allocated = _advised(run, chosen, sparsity, few and effort is not None and data is not None)
+            few = few and (form is None or form.share is None)
+            measured = few and effort is not None and data is not None
+            goals, allocated = _advised(run, chosen, sparsity, measured, form)
         else:
-            goals, allocated = _allocate(run, chosen, sparsity, make_allocation(allocation))
+            goals, allocated = _allocate(run, chosen, sparsity, make_allocation(allocation), form)
         stages.end("allocation")
         before = size_of_model(run.pruned, run.layers)
         walk = Walk(run, goals, pruner, compensate, callback, seed)
@@ -132,7 +142,7 @@ def prune(
         def left() -> float | None:
             return None if seconds is None else seconds - (run.clock() - started)
 
-        recipe = Recipe(run, masks, seed, left, walk.tell_loss)
+        recipe = Recipe(run, masks, seed, left, walk.tell_loss, None if form is None else str(form))
         if effort is not None and run.fit is not None:
             recipe.layers_done(sum(stages.parts.values()))
             if effort != "fast" and not all(bool(mask.all()) for mask in masks.values()):
@@ -164,6 +174,8 @@ def prune(
         parts=stages.parts,
         effort=effort,
         stages=tuple(recipe.stages),
+        pattern=None if form is None else str(form),
+        reordered=reordered,
     )
     warn_of(report)
     return PruneResult(pruned, {name: mask.to(home) for name, mask in masks.items()}, report)
@@ -183,21 +195,21 @@ def _check_data(data: Any, pruner: Pruner, allocation: str | Allocation | None, 
 
 
 def _advised(
-    run: Run, chosen: Sequence[str], sparsity: SparsityRequest, measured: bool
+    run: Run, chosen: Sequence[str], sparsity: SparsityRequest, measured: bool, form: Pattern | None
 ) -> tuple[dict[str, Sparsity], AllocationReport]:
     """The allocation where none was asked for: by sensitivity if that can be measured."""
     if measured:
         try:
-            return _allocate(run, chosen, sparsity, make_allocation("sensitivity"))
+            return _allocate(run, chosen, sparsity, make_allocation("sensitivity"), form)
         except torch.OutOfMemoryError:
             raise
         except (DataError, RuntimeError):  # an expert that no sample reaches, outputs that are whole numbers
             pass
-    return _allocate(run, chosen, sparsity, make_allocation("uniform"))
+    return _allocate(run, chosen, sparsity, make_allocation("uniform"), form)
 
 
 def _allocate(
-    run: Run, chosen: Sequence[str], sparsity: SparsityRequest, spread: Allocation
+    run: Run, chosen: Sequence[str], sparsity: SparsityRequest, spread: Allocation, form: Pattern | None
 ) -> tuple[dict[str, Sparsity], AllocationReport]:
     """A target for each layer to prune, and how it was found."""
     started, probe = run.clock(), None
@@ -205,7 +217,7 @@ def _allocate(
         lane = run.lanes()[0]
         lane.room = replace(lane.room, device=run.home)
         probe = Probe.of(lane, run.layers, run.held or run.fit)
-    goals = targets(run.original, chosen, sparsity, spread, probe)
+    goals = in_pattern(run.original, targets(run.original, chosen, sparsity, spread, probe), form)
     sizes = {name: weight_of(run.original, name).numel() for name in goals}
     kept = {name: goal.count(sizes[name]) / sizes[name] for name, goal in goals.items()}
     name = "per-layer" if isinstance(sparsity, Mapping) else spread.name

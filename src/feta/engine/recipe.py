@@ -55,6 +55,7 @@ class Recipe:
     seed: int
     left: Callable[[], float | None]  # seconds; None: as long as it takes
     callback: Callable[[RefinePoint], None] | None = None
+    pattern: str | None = None
     stages: list[StageReport] = field(default_factory=list)
     refinement: RefineReport | None = None  # of the best
 
@@ -138,7 +139,7 @@ class Recipe:
         run = self.run
         assert run.fit is not None
         assert run.held is not None
-        rows = run.fit, run.held
+        rows, settings = (run.fit, run.held), replace(settings, pattern=self.pattern)
         start, masks = (self.best, self.masks) if again else (run.result, self.layered)
         given = (start, run.original, rows, settings, masks, run.device, self.seed, self._tell)
         return fitted(*given, within, thaw)

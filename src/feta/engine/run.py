@@ -17,6 +17,7 @@ from feta.calibration.importance import output_importance
 from feta.calibration.inputs import Batch, Inputs, Merged, rows_of, size_of, tokens_of
 from feta.calibration.lane import Lane
 from feta.calibration.model import clock, device_of, float_dtype, place
+from feta.calibration.notes import Recording
 from feta.calibration.recording import record
 from feta.calibration.trace import LayerTrace, trace_layers, untraced
 from feta.engine.offload import brought, fits
@@ -48,6 +49,7 @@ class Run:
     layers: list[LayerTrace] = field(default_factory=list)
     chain: Chain = field(default_factory=Chain)
     several: bool = False  # whether the model returns more than the one output that is compared
+    recording: Recording | None = None
 
     @classmethod
     def start(cls, model: nn.Module, data: Any, settings: Settings, device: Any = None, seed: int = 0) -> "Run":
@@ -96,6 +98,11 @@ class Run:
 
     def importance(self, layers: Sequence[LayerTrace], seed: int) -> dict[str, Tensor]:
         """Weights for the outputs of the layers; {} without layers or data."""
+        # The square root: full weights starve the outputs that matter little, none spoil those that matter.
+        return {name: (s / s.mean()).clamp_min(1e-4).sqrt() for name, s in self.sensitivity(layers, seed).items()}
+
+    def sensitivity(self, layers: Sequence[LayerTrace], seed: int) -> dict[str, Tensor]:
+        """How much the model's outputs change with those of the layers; {} without layers or data."""
         if not layers or self.fit is None or self.home != self.device:
             return {}
         tokens = tokens_of(next(iter(self.fit)))  # a sample of text is many rows
@@ -104,15 +111,13 @@ class Run:
         # All activations are held for the way back: a quarter of what runs forwards, a sixteenth of long texts.
         batches = Merged(spread, 1 / 16 if tokens else 1 / 4, cut=True)
         try:
-            found = output_importance(self.original, layers, batches, seed=seed, probes=1 if tokens else 8)
+            return output_importance(self.original, layers, batches, seed=seed, probes=1 if tokens else 8)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
             warnings.warn(f"outputs of layers count alike: the model has no backward pass ({reason})", stacklevel=2)
             return {}
-        # The square root: full weights starve the outputs that matter little, none spoil those that matter.
-        return {name: (s / s.mean()).clamp_min(1e-4).sqrt() for name, s in found.items()}
 
     def clock(self) -> float:
         """Seconds, read after the device has finished its work."""
@@ -137,7 +142,7 @@ class Run:
         if size_of(first) > 2 and len(self.layers) < len(prunable_names(self.original)):
             recording = record(self.original, first)
             self.layers = trace_layers(recording)
-        self.several = recording.several
+        self.several, self.recording = recording.several, recording
         if self.settings.cache != "replay":
             self.chain = find_chain(recording, self.layers, batch)
 

@@ -9,16 +9,20 @@ from collections.abc import Mapping, Sequence
 
 from torch import nn
 
-from feta.allocation import Allocation
+from feta.allocation import Allocation, make_allocation
 from feta.allocation.base import Budget
 from feta.allocation.measure import Probe
 from feta.calibration.trace import LayerTrace
 from feta.errors import ConfigError, ModelError
-from feta.layers import CONVOLUTIONS, first_match, matching, owner_of, prunable_names, weight_of
+from feta.layers import CONVOLUTIONS, LayerView, first_match, matching, owner_of, prunable_names, weight_of
+from feta.problem import Pruner
+from feta.pruners import METHODS, make
 from feta.report import Skipped
-from feta.sparsity import Sparsity, check_share
+from feta.sparsity import Pattern, Sparsity, check_share
 
 SparsityRequest = float | Mapping[str, float]
+DEFAULT_SHARE = 0.9
+ROUNDED = 0.005  # by so much a share may differ from a pattern's: two thirds are 0.67
 
 # Of modules whose weights feta does not prune: why.
 REASONS = {
@@ -121,6 +125,50 @@ def _first_names(model: nn.Module) -> dict[str, str]:
     owner: dict[int, str] = {}
     names = [name for name in prunable_names(model) if _has_weight(model, name)]
     return {name: owner.setdefault(id(weight_of(model, name)), name) for name in names}
+
+
+def share_asked(sparsity: SparsityRequest | None, pattern: Pattern | None) -> SparsityRequest:
+    """The sparsity, where it was left out and a pattern says it too. Raises ConfigError where the two contradict."""
+    said = None if pattern is None else pattern.share
+    if sparsity is None and pattern is not None and said is None:
+        raise ConfigError(
+            f"sparsity must be given for pattern '{pattern}', which does not say how much stays, got none"
+        )
+    if sparsity is None:
+        return DEFAULT_SHARE if said is None else float(said)
+    for share in sparsity.values() if isinstance(sparsity, Mapping) else [sparsity]:
+        if said is not None and abs(check_share(share) - said) > ROUNDED:
+            raise ConfigError(f"sparsity must be {float(said):.4g} for pattern '{pattern}', or left out, got {share}")
+    return sparsity
+
+
+def check_pattern(pattern: Pattern | None, pruner: Pruner, allocation: str | Allocation | None) -> None:
+    """Raise ConfigError for a method that keeps to no pattern, or a budget that a pattern leaves no room for."""
+    if pattern is None:
+        return
+    if not pruner.needs.patterns:
+        able = [name for name in METHODS if make(name).needs.patterns]
+        raise ConfigError(f"method must be one of {able} for pattern '{pattern}', got '{pruner.name}'")
+    if pattern.share is not None and allocation is not None and make_allocation(allocation).name != "uniform":
+        name = make_allocation(allocation).name
+        raise ConfigError(f"allocation must be uniform for pattern '{pattern}', which all layers have, got '{name}'")
+
+
+def in_pattern(model: nn.Module, goals: Mapping[str, Sparsity], pattern: Pattern | None) -> dict[str, Sparsity]:
+    """The goals in whole groups or blocks. Raises ConfigError for a layer that cannot have the pattern."""
+    if pattern is None:
+        return dict(goals)
+    found = {}
+    for name, goal in goals.items():
+        view = LayerView.of(model, name)
+        own = pattern.over(view.taps)
+        try:
+            own.count(view.d_in, view.d_out // view.groups, 1)  # of one group: a block lies in one
+            kept = own.count(view.d_in, view.d_out, goal.count(view.weight.numel()))
+        except ConfigError as error:
+            raise ConfigError(f"layer '{name}': {error}") from None
+        found[name] = Sparsity(nonzeros=kept, pattern=own)
+    return found
 
 
 def targets(

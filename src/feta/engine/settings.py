@@ -30,6 +30,8 @@ class Settings:
         "disk" keeps all in a file, "memory" all on the device, "replay" nothing: the network runs from its start.
     memory: GiB for that, on each of the two: for the samples, for each network's states, and for a layer's rows.
 
+    reorder: whether inputs of layers may change places before a pattern N:M is found, together with the outputs of
+        the layer before: the network's function stays, its weights are in other places.
     loss: what the fits of an effort match, "kl", "mse" or "cosine"; None: by what the model returns.
 
     Raises ConfigError for a value outside of these.
@@ -43,6 +45,7 @@ class Settings:
     cache: Cache = "auto"
     memory: float = 2.0
     loss: Loss | None = None
+    reorder: bool = True
 
     def __post_init__(self) -> None:
         for name, known in (("mode", get_args(Mode)), ("cache", get_args(Cache)), ("loss", (None, *get_args(Loss)))):

@@ -10,13 +10,15 @@ from torch import Tensor
 from feta.calibration.stream import TensorStream
 from feta.engine.judge import ROUNDING, Error, verdict
 from feta.engine.layer import LOOKED_AT
+from feta.engine.select import check_pattern, share_asked
 from feta.engine.settings import parse_activation
 from feta.engine.solve import emptied, solve
 from feta.errors import ConfigError, DataError
 from feta.layers import cast
+from feta.patterns import parse_pattern
 from feta.problem import ActivationStream, LayerProblem, LayerSolution, Pruner, Status
 from feta.pruners import DEFAULT_METHOD, make
-from feta.sparsity import Sparsity, top_k_mask
+from feta.sparsity import Pattern, Sparsity
 
 
 def smart_prune(
@@ -24,8 +26,9 @@ def smart_prune(
     A: Tensor,
     B: Tensor,
     *,
-    sparsity: float | Sparsity = 0.9,
+    sparsity: float | Sparsity | None = None,
     method: str | Pruner = DEFAULT_METHOD,
+    pattern: str | Pattern | None = None,
     activation: str = "relu",
     bias: Tensor | None = None,
     options: Mapping[str, Any] | None = None,
@@ -38,8 +41,8 @@ def smart_prune(
     W: (d_in, d_out), the trained weights.
     A: (m, d_in), the layer's inputs, samples as rows.
     B: (m, d_out), the outputs to reproduce, after the activation.
-    sparsity: the share of zeros, or a Sparsity with the number of non-zeros.
-    method, options: as for `prune`.
+    sparsity: the share of zeros, or a Sparsity with the number of non-zeros; by default 0.9, or what `pattern` says.
+    method, pattern, options: as for `prune`.
     activation: "relu", "linear" or another of feta.Activation.
     bias: (d_out,); without one the layer has none.
     chunk_rows: how many rows a method looks at at once.
@@ -59,7 +62,12 @@ def smart_prune(
             raise DataError(f"{name} must be finite, got NaN or infinite values in {wide}")
     stream = TensorStream(A, B, chunk_rows=chunk_rows)
     problem = LayerProblem(W.to(wide), None if bias is None else bias.to(wide), stream, parse_activation(activation))
-    target, pruner = sparsity if isinstance(sparsity, Sparsity) else Sparsity(sparsity), make(method, options)
+    pruner, form = make(method, options), parse_pattern(pattern)
+    check_pattern(form, pruner, None)
+    share = sparsity if isinstance(sparsity, Sparsity) else share_asked(sparsity, form)
+    target = share if isinstance(share, Sparsity) else Sparsity(share)  # type: ignore[arg-type]
+    if form is not None:
+        target = Sparsity(nonzeros=form.count(len(W), W.shape[1], target.count(W.numel())), pattern=form)
     found = solve(pruner, problem, target)
     U, found_bias = cast(found.U, own), None if found.bias is None else cast(found.bias, own)
     return _judged(replace(found, U=U, bias=found_bias), problem, pruner, target, 4 * torch.finfo(own).eps)
@@ -69,15 +77,14 @@ def _judged(
     found: LayerSolution, problem: LayerProblem, pruner: Pruner, target: Sparsity, rounding: float
 ) -> LayerSolution:
     """The answer with what is to be said of it beside thresholding, or thresholding itself in its place."""
-    keep = target.count(problem.W.numel())
-    largest = problem.W.where(top_k_mask(problem.W.abs(), keep), 0).to(found.U.dtype)
+    largest = problem.W.where(target.mask(problem.W.abs()), 0).to(found.U.dtype)
     safe = replace(found, U=largest, bias=None if problem.bias is None else problem.bias.to(found.U.dtype))
     sample = problem.rows.sampled(LOOKED_AT)
     error, limit = (_error(problem, solution, sample) for solution in (found, safe))
     falls_back = pruner.needs.safe
     told = verdict(Error(error, error), Error(limit, limit), falls_back, 1.0, max(ROUNDING, rounding))
     if told is None or (pruner.needs.passes == "none" and error <= 1 + rounding):
-        return emptied(found, problem, keep)
+        return emptied(found, problem, target)
     message = "; ".join(filter(None, (found.message if found.status is not Status.OK else "", told[1])))
     return replace(safe if told[0] is Status.FELL_BACK else found, status=told[0], message=message)
 

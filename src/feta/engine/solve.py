@@ -15,8 +15,9 @@ def solve(pruner: Pruner, problem: LayerProblem, target: Sparsity) -> LayerSolut
     return scale.back(pruner.prune(scale.seen(problem), target))
 
 
-def emptied(solution: LayerSolution, problem: LayerProblem, keep: int) -> LayerSolution:
+def emptied(solution: LayerSolution, problem: LayerProblem, target: Sparsity) -> LayerSolution:
     """The solution, with a word to say so where nothing is left though weights may stay."""
+    keep = target.count(problem.W.numel())
     if keep == 0 or not bool(problem.W.any()) or bool(solution.U.any()) or solution.status is not Status.OK:
         return solution
     said = f"no weight is left although {keep} may stay; prune this layer less, or by another method"

@@ -4,7 +4,7 @@ A network is walked segment by segment (calibration.chain): only the segment at 
 networks have reached. Layers with one input are a group: one pass gives the rows of all of them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby, pairwise
@@ -40,6 +40,7 @@ class Walk:
     compensate: bool
     callback: Callback | None
     seed: int
+    instead: Callable[[LayerJob], None] | None = None  # of pruning the layers that have a goal
     reports: list[LayerReport] = field(default_factory=list)
     compensated: dict[str, str] = field(default_factory=dict)  # layer -> how its refit ended
 
@@ -112,7 +113,7 @@ class Walk:
                 self.run, layer, sources, self._activation(layer), importance.get(layer.name), said if sources else ""
             )
             if layer.name in self.goals:
-                self._prune(job)
+                (self.instead or self._prune)(job)
             elif sources is not None:
                 self.compensated[layer.name] = job.compensate().value
 

@@ -29,7 +29,7 @@ class Alps:
     """
 
     name: ClassVar[str] = "alps"
-    needs: ClassVar[Needs] = Needs("few")
+    needs: ClassVar[Needs] = Needs("few", patterns=True)
 
     ridge: float = 0.01
     rho: float = 0.1
@@ -51,8 +51,9 @@ class Alps:
             return LayerSolution(problem.W.clone(), problem.bias)  # W itself is the optimum
         d_in, W = len(problem.W), (problem.trained if self.fit_bias else problem.W).double()
         H = gram(problem.rows, with_bias=len(W) > d_in).H.clone()  # it is changed below
-        admm, watch = Admm(self.rho, max_iterations=self.max_iterations), partial(problem.report, "admm")
-        found = support_admm(H, H @ W, W, k, admm, prunable=d_in, ridge=self.ridge, watch=watch)
+        admm = Admm(self.rho, max_iterations=self.max_iterations)
+        search = partial(support_admm, prunable=d_in, watch=partial(problem.report, "admm"), pattern=target.pattern)
+        found = search(H, H @ W, W, k, admm, ridge=self.ridge)
         status, stats = found.status, {"iterations": found.iterations, "rho": found.rho, "damping": found.damping}
         if self.refit == "pcg":
             H.diagonal()[:d_in] += self.ridge * H.diagonal()[:d_in].mean()
@@ -64,4 +65,4 @@ class Alps:
             V, stats["refit_damping"] = refit.V, refit.damping
             status = Status.DAMPED if refit.status is Status.DAMPED else status
         message = f"support still changing after {found.iterations} iterations"
-        return problem.solved(V, status, message if status is Status.NOT_CONVERGED else "", stats, k)
+        return problem.solved(V, status, message if status is Status.NOT_CONVERGED else "", stats, target)

@@ -57,10 +57,11 @@ class ExactObs:
             raise ConfigError(f"exact-obs must cost {most}, got {got}")
         W = (problem.trained if self.fit_bias else problem.W).double()
         found = gram(problem.rows, with_bias=len(W) > d_in)
-        H = inputs = found.H[:d_in, :d_in]
+        whole = found.H.clone()  # it is changed below
+        H = inputs = whole[:d_in, :d_in]
         if found.with_bias:
             # The Schur complement of the bias: down-dating it is down-dating H~ with the bias always refitted.
-            H = inputs - torch.outer(found.H[-1, :d_in], found.H[-1, :d_in]) / found.rows
+            H = inputs - torch.outer(whole[-1, :d_in], whole[-1, :d_in]) / found.rows
         # Weights of inputs that never vary have no say the bias could not take over: they are the first to go.
         varies = (H.diagonal() > 1e-6 * inputs.diagonal())[:, None]
         start = W[:d_in].where(varies, 0)
@@ -74,10 +75,10 @@ class ExactObs:
         order, losses = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
         mask = choose(order, losses, k)
         inputs.diagonal().add_(solved.damping)
-        refit = masked_refit(found.H, found.H @ W, mask)
+        refit = masked_refit(whole, whole @ W, mask)
         status = Status.DAMPED if refit.status is Status.DAMPED else solved.status
         stats = {"damping": solved.damping, "refit_damping": refit.damping}
-        return problem.solved(refit.V, status, stats=stats, keep=k)
+        return problem.solved(refit.V, status, stats=stats, target=target)
 
 
 def removal_path(inverse: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:

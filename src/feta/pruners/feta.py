@@ -58,7 +58,7 @@ class Feta:
 
     @property
     def needs(self) -> Needs:
-        return Needs(importance=self.weigh_outputs, through=True, safe=True)
+        return Needs(importance=self.weigh_outputs, through=True, safe=True, patterns=True)
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
         keep, d_in, settings = target.count(problem.W.numel()), len(problem.W), QUALITIES[self.quality]
@@ -69,7 +69,7 @@ class Feta:
         if needed > self.memory:
             held = self._held(problem, sample)
             system = RowsSystem.of(held.A, problem.bias is not None)
-            solve = solve_gram(system, StreamedTargets(replace(problem, stream=held)), keep, settings)
+            solve = solve_gram(system, StreamedTargets(replace(problem, stream=held)), keep, settings, target.pattern)
             more = {"held_rows": held.n_rows}
             reason = f"{d_in} inputs need {needed:.1f} GiB for a Gram matrix, over Feta.memory = {self.memory:g}"
             messages = [f"{reason}: solved on {held.n_rows} held rows without one"]
@@ -77,11 +77,11 @@ class Feta:
             sums = gram(problem.rows, with_bias=problem.bias is not None)
             best = self.quality == "best"
             reader = StreamedTargets(problem) if best else SampledTargets(problem, sums, sample)
-            solve = solve_gram(GramSystem(sums.H, d_in), reader, keep, settings)
+            solve = solve_gram(GramSystem(sums.H, d_in), reader, keep, settings, target.pattern)
         if solve.status is not Status.OK:
             messages = [f"the solver ended as {solve.status.value}", *messages]
         stats = {"objectives": solve.objectives, "iterations": solve.iterations, "damping": solve.damping}
-        return problem.solved(solve.V, solve.status, "; ".join(messages), stats | more, keep)
+        return problem.solved(solve.V, solve.status, "; ".join(messages), stats | more, target)
 
     def _held(self, problem: LayerProblem, sample: int) -> TensorStream:
         """As many rows as the memory has room for, up to the sample."""

@@ -33,7 +33,7 @@ class Lobs:
     """
 
     name: ClassVar[str] = "lobs"
-    needs: ClassVar[Needs] = Needs("few")
+    needs: ClassVar[Needs] = Needs("few", patterns=True)
 
     damping: float = 1e-6
 
@@ -47,12 +47,18 @@ class Lobs:
         solved = factor(H, self.damping / (float(H.diagonal().mean()) or 1.0))
         inverse = solved.inverse()
         sensitivity = W.double().square() / inverse.diagonal()[: len(W), None] / 2
-        V = remove(inverse, problem.trained.double(), removal_turns(sensitivity, k))
-        return problem.solved(V, solved.status, stats={"damping": solved.damping}, keep=k)
+        stays = None if target.pattern is None else target.mask(sensitivity.sqrt())
+        V = remove(inverse, problem.trained.double(), removal_turns(sensitivity, k, stays))
+        return problem.solved(V, solved.status, stats={"damping": solved.damping}, target=target)
 
 
-def removal_turns(sensitivity: Tensor, k: int) -> Tensor:
-    """When each weight leaves: 0, 1, ... over the layer, or -1 for the k that stay; of equal ones the last first."""
+def removal_turns(sensitivity: Tensor, k: int, stays: Tensor | None = None) -> Tensor:
+    """When each weight leaves: 0, 1, ... over the layer, or -1 for the k that stay; of equal ones the last first.
+
+    stays: the mask of a pattern's k weights; None: the most sensitive.
+    """
+    if stays is not None:
+        sensitivity = sensitivity.where(~stays, torch.inf)
     leaving = sensitivity.reshape(-1).argsort(descending=True, stable=True)[k:].flip(0)
     turn = torch.full((sensitivity.numel(),), -1, device=leaving.device)
     turn[leaving] = torch.arange(len(leaving), device=turn.device)

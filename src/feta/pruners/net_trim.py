@@ -86,7 +86,7 @@ class NetTrim:
             epsilon = self._search(admm, keep, trained, floor)
         admm.run(max(0, self.iterations - admm.iterations), epsilon)
         X = admm.kept(keep) if self.epsilon is None else admm.W2
-        found = scale.back(self._solution(admm, X.to(problem.W.dtype), epsilon, keep))
+        found = scale.back(self._solution(admm, X.to(problem.W.dtype), epsilon, target))
         norms = {
             name: found.stats[name] * 2.0**-scale.outputs for name in ("epsilon", "misfit", "excess", "worst_excess")
         }
@@ -111,7 +111,7 @@ class NetTrim:
         # Half the tolerance, so that what the last iterations change does not break it.
         return least_feasible(trial, max(start, floor), floor, self.search_steps, self.tolerance / 2)
 
-    def _solution(self, admm: NetTrimAdmm, X: Tensor, epsilon: float, keep: int) -> LayerSolution:
+    def _solution(self, admm: NetTrimAdmm, X: Tensor, epsilon: float, target: Sparsity) -> LayerSolution:
         """U and its bias out of X, with what became of the constraints."""
         gap, status, message = admm.gap(X), admm.status, ""
         program, kept = (int(V[: admm.d_in].count_nonzero()) for V in (admm.W2, X))
@@ -127,7 +127,7 @@ class NetTrim:
         stats |= {"misfit": gap.misfit, "excess": gap.excess, "worst_excess": gap.worst}
         stats |= {"primal_residual": admm.primal, "dual_residual": admm.dual}
         stats |= {"program_nonzeros": program, "nonzeros": kept}
-        return admm.problem.solved(X, status, message, stats, keep if self.epsilon is None else 0)
+        return admm.problem.solved(X, status, message, stats, target if self.epsilon is None else None)
 
 
 def _scale(problem: LayerProblem) -> Scale:

@@ -1,10 +1,11 @@
 """SparseGPT: minimise ||A U - A W||_F^2 in one sweep, with H = A' A + damping I, H^-1 = R' R, R upper triangular.
 
 Inputs go from first to last in blocks. Before a block, its share of the layer's weights is chosen over all outputs by
-the largest w^2 / R_jj^2. Then, input by input, with U_j the kept part of row W_j, the rows W_l after it are corrected
-inside the block at once, and for the inputs beyond it once per block.
+the largest w^2 / R_jj^2; groups of N:M choose one by one. Then, input by input, with U_j the kept part of row W_j,
+the rows W_l after it are corrected inside the block at once, and for the inputs beyond it once per block.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,7 +15,7 @@ from feta.calibration.statistics import gram
 from feta.errors import check_range
 from feta.problem import LayerProblem, LayerSolution, Needs
 from feta.solvers.refit import factor
-from feta.sparsity import Sparsity, top_k_mask
+from feta.sparsity import Sparsity, kept_mask
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class SparseGpt:
     """
 
     name: ClassVar[str] = "sparsegpt"
-    needs: ClassVar[Needs] = Needs("few")
+    needs: ClassVar[Needs] = Needs("few", patterns=True)
 
     damping: float = 0.01
     block: int = 128
@@ -42,9 +43,12 @@ class SparseGpt:
         check_range("SparseGpt", ">= 1", block=self.block)
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
-        d_in, k = len(problem.W), target.count(problem.W.numel())
+        (d_in, d_out), k, pattern = problem.W.shape, target.count(problem.W.numel()), target.pattern
         W = (problem.trained if self.fit_bias else problem.W).to(torch.float64, copy=True)
         H = gram(problem.rows, with_bias=len(W) > d_in).H.clone()  # it is changed below
+        order, sizes = (torch.arange(d_in), [1] * d_in) if pattern is None else pattern.order(d_in)
+        order = torch.cat([order, torch.arange(d_in, len(W))]).to(W.device)
+        W, H = W[order], H[order][:, order]
         inputs = H.diagonal()[:d_in]
         dead = inputs <= 0
         damping = self.damping * float(inputs.mean())
@@ -53,17 +57,37 @@ class SparseGpt:
         solved = factor(H.flip(0, 1))
         identity = torch.eye(len(H), dtype=H.dtype, device=H.device)
         R = torch.linalg.solve_triangular(solved.L, identity, upper=False).flip(0, 1)
-        for start in range(0, d_in, self.block):
-            stop = min(start + self.block, d_in)
-            block = slice(start, stop)
-            scores = (W[block] / R.diagonal()[block, None]).square()
-            # A dead input's weights have no say in any output: they stay only where there is room.
-            scores[dead[block]] = 0
-            share = k * stop // d_in - k * start // d_in
-            mask, errors = top_k_mask(scores, share), torch.zeros_like(scores)
+        unit = 1 if pattern is None else pattern.count(d_in, d_out, 1)  # weights that stay or go together
+        flat = None if pattern is None else pattern.over(1)
+        for block in _blocks(sizes, self.block):
+            start, stop = block[0], block[-1]
+            # The groups of N:M choose one by one, what comes before them corrected already.
+            choices = set(block[:-1]) if pattern is not None and pattern.share is not None else {start}
+            errors = W.new_zeros(stop - start, d_out)
             for row, j in enumerate(range(start, stop)):
-                errors[row] = W[j].masked_fill(mask[row], 0) / R[j, j]
-                W[j].masked_fill_(~mask[row], 0)
+                if j in choices:
+                    end = min((i for i in choices if i > j), default=stop)
+                    scores = (W[j:end] / R.diagonal()[j:end, None]).abs()
+                    # A dead input's weights have no say in any output: they stay only where there is room.
+                    scores[dead[j:end]] = 0
+                    share = k // unit * end // d_in - k // unit * j // d_in
+                    mask, first = kept_mask(scores, share * unit, flat), j
+                kept = mask[j - first]
+                errors[row] = W[j].masked_fill(kept, 0) / R[j, j]
+                W[j].masked_fill_(~kept, 0)
                 W[j + 1 : stop] -= torch.outer(R[j, j + 1 : stop], errors[row])
-            W[stop:] -= R[block, stop:].t() @ errors
-        return problem.solved(W, solved.status, stats={"damping": damping + solved.damping}, keep=k)
+            W[stop:] -= R[start:stop, stop:].t() @ errors
+        stats = {"damping": damping + solved.damping}
+        return problem.solved(W[order.argsort()], solved.status, stats=stats, target=target)
+
+
+def _blocks(sizes: list[int], least: int) -> Iterator[list[int]]:
+    """Blocks of at least so many inputs: where each group of a block starts, and where the last one ends."""
+    block = [0]
+    for size in sizes:
+        block.append(block[-1] + size)
+        if block[-1] - block[0] >= least:
+            yield block
+            block = block[-1:]
+    if len(block) > 1:
+        yield block

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from feta.problem import LayerProblem, LayerSolution, Needs
-from feta.sparsity import Sparsity, top_k_mask
+from feta.sparsity import Sparsity
 
 
 @dataclass(frozen=True)
@@ -17,8 +17,7 @@ class Threshold:
     """
 
     name: ClassVar[str] = "threshold"
-    needs: ClassVar[Needs] = Needs("none")
+    needs: ClassVar[Needs] = Needs("none", patterns=True)
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
-        mask = top_k_mask(problem.W.abs(), target.count(problem.W.numel()))
-        return LayerSolution(problem.W.where(mask, 0), problem.bias)
+        return LayerSolution(problem.W.where(target.mask(problem.W.abs()), 0), problem.bias)

@@ -19,11 +19,12 @@ class Wanda:
     Cost: one pass for the norms, one sort over the weights.
     Source: Sun et al. 2023 (arXiv 2306.11695).
 
-    scope: within what weights compete: their "output", as in the paper, or the whole "layer".
+    scope: within what weights compete: their "output", as in the paper, or the whole "layer". A pattern
+        says it by itself.
     """
 
     name: ClassVar[str] = "wanda"
-    needs: ClassVar[Needs] = Needs("few")
+    needs: ClassVar[Needs] = Needs("few", patterns=True)
 
     scope: Literal["output", "layer"] = "output"
 
@@ -33,9 +34,11 @@ class Wanda:
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
         W, k = problem.W, target.count(problem.W.numel())
-        scores = (W.double().abs() * column_norms(problem.rows)[:, None]).where(W != 0, -1)
-        if self.scope == "layer":
-            return LayerSolution(W.where(top_k_mask(scores, k), 0), problem.bias)
+        scores = W.double().abs() * column_norms(problem.rows)[:, None]
+        if target.pattern is None:
+            scores = scores.where(W != 0, -1)  # of inputs that say nothing, weights go before zeros
+        if self.scope == "layer" or target.pattern is not None:
+            return LayerSolution(W.where(target.mask(scores), 0), problem.bias)
         every, rest = divmod(k, W.shape[1])  # what is left over goes to the first outputs: the layer has exactly k
         best_first = scores.t().argsort(dim=1, descending=True, stable=True)  # (d_out, d_in), equal ones by index
         mask = torch.zeros_like(best_first, dtype=torch.bool)

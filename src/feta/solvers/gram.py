@@ -12,6 +12,7 @@ outputs get the weights, not how an output is fitted.
 """
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ from feta.solvers.support_admm import Admm, SupportResult, support_admm
 from feta.solvers.swaps import FEW, SMALL, squares
 from feta.solvers.targets import StreamedTargets
 from feta.solvers.wide import RowsSystem
-from feta.sparsity import top_k_mask
+from feta.sparsity import Pattern, kept_mask
 
 # rho grows more slowly than in ALPS, which finds a better support, until hardly a weight moves.
 SLOW = Admm(rho=0.03, schedule=((0.1, 1.3), (0.0, 1.6)), every=4, relaxation=1.6, rest=1.0)
@@ -56,17 +57,35 @@ class GramSystem:
     d_in: int
 
     def support(
-        self, C: Tensor, V: Tensor, k: int, admm: Admm, weights: Tensor | None, ridge: float = 0.0
+        self,
+        C: Tensor,
+        V: Tensor,
+        k: int,
+        admm: Admm,
+        weights: Tensor | None,
+        ridge: float = 0.0,
+        pattern: Pattern | None = None,
     ) -> SupportResult:
         """The support of k weights for the problem that the refit solves."""
-        if self.d_in <= FEW and self.d_in * V[: self.d_in].numel() <= SMALL:  # all supports are tried by `swapped`
-            any_mask = top_k_mask(V[: self.d_in].abs(), k)
+        d_in = self.d_in
+        swaps = pattern is None or pattern.share is not None  # blocks have no exchanges
+        if swaps and d_in <= FEW and d_in * V[:d_in].numel() <= SMALL:  # all supports are tried by `swapped`
+            any_mask = kept_mask(V[:d_in].abs(), k, pattern)
             return SupportResult(any_mask, V, 0, 0.0, Status.OK)
-        return support_admm(self.H, C, V, k, admm, prunable=self.d_in, column_weights=weights, ridge=ridge)
+        search = partial(support_admm, prunable=d_in, column_weights=weights, pattern=pattern)
+        return search(self.H, C, V, k, admm, ridge=ridge)
 
-    def swapped(self, C: Tensor, V: Tensor, mask: Tensor, weights: Tensor | None, ridge: float) -> Tensor:
+    def swapped(
+        self,
+        C: Tensor,
+        V: Tensor,
+        mask: Tensor,
+        weights: Tensor | None,
+        ridge: float,
+        pattern: Pattern | None = None,
+    ) -> Tensor:
         """The mask after exchanges of weights, where the layer is small enough to look at all of them."""
-        return squares(self.H, C, mask, weights, ridge, V)
+        return squares(self.H, C, mask, weights, ridge, V, pattern)
 
     def refit(
         self,
@@ -104,6 +123,7 @@ class GramSolve:
     near: Tensor | None = None  # where the last search for a support ended, for the refit that follows
     error: float | None = None  # of the layer, where a refit measured it
     steps: int = 0  # of conjugate gradients, over all refits; none where columns are factored
+    pattern: Pattern | None = None  # of the mask
 
     @property
     def large(self) -> bool:
@@ -124,7 +144,7 @@ class GramSolve:
         admm = COARSE if self.large and self.settings.admm == SLOW else self.settings.admm
         if keep > DENSE * self.mask.numel():
             admm = replace(admm, relaxation=1.0)
-        found = self.system.support(C, self.V, keep, admm, problem.output_weights, self.ridge)
+        found = self.system.support(C, self.V, keep, admm, problem.output_weights, self.ridge, self.pattern)
         self.iterations += found.iterations
         if found.status is Status.NOT_CONVERGED and self.status is Status.OK:
             self.status = Status.NOT_CONVERGED
@@ -132,7 +152,7 @@ class GramSolve:
         problem.report("support", iterations=found.iterations, rho=found.rho)
         self.near = found.D
         mask = found.mask[: len(problem.W)]
-        return self.system.swapped(C, self.V, mask, problem.output_weights, self.ridge)
+        return self.system.swapped(C, self.V, mask, problem.output_weights, self.ridge, self.pattern)
 
     def refit(self, C: Tensor, mask: Tensor) -> Tensor:
         """The weights on the mask that are best for C, the ridge pulling to V, or to the trained weights."""
@@ -150,6 +170,8 @@ class GramSolve:
         problem, mask = self.reader.problem, self.mask
         if problem.activation is not Activation.RELU or len(mask) * mask.numel() > TINY:
             return
+        if self.pattern is not None and self.pattern.share is None:  # blocks have no exchanges
+            return
         chunks = list(self.reader.rows())
         if any(rows.R is not None for rows in chunks):
             return
@@ -158,7 +180,7 @@ class GramSolve:
         some = torch.randperm(len(A), generator=torch.Generator().manual_seed(0))[:HELD]
         A, B = A[some], B[some]
         X = torch.cat([A, A.new_ones(len(A), len(self.V) - len(mask))], 1)
-        candidates = Candidates(problem.fit, X, B, problem.trained.cpu().float(), len(mask))
+        candidates = Candidates(problem.fit, X, B, problem.trained.cpu().float(), len(mask), self.pattern)
         weights = None if problem.output_weights is None else problem.output_weights.cpu()
         new = candidates.improved(mask.cpu(), weights)
         trial = replace(self, mask=new.to(mask.device), V=candidates.weights(new).to(self.V), objectives=[])
@@ -206,11 +228,15 @@ class GramSolve:
 
 
 def solve_gram(
-    system: GramSystem | RowsSystem, reader: StreamedTargets, keep: int, settings: GramSettings
+    system: GramSystem | RowsSystem,
+    reader: StreamedTargets,
+    keep: int,
+    settings: GramSettings,
+    pattern: Pattern | None = None,
 ) -> GramSolve:
-    """The reader's layer with `keep` non-zeros."""
-    problem = reader.problem
-    solve = GramSolve(system, reader, settings, problem.trained, torch.ones_like(problem.W, dtype=torch.bool))
+    """The reader's layer with `keep` non-zeros, in a pattern or anywhere."""
+    problem, everything = reader.problem, torch.ones_like(reader.problem.W, dtype=torch.bool)
+    solve = GramSolve(system, reader, settings, problem.trained, everything, pattern=pattern)
     C = reader.start()
     solve.mask = solve.support(C, keep)
     solve.V = solve.refit(C, solve.mask)

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from feta.objective.datafit import DataFit
-from feta.solvers.swaps import FEW, Exchanges, all_supports, exchanged, inverses, spread
+from feta.solvers.swaps import FEW, Exchanges, exchanged, inverses, spread, supports_in
+from feta.sparsity import Pattern
 
 TINY = 2**10  # d_in^2 * d_out up to which this is affordable
 MANY = 256  # candidates up to which all supports are fitted, not exchanges alone
@@ -31,12 +32,13 @@ class Candidates:
     B: Tensor
     V: Tensor  # (d_in [+ 1], d_out), where the targets start from
     d_in: int
+    pattern: Pattern | None = None  # that masks have and keep
 
     def improved(self, mask: Tensor, weights: Tensor | None = None) -> Tensor:
         """The mask (d_in, d_out) after all exchanges that lower the error; weights (d_out,) are not squared."""
         worth = self.X.new_ones(self.B.shape[1]) if weights is None else weights.to(self.X).square()
         if self.d_in <= FEW:
-            supports = all_supports(self.d_in)
+            supports = supports_in(self.d_in, self.pattern)
             if len(worth) == 1:
                 supports = supports[supports.sum(1) == mask.sum()]
             if len(supports) * len(worth) <= MANY:
@@ -47,7 +49,9 @@ class Candidates:
     def look(self, columns: Tensor, S: Tensor) -> Exchanges:
         """All candidates of each column."""
         found = [self._one(int(column), s) for column, s in zip(columns, S, strict=True)]
-        return Exchanges.best(*(torch.stack(parts) for parts in zip(*found, strict=True)))
+        cost, gain, both = (torch.stack(parts) for parts in zip(*found, strict=True))
+        allowed = None if self.pattern is None else self.pattern.exchanges(self.d_in)
+        return Exchanges.best(cost, gain, both, allowed)
 
     def _one(self, column: int, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         d = len(s)

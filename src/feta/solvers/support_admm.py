@@ -1,15 +1,16 @@
 """Which weights to keep: l0-constrained least squares by ADMM.
 
-    minimise  1/2 tr(W' H W) - tr(C' W) + r/2 ||(W - W0)_P||_F^2   subject to    ||W_P||_0 <= k, layer-wide
+    minimise  1/2 tr(W' H W) - tr(C' W) + r/2 ||(W - W0)_S||_F^2   subject to    ||W_S||_0 <= k, layer-wide
 
-H (d, d) is a Gram matrix, C (d, d_out) its cross terms with any targets, P the rows that may be pruned, W0 where
+H (d, d) is a Gram matrix, C (d, d_out) its cross terms with any targets, S the rows that may be pruned, W0 where
 the ridge pulls to. In variables that give H a unit diagonal, with a sparse copy D, a dual V and a penalty rho:
 
-    W <- (H + rho I)^-1 (C - V + rho D)      D <- top_k(W + V / rho)      V <- V + rho (W - D)
+    W <- (H + rho I)^-1 (C - V + rho D)      D <- P(W + V / rho)      V <- V + rho (W - D)
 
-Every few iterations rho is raised, the more the more of the support has changed, until the support rests. Rows
-outside P, the bias, are minimised over exactly: ADMM runs on the Schur complement of their block. A new Cholesky
-factor for each rho costs less than the eigenvectors of H, which would serve every rho.
+P keeps the k largest, or those that a pattern keeps, which changes nothing else. Every few iterations rho is raised,
+the more the more of the support has changed, until the support rests. Rows outside S, the bias, are minimised over
+exactly: ADMM runs on the Schur complement of their block. A new Cholesky factor for each rho costs less than the
+eigenvectors of H, which would serve every rho.
 """
 
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from torch import Tensor
 from feta.errors import ConfigError, check_range
 from feta.problem import Status
 from feta.solvers.refit import factor
-from feta.sparsity import top_k_mask
+from feta.sparsity import Pattern, kept_mask
 
 Watch = Callable[..., None]  # takes iteration=, rho= and changed=, the share of k
 Dense = Callable[[Tensor], Tensor]  # D - V / rho -> W = (H + rho I)^-1 (C + rho (D - V / rho))
@@ -75,6 +76,7 @@ def support_admm(
     ridge: float = 0.0,
     dtype: torch.dtype = torch.float32,
     watch: Watch | None = None,
+    pattern: Pattern | None = None,
 ) -> SupportResult:
     """A support of k weights for the layer, started at W0.
 
@@ -83,6 +85,7 @@ def support_admm(
     ridge: r, relative to the mean of H's diagonal over these rows; it pulls to W0.
     dtype: of the iterations; the scaling and the elimination of the other rows are float64.
     watch: called at every look at the support.
+    pattern: which weights may stay together; None: any.
 
     Raises a ConfigError for shapes that do not fit or a negative k.
     """
@@ -119,17 +122,19 @@ def support_admm(
         solve = torch.cholesky_inverse(L).matmul if many else partial(torch.cholesky_solve, input2=L)
         return (lambda near: solve(torch.add(right, near, alpha=rho))), damping
 
-    found = search(step, start.mul_(weights), k, admm, watch)
+    found = search(step, start.mul_(weights), k, admm, watch, pattern)
     D = (found.D / weights).double() / scale
     others = found.mask.new_ones(d - p, C.shape[1])
     return replace(found, mask=torch.cat([found.mask, others]), D=torch.cat([D, free - coupling @ D]))
 
 
-def search(dense: Step, start: Tensor, k: int, admm: Admm, watch: Watch | None = None) -> SupportResult:
+def search(
+    dense: Step, start: Tensor, k: int, admm: Admm, watch: Watch | None = None, pattern: Pattern | None = None
+) -> SupportResult:
     """The iterations themselves, in scaled variables."""
     # The sparse copy starts dense, at W0: no weight is lost before H has had its say.
     reflected, dual, rho = start, torch.zeros_like(start), admm.rho  # dual is V / rho
-    mask = looked_at = top_k_mask(start.abs(), k)
+    mask = looked_at = kept_mask(start.abs(), k, pattern)
     rested, iteration, damping = False, 0, 0.0
     while iteration < admm.max_iterations:
         step, needed = dense(rho)
@@ -138,7 +143,7 @@ def search(dense: Step, start: Tensor, k: int, admm: Admm, watch: Watch | None =
             # Y = V / rho + relaxed W + (1 - relaxation) D, and D is reflected + dual.
             Y = dual.mul_(2 - admm.relaxation).add_(step(reflected), alpha=admm.relaxation)
             Y.add_(reflected, alpha=1 - admm.relaxation)
-            mask = top_k_mask(Y.abs(), k)
+            mask = kept_mask(Y.abs(), k, pattern)
             dual = Y.masked_fill(mask, 0)
             reflected = Y.sub_(dual, alpha=2)  # D - V / rho
             iteration += 1

@@ -10,7 +10,8 @@ f(v) = v' H v - 2 c' v, all of this is in closed form: with N = H_SS^-1, v the o
     adding j outside S gains         g_j^2 / s_j                                       s_j = H_jj - (X H)_jj
     both together, in one column     (g_j + X_ji v_i / N_ii)^2 / (s_j + X_ji^2 / N_ii)  -  v_i^2 / N_ii
 
-Layers with few inputs are solved over all supports instead. All of it runs on the CPU: many short steps.
+Layers with few inputs are solved over all supports instead. In a pattern of N:M exchanges stay inside a group; blocks
+have none. All of it runs on the CPU: many short steps.
 """
 
 from collections.abc import Callable
@@ -19,8 +20,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from feta.sparsity import Pattern
+
 SMALL = 2**18  # entries of all columns' inverses, up to which they are formed again and again
 FEW = 10  # inputs up to which every support is tried
+STARTS = 3  # at random, beside the one that is given, where each output has its own number of weights
 FLAT = 1e-6  # of a unit diagonal: an input that the support explains so well has nothing to add
 
 
@@ -36,8 +40,13 @@ class Exchanges:
     out: Tensor
 
     @classmethod
-    def best(cls, cost: Tensor, gain: Tensor, both: Tensor) -> "Exchanges":
-        """Of cost, gain (b, d) and both (b, d, d) by [out, into]; infinite where there is nothing to choose."""
+    def best(cls, cost: Tensor, gain: Tensor, both: Tensor, allowed: Tensor | None = None) -> "Exchanges":
+        """Of cost, gain (b, d) and both (b, d, d) by [out, into]; infinite where there is nothing to choose.
+
+        allowed: (d, d) the pairs of a pattern; outputs then exchange nothing with each other.
+        """
+        if allowed is not None:
+            gain, both = torch.full_like(gain, -torch.inf), both.where(allowed, -torch.inf)
         (least, out), (most, into), (inside, pair) = cost.min(1), gain.max(1), both.flatten(1).max(1)
         return cls(inside, (pair // cost.shape[1], pair % cost.shape[1]), most, into, least, out)
 
@@ -81,6 +90,7 @@ def squares(
     weights: Tensor | None = None,
     ridge: float = 0.0,
     toward: Tensor | None = None,
+    pattern: Pattern | None = None,
 ) -> Tensor:
     """The mask improved for least squares, where the layer is small; as it is where it is not.
 
@@ -88,30 +98,49 @@ def squares(
 
     weights: (d_out,) factors of the columns' errors, not squared.
     ridge: relative to the mean of H's diagonal over the mask's rows; it pulls to `toward` (d, d_out), or to zero.
+    pattern: that the mask has and keeps.
     """
     if len(mask) * mask.numel() > SMALL or not 0 < (keep := int(mask.sum())) < mask.numel():
+        return mask
+    allowed = None if pattern is None else pattern.exchanges(len(mask))
+    if pattern is not None and allowed is None:
         return mask
     there, mask = mask.device, mask.cpu()
     H, C = _reduced(H.cpu().double(), C.cpu().double(), len(mask), ridge, None if toward is None else toward.cpu())
     worth = C.new_ones(len(C)) if weights is None else weights.to(C).square()
     if len(H) <= FEW:
-        return _best(H, C, keep, worth).to(there)
+        return _best(H, C, keep, worth, supports_in(len(H), pattern)).to(there)
 
     def look(columns: Tensor, S: Tensor) -> Exchanges:
-        return Exchanges.best(*_gains(H, C[columns], S))
+        return Exchanges.best(*_gains(H, C[columns], S), allowed)
 
-    return exchanged(look, mask, worth, 1e-9 * float(worth @ C.square().sum(1))).to(there)
+    least = 1e-9 * float(worth @ C.square().sum(1))
+    if pattern is None:
+        return exchanged(look, mask, worth, least).to(there)
+    # Outputs have nothing to do with each other: each takes the best of where several starts lead it.
+    drawn = torch.rand(STARTS, *mask.shape, generator=torch.Generator().manual_seed(0))
+    starts = [mask, *(pattern.mask(scores, keep) for scores in drawn)]
+    found = torch.stack([exchanged(look, start, worth, least) for start in starts])
+    best = torch.stack([_explained(H, C, one.t()) for one in found]).argmax(0)
+    return found[best, :, torch.arange(len(best))].t().contiguous().to(there)
 
 
-def _best(H: Tensor, C: Tensor, keep: int, worth: Tensor) -> Tensor:
+def _best(H: Tensor, C: Tensor, keep: int, worth: Tensor, supports: Tensor) -> Tensor:
     """The best of all masks."""
-    supports = all_supports(len(H))
     explained = torch.einsum("ci,nij,cj->cn", C, inverses(H, supports), C)
     return spread(-explained * worth[:, None], supports, keep)
 
 
 def all_supports(d: int) -> Tensor:
     return (torch.arange(2**d)[:, None] >> torch.arange(d)) & 1 == 1  # (2^d, d)
+
+
+def supports_in(d: int, pattern: Pattern | None) -> Tensor:
+    """All supports of one output that a pattern allows, as full as it allows."""
+    supports = all_supports(d)
+    if pattern is None:
+        return supports
+    return supports[(pattern.mask(supports.t().float(), 0).t() == supports).all(1)]
 
 
 def spread(errors: Tensor, supports: Tensor, keep: int) -> Tensor:
@@ -144,6 +173,11 @@ def inverses(H: Tensor, S: Tensor) -> Tensor:
     inner = s[:, :, None] * s[:, None, :]
     inverse: Tensor = torch.linalg.inv(H * inner + torch.diag_embed(1 - s))
     return inverse * inner
+
+
+def _explained(H: Tensor, C: Tensor, S: Tensor) -> Tensor:
+    """By how much each column's error falls on its support."""
+    return torch.einsum("ci,cij,cj->c", C, inverses(H, S), C)
 
 
 def _gains(H: Tensor, C: Tensor, S: Tensor) -> tuple[Tensor, Tensor, Tensor]:

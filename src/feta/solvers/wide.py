@@ -16,6 +16,7 @@ from torch import Tensor
 
 from feta.solvers.refit import Refit, projected_cg
 from feta.solvers.support_admm import Admm, Dense, SupportResult, search, shifted_factor
+from feta.sparsity import Pattern
 
 CG_STEPS = 30
 COLUMNS = 4096  # of A at a time where K is added up
@@ -56,7 +57,14 @@ class RowsSystem:
         return (back / self.scale).where(self.alive, 0)
 
     def support(
-        self, C: Tensor, V: Tensor, k: int, admm: Admm, weights: Tensor | None, ridge: float = 0.0
+        self,
+        C: Tensor,
+        V: Tensor,
+        k: int,
+        admm: Admm,
+        weights: Tensor | None,
+        ridge: float = 0.0,
+        pattern: Pattern | None = None,
     ) -> SupportResult:
         """The ridge is left to the refit: it would not leave the factor of K as it is."""
         by_output = 1.0 if weights is None else weights.to(self.A)
@@ -75,9 +83,11 @@ class RowsSystem:
             base = base + rest(right - self.backward(self.forward(base)) - rho * base) / rho
             return (lambda near: base + rest(near)), damping
 
-        return search(step, start * by_output, k, admm)
+        return search(step, start * by_output, k, admm, pattern=pattern)
 
-    def swapped(self, C: Tensor, V: Tensor, mask: Tensor, weights: Tensor | None, ridge: float) -> Tensor:
+    def swapped(
+        self, C: Tensor, V: Tensor, mask: Tensor, weights: Tensor | None, ridge: float, pattern: Pattern | None = None
+    ) -> Tensor:
         """The mask as it is: such a layer is never small."""
         return mask
 

@@ -16,7 +16,6 @@ from feta.calibration.model import call, clock, evaluating, float_dtype, outputs
 from feta.errors import ConfigError
 from feta.layers import weight_of
 from feta.masks import ZeroHold
-from feta.sparsity import top_k_mask
 from feta.tuning.draws import Draws, Original, Rows
 from feta.tuning.fitting import Fit, Judge, adam
 from feta.tuning.matching import Match, match_for
@@ -24,7 +23,7 @@ from feta.tuning.mixing import ALIKE, Mixing, is_image
 from feta.tuning.refinement import Refinement
 from feta.tuning.rewriting import rewriter_of
 from feta.tuning.stepping import Ranks
-from feta.tuning.support import MovingSupport
+from feta.tuning.support import Choose, MovingSupport, chooser
 
 RATES = (6e-3, 3e-3, 1e-3, 3e-4, 1e-4)  # of Adam, that are tried
 TRIAL, TRIED = 20, (20, 100)  # steps to try a rate: a part of all, and within these limits
@@ -105,7 +104,7 @@ class Bench:
             callback=callback,
             held=self.judge,
             hold=hold,
-            support=MovingSupport(hold, optimiser, counts) if moving else None,
+            support=MovingSupport(hold, optimiser, counts, self._choose(network)) if moving else None,
             **given,
         )
 
@@ -117,8 +116,8 @@ class Bench:
         start, masks = copy.deepcopy(self.work), self.masks
         if moving:
             copy_weights_(start, self.original.model)
-            kept = {name: int(mask.sum()) for name, mask in masks.items()}
-            masks = {name: top_k_mask(weight_of(start, name).detach().abs(), count) for name, count in kept.items()}
+            kept, choose = {name: int(mask.sum()) for name, mask in masks.items()}, self._choose(start)
+            masks = {name: choose(name, weight_of(start, name).detach().abs(), kept[name], 1.0) for name in kept}
         steps, found = min(max(TRIED[0], self.settings.steps // TRIAL), TRIED[1]), []
         for rate in RATES:
             if clock(self.original.device) - self.started > TRIAL_TIME * (self.settings.seconds or math.inf):
@@ -132,6 +131,9 @@ class Bench:
                 break
         # A single try, cut short by the time, has nothing to be compared with.
         return min(found)[1] if len(found) > 1 else RATES[len(RATES) // 2]
+
+    def _choose(self, network: nn.Module) -> Choose:
+        return chooser(network, self.settings.pattern)
 
     def _loss(self, result: Any, target: Any) -> Tensor:
         output, keep = target if isinstance(target, tuple) else (target, None)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from feta.errors import ConfigError, unknown_name
+from feta.patterns import parse_pattern
 from feta.tuning.matching import KINDS
 from feta.tuning.mixing import Mixing
 from feta.tuning.stepping import check
@@ -20,6 +21,7 @@ class Refinement:
     loss: Literal["kl", "mse", "cosine"] | None = None  # None: by what the model returns
     mixing: bool | Mixing = True  # whether inputs are mixed, shifted and spliced; or in which shares
     seconds: float | None = None  # a time budget beside the steps
+    pattern: str | None = None  # which weights stay together where the support moves, as for `feta.prune`
 
     def __post_init__(self) -> None:
         check(self, "> 0 and finite", "steps", "learning_rate", "batch_size", "seconds")
@@ -30,5 +32,6 @@ class Refinement:
             raise unknown_name("loss", self.loss, KINDS)
         if self.support not in ("fixed", "moving"):
             raise unknown_name("support", self.support, ("fixed", "moving"))
+        parse_pattern(self.pattern, "Refinement.pattern")
         if not isinstance(self.mixing, bool | Mixing):
             raise ConfigError(f"Refinement.mixing must be True, False or a Mixing, got {self.mixing!r}")

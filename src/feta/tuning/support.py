@@ -6,12 +6,14 @@
 A dead weight is scored by the step it would take. How the budget is spread over layers is not decided here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from feta.layers import LayerView
 from feta.masks import ZeroHold
+from feta.patterns import parse_pattern
 from feta.sparsity import top_k_mask
 
 END = 0.5  # of the fit: from here on the support stays
@@ -19,11 +21,37 @@ POWER = 5  # most weights go early, while the rate is high
 USE = 0.125  # power of the mean squared gradient
 
 
+Choose = Callable[[str, Tensor, int, float], Tensor]  # layer, scores, weights to keep, share of the way -> mask
+
+
+def largest(name: str, scores: Tensor, keep: int, gone: float = 1.0) -> Tensor:
+    return top_k_mask(scores, keep)
+
+
+def chooser(model: nn.Module, pattern: str | None) -> Choose:
+    """What chooses the weights that stay: the largest, or those that a pattern keeps."""
+    form = parse_pattern(pattern)
+    if form is None:
+        return largest
+
+    def choose(name: str, scores: Tensor, keep: int, gone: float) -> Tensor:
+        view = LayerView.of(model, name)
+        return view.shaped(form.over(view.taps).loosened(gone).mask(view.flat(scores), keep))
+
+    return choose
+
+
 class MovingSupport:
     """The masks of a hold, chosen anew as a fit by Adam goes on."""
 
-    def __init__(self, hold: ZeroHold, optimiser: torch.optim.Optimizer, counts: Mapping[str, int]) -> None:
-        self.hold, self.optimiser, self.counts = hold, optimiser, dict(counts)
+    def __init__(
+        self,
+        hold: ZeroHold,
+        optimiser: torch.optim.Optimizer,
+        counts: Mapping[str, int],
+        choose: Choose = largest,
+    ) -> None:
+        self.hold, self.optimiser, self.counts, self.choose = hold, optimiser, dict(counts), choose
         self.settled = False
 
     @torch.no_grad()
@@ -43,8 +71,8 @@ class MovingSupport:
         keep = count if self.settled else round(weight.numel() - (weight.numel() - count) * gone)
         state = self.optimiser.state.get(weight)
         if not state:
-            return top_k_mask(weight.detach().abs(), keep)
+            return self.choose(name, weight.detach().abs(), keep, gone)
         group = next(g for g in self.optimiser.param_groups if any(p is weight for p in g["params"]))
         step = group["lr"] * state["exp_avg"] / (state["exp_avg_sq"].sqrt() + 1e-12)
         candidate = weight.detach().where(self.hold.masks[name].to(weight.device), step * back)
-        return top_k_mask(candidate.abs() * (state["exp_avg_sq"] + 1e-30) ** USE, keep)
+        return self.choose(name, candidate.abs() * (state["exp_avg_sq"] + 1e-30) ** USE, keep, gone)
