@@ -5,13 +5,15 @@ is not a FetaError and none at all for finite data, and `ok` only for an answer 
 nor than no output at all, nor empty where weights may stay.
 """
 
+import copy
 import random
+import warnings
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import feta
 from feta.problem import Activation
@@ -162,6 +164,44 @@ def check(problem: Hostile) -> tuple[str, str]:
     return found.status.value, _broken(problem, found) or _flattered(problem, B, found)
 
 
+def check_in_network(problem: Hostile) -> tuple[str, str]:
+    """The same of the layer in a network, which `prune` walks."""
+    (d_in, d_out), dtype = problem.W.shape, problem.W.dtype
+    after = {Activation.RELU: nn.ReLU(), Activation.GELU: nn.GELU()}.get(problem.activation, nn.Identity())
+    model = nn.Sequential(nn.Linear(d_in, d_out, problem.bias is not None), after, nn.Linear(d_out, 2)).to(dtype)
+    with torch.no_grad():
+        model[0].weight.copy_(problem.W.t())
+        nn.init.constant_(model[2].weight, 0.5)
+        if problem.bias is not None:
+            model[0].bias.copy_(problem.bias)
+    before = copy.deepcopy(model.state_dict())
+    finite = bool(torch.isfinite(model[0](problem.A)).all() and torch.isfinite(model(problem.A)).all())
+    share = 1 - problem.target.count(problem.W.numel()) / problem.W.numel()
+    keep = Sparsity(min(share, 0.999)).count(problem.W.numel())
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = feta.prune(
+                model, problem.A, min(share, 0.999), problem.method, layers="0", options=problem.options
+            )
+    except feta.FetaError as error:
+        return "refused", f"refused finite data: {error}" if finite else ""
+    except Exception as error:
+        return "raised", f"{type(error).__name__}: {error}"
+    (layer,) = found.report.layers
+    if not all(torch.equal(value, model.state_dict()[name]) for name, value in before.items()):
+        return layer.status, "the model was changed"
+    U, bias = found.model[0].weight.detach().t(), found.model[0].bias
+    asked = replace(problem, target=Sparsity(nonzeros=keep))
+    wrong = _broken(asked, feta.LayerSolution(U, None if bias is None else bias.detach()))
+    if not wrong and layer.status != "ok" and not layer.message:
+        wrong = f"{layer.status} says nothing"
+    slack = 1e-4 + 4 * torch.finfo(dtype).eps
+    if not wrong and layer.status == "ok" and (layer.relative_error or 0) > 1 + slack:
+        wrong = f"the error is {layer.relative_error:.6g}"
+    return layer.status, wrong
+
+
 def _broken(problem: Hostile, found: feta.LayerSolution) -> str:
     """What is wrong with the form of the answer."""
     for name, got, like in (("U", found.U, problem.W), ("bias", found.bias, problem.bias)):
@@ -218,10 +258,13 @@ def run(count: int, seed: int) -> Tally:
     tally, statuses = Tally("problems"), Counter[str]()
     for number in range(count):
         problem = drawn(seed, number)
-        status, wrong = check(problem)
+        how = check_in_network if number // len(METHODS) % 4 == 3 else check
+        status, wrong = how(problem)
         statuses[status] += 1
         tally.tried += 1
         if wrong:
-            tally.wrong.append(f"soak.problems.check(soak.problems.drawn({seed}, {number})): {wrong}; {problem.said}")
+            tally.wrong.append(
+                f"soak.problems.{how.__name__}(soak.problems.drawn({seed}, {number})): {wrong}; {problem.said}"
+            )
     print("problems:", ", ".join(f"{kind} {n:,}" for kind, n in statuses.most_common()))
     return tally
