@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from correlated import problem
+from feta.errors import DataError
 from feta.objective.activation import Softplus
 from feta.objective.datafit import DataFit
 from feta.objective.penalty import L1, GroupLasso, Regularised
@@ -77,6 +78,13 @@ def test_search_finds_the_count(layer):
     mask = support_of(U, L1(), layer.W, 12)
     assert int(mask.sum()) == 12
     assert U.abs()[~mask].max() <= U.abs()[mask].min()
+
+
+def test_outputs_that_are_no_numbers_are_refused(layer):
+    layer.stream.B[3, 2] = torch.inf
+    svrg = solver(layer.stream, Regularised(layer.fit, L1(), 0.0))
+    with pytest.raises(DataError, match="outputs must be finite"):
+        solve_path(layer, svrg, 12, outer=1, search_steps=2)
 
 
 def test_group_support_is_whole_groups():
