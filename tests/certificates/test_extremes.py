@@ -71,6 +71,24 @@ def test_a_factor_below_the_range_is_in_the_box():
 
 
 @torch.no_grad()
+def test_windows_are_added_up_before_they_are_divided():
+    """Nine pixels of a ninth of the range and more: their mean is a number, and their sum is none."""
+    model = nn.Sequential(nn.AvgPool2d(3), nn.Flatten(), nn.Linear(1, 2)).eval()
+    model[2].weight.copy_(torch.tensor([[1e-38], [-1e-38]]))
+    model[2].bias.copy_(torch.tensor([10.0, -10.0]))
+    x = torch.zeros(2, 1, 3, 3)
+    for norm, share in (("linf", 1.0), ("l2", 1 / 3)):
+        found = feta.certify(model, copy.deepcopy(model), x, norm=norm, attack=None)
+        for form in found.forms.values():
+            edge = torch.full((1, 1, 3, 3), form.radius[0] * share)
+            assert model(edge).isfinite().all()
+    (stage, *_) = chain_of(model, x).stages
+    box = Rounding.of(model).box
+    assert box(stage, torch.full((1, 1, 3, 3), 1e37, dtype=torch.float64)).isfinite().all()
+    assert box(stage, torch.full((1, 1, 3, 3), 1e38, dtype=torch.float64)).isinf().all()
+
+
+@torch.no_grad()
 def test_no_ball_is_larger_than_the_numbers():
     """A network that says the same everywhere says nothing of inputs that are infinite."""
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()

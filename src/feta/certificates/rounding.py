@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from feta.certificates.stages import Affine, Summing
+from feta.certificates.stages import Affine, AvgPool, Summing
 from feta.errors import ModelError
 
 KNOWN = (torch.float32, torch.float64)
@@ -66,7 +66,8 @@ class Rounding:
         if isinstance(stage, Affine):
             sums = sums + (stage.per_channel(stage.bias.abs()) + self.offset)
         box = self.share(stage) * sums + self.underflow(stage, largest)
-        return box.masked_fill(~(sums < LARGEST / 2), float("inf"))
+        most = torch.maximum(sums, stage.sums(largest)) if isinstance(stage, AvgPool) else sums
+        return box.masked_fill(~(most < LARGEST / 2), float("inf"))
 
     def underflow(self, stage: Summing, largest: Tensor) -> Tensor:
         """What numbers below float32's range may cost; infinite where some before a batch-norm leave it above."""

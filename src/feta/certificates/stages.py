@@ -162,6 +162,10 @@ class AvgPool(Stage):
     def absolute(self) -> "AvgPool":
         return self
 
+    def sums(self, x: Tensor) -> Tensor:
+        """What is added up before it is divided."""
+        return (self.down != 0).to(x) @ x @ (self.across != 0).to(x).t()
+
     @property
     def terms(self) -> int:
         return math.prod(int((means != 0).sum(1).max()) for means in (self.down, self.across))
