@@ -72,6 +72,13 @@ def test_net_trim_does_not_depend_on_the_scale(search, powers):
     assert errors[1] == pytest.approx(errors[0], rel=0.1)
 
 
+def test_net_trim_beside_a_bias_that_dwarfs_the_weights():
+    W, bias, A = torch.full((3, 2), 1e-37), torch.tensor([0.4, -0.2]), torch.full((9, 3), 1e-6)
+    found = feta.smart_prune(W, A, torch.relu(A @ W + bias), sparsity=0.5, method="net-trim", bias=bias)
+    assert found.U.isfinite().all()
+    torch.testing.assert_close(found.bias.relu(), bias.relu())
+
+
 def test_net_trim_reports_norms_at_the_scale_of_the_layer():
     problem = correlated.problem(*correlated.relu_layer(0, 200, 20, 12), chunk_rows=200)
     found = make("net-trim").prune(problem, Sparsity(0.7))

@@ -134,7 +134,8 @@ def _scale(problem: LayerProblem) -> Scale:
     sums = gram(problem.rows, with_bias=False)
     inputs = math.sqrt(max(0.0, float(sums.H.diagonal().max()) / sums.rows))
     weights = float(problem.W.double().square().mean().sqrt())
-    return scale_for(problem, inputs, weights, inputs * weights, WINDOWS)
+    bias = 0.0 if problem.bias is None else float(problem.bias.abs().max())
+    return scale_for(problem, inputs, weights, max(inputs * weights, bias), WINDOWS)
 
 
 def least_error(trial: Trial, low: float, high: float, steps: int) -> float:
