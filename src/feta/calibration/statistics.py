@@ -82,7 +82,7 @@ def _power_of_two(A: Tensor) -> float:
     largest = float(A.abs().max())
     if not math.isfinite(largest) or largest == 0 or 1e-8 < largest < 1e15:
         return 1.0
-    return 2.0 ** -math.frexp(largest)[1]
+    return 2.0 ** min(-math.frexp(largest)[1], 126)  # beyond it float32 has no number
 
 
 def add_cross(C: Tensor, A: Tensor, T: Tensor) -> None:

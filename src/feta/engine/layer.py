@@ -13,6 +13,7 @@ from feta.calibration.stream import LayerStream, Source, Through
 from feta.calibration.trace import LayerTrace
 from feta.engine.judge import Choice, errors_of, few_rows, silenced, thresholded, verdict
 from feta.engine.run import Run
+from feta.engine.solve import emptied, solve
 from feta.errors import FetaError, ModelError
 from feta.layers import LayerView
 from feta.patterns import Blocks
@@ -74,9 +75,9 @@ class LayerJob:
             for frame, goal in zip(frames, goals, strict=True):
                 problem = self.problem(frame, lambda phase, values: tell("step", phase, values))
                 promised = _promised(problem.W, goal)
-                solution = pruner.prune(problem, goal)
+                solution = solve(pruner, problem, goal)
                 check(solution, problem, pruner, goal, promised)
-                solutions.append(solution)
+                solutions.append(emptied(solution, problem, goal))
             found = Choice(frames, [(solution.U, solution.bias) for solution in solutions])
             worst = next((s for s in solutions if s.status is not Status.OK), solutions[0])
             if isinstance(target.pattern, Blocks) and target.pattern.whole:
@@ -177,7 +178,7 @@ def check(solution: LayerSolution, problem: LayerProblem, pruner: Pruner, goal: 
             raise ModelError(f"method '{pruner.name}' must keep to the pattern '{goal.pattern}', got other weights")
     if kept > count and pruner.needs.count != "own":
         raise ModelError(f"method '{pruner.name}' must keep at most {count} weights, got {kept}")
-    if promised > 0 and kept == 0:
+    if promised > 0 and kept == 0 and pruner.needs.count == "exact":
         raise ModelError(f"method '{pruner.name}' must not give zeros alone where {count} weights may stay")
     if pruner.needs.count == "exact" and kept < promised:
         raise ModelError(f"method '{pruner.name}' must keep exactly {promised} weights, got {kept}")

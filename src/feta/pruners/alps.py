@@ -65,4 +65,4 @@ class Alps:
             V, stats["refit_damping"] = refit.V, refit.damping
             status = Status.DAMPED if refit.status is Status.DAMPED else status
         message = f"support still changing after {found.iterations} iterations"
-        return problem.solved(V, status, message if status is Status.NOT_CONVERGED else "", stats)
+        return problem.solved(V, status, message if status is Status.NOT_CONVERGED else "", stats, target)

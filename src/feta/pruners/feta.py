@@ -4,8 +4,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-import torch
-
 from feta.calibration.statistics import gram
 from feta.calibration.stream import TensorStream
 from feta.errors import check_range, unknown_name
@@ -22,7 +20,6 @@ QUALITIES = {  # re-targets, searches for a support, how a search goes
 }
 
 SAMPLE_VALUES = 2**23  # entries of the held rows
-TRACE = 1e-6
 GRAM_BYTES = 20  # of the solver's matrices, for each entry of H: 5 float32 at the most at once
 
 
@@ -81,13 +78,10 @@ class Feta:
             best = self.quality == "best"
             reader = StreamedTargets(problem) if best else SampledTargets(problem, sums, sample)
             solve = solve_gram(GramSystem(sums.H, d_in), reader, keep, settings, target.pattern)
-        # A weight that the refit leaves at zero is worth nothing: a trace of it keeps the count exact.
-        idle = solve.mask & (solve.V[:d_in] == 0)
-        V = torch.cat([solve.V[:d_in].where(~idle, TRACE * problem.W), solve.V[d_in:]])
         if solve.status is not Status.OK:
             messages = [f"the solver ended as {solve.status.value}", *messages]
         stats = {"objectives": solve.objectives, "iterations": solve.iterations, "damping": solve.damping}
-        return problem.solved(V, solve.status, "; ".join(messages), stats | more)
+        return problem.solved(solve.V, solve.status, "; ".join(messages), stats | more, target)
 
     def _held(self, problem: LayerProblem, sample: int) -> TensorStream:
         """As many rows as the memory has room for, up to the sample."""
