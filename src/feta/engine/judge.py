@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from feta.calibration.fold import Folded
+from feta.calibration.statistics import ranks_of
 from feta.calibration.stream import LayerStream, Source
 from feta.errors import DataError
 from feta.problem import Activation, ActivationStream, Status
@@ -78,6 +79,7 @@ def errors_of(
             found = [B, *(_outputs(A, U, bias, R, rho).sub_(B) for U, bias in candidates)]
             squares = torch.stack([part.square().sum(0, dtype=torch.float64) for part in found])
             sums = squares if sums is None else sums + squares
+        sums = ranks_of(stream).total(sums)
         if sums is not None:
             right.append(sums[0])
             for errors, part in zip(wrong, sums[1:], strict=True):

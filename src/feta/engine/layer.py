@@ -1,5 +1,6 @@
 """One layer's turn: its rows, its problems (one per group), its solution, and what that costs in accuracy."""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from feta.engine.run import Run
 from feta.errors import FetaError, ModelError
 from feta.layers import LayerView
 from feta.patterns import Blocks
-from feta.problem import Activation, LayerProblem, LayerSolution, Pruner, Status
+from feta.problem import Activation, ActivationStream, LayerProblem, LayerSolution, Pruner, Status
 from feta.report import LayerReport
 from feta.solvers.refit import refit_dense
 from feta.sparsity import Sparsity, measured, top_k_mask
@@ -48,10 +49,12 @@ class LayerJob:
             return [Folded.of(view, group, trace, self.run.pruned, activation) for group in range(view.groups)]
         return [Folded(view, group, Through(self.activation or trace.activation)) for group in range(view.groups)]
 
-    def problem(self, frame: Folded, tell: Any = None) -> LayerProblem:
-        stream = (
-            None if self.sources is None else LayerStream(self.sources[0], frame.view, frame.through, frame.group)
-        )
+    def problem(self, frame: Folded, tell: Any = None, shares: bool = True) -> LayerProblem:
+        """shares: whether whoever reads the rows can do with those of this process alone."""
+        stream: ActivationStream | None = None
+        if self.sources is not None:
+            own = LayerStream(self.sources[0], frame.view, frame.through, frame.group)
+            stream = own if shares or not own.ranks.many else own.sampled(sys.maxsize)
         weights = None if self.importance is None else self.importance.chunk(frame.view.groups)[frame.group]
         cascaded = self.sources is not None and self.sources[0].cascaded
         return LayerProblem(
@@ -68,11 +71,11 @@ class LayerJob:
 
     def prune(self, pruner: Pruner, target: Sparsity, tell: Callable[..., None]) -> LayerReport:
         """Solve every group of the layer, judge what came of it, and write the layer back."""
-        started = self.run.clock()
+        started, shares = self.run.clock(), pruner.needs.shares
         frames, goals, solutions = self.frames(pruner.needs.through), group_goals(self.view, target), []
         with naming(self.trace.name):
             for frame, goal in zip(frames, goals, strict=True):
-                problem = self.problem(frame, lambda phase, values: tell("step", phase, values))
+                problem = self.problem(frame, lambda phase, values: tell("step", phase, values), shares)
                 promised = _promised(problem.W, goal)
                 solution = pruner.prune(problem, goal)
                 check(solution, problem, pruner, goal, promised)
@@ -83,6 +86,7 @@ class LayerJob:
                 found = silenced(found, self.frames(through=True))
             chosen, error, worst = self._judged(found, worst, goals, pruner)
             chosen.write()
+        self._same()
         weight = self.view.weight.detach()
         return LayerReport(
             name=self.trace.name,
@@ -109,7 +113,15 @@ class LayerJob:
                 solution = refit_dense(self.problem(replace(frame, through=Through(Activation.LINEAR))))
             frame.write(solution.U, solution.bias)
             worst = worst if solution.status is Status.OK else solution.status
+        self._same()
         return worst
+
+    def _same(self) -> None:
+        """The layer, and the batch-norm behind it, equal in all processes."""
+        norm = self.trace.follow.norm
+        shift = None if norm is None else self.run.pruned.get_submodule(norm).bias
+        own = (self.view.weight, self.view.bias_parameter, shift)
+        self.run.ranks.same_(tensor for tensor in own if isinstance(tensor, Tensor))
 
     def _judged(
         self, found: Choice, worst: LayerSolution, goals: Sequence[Sparsity], pruner: Pruner
@@ -157,7 +169,9 @@ def _mean(source: Source, frame: Folded, asked: bool) -> Tensor | None:
         return known.H[-1, :-1] / known.rows  # type: ignore[no-any-return]
     if not asked:
         return None
-    return sum(A.sum(0, dtype=torch.float64) for A in stream.inputs()) / stream.n_rows  # type: ignore[return-value]
+    own = [A.sum(0, dtype=torch.float64) for A in stream.inputs()]
+    total = stream.ranks.total(torch.stack(own).sum(0) if own else None)
+    return None if total is None else total / stream.n_rows
 
 
 def check(solution: LayerSolution, problem: LayerProblem, pruner: Pruner, goal: Sparsity, promised: int) -> None:

@@ -28,6 +28,7 @@ from feta.layers import weight_of
 from feta.patterns import NofM, parse_pattern
 from feta.problem import Pruner
 from feta.pruners import DEFAULT_METHOD, make, options_of
+from feta.ranks import ALONE, Ranks
 from feta.report import AllocationReport, PruneReport
 from feta.sparsity import Pattern, Sparsity
 from feta.tuning.refinement import Refinement
@@ -117,8 +118,9 @@ def prune(
         raise ConfigError(f"refine must be True, False or a feta.Refinement, got {refine!r}")
     compensate = effort is not None and data is not None if compensate is None else compensate
     _check_data(data, pruner, allocation, compensate or how.batchnorm or bool(refine))
-    with fused_attention_off():
-        run = Run.start(model, data, how, device, seed)
+    here = Ranks.here(device_of(model)) if how.data != "alone" else ALONE
+    with fused_attention_off(), here.working() as ranks:
+        run = Run.start(model, data, how, device, seed, ranks)
         stages = Stages(started, run.clock)
         stages.end("trace")
         chosen = select(run.original, run.layers, layers)
@@ -140,7 +142,7 @@ def prune(
         masks = {name: weight_of(run.result, name).detach() != 0 for name in goals}
 
         def left() -> float | None:
-            return None if seconds is None else seconds - (run.clock() - started)
+            return None if seconds is None else seconds - ranks.most(run.clock() - started)
 
         recipe = Recipe(run, masks, seed, left, walk.tell_loss, None if form is None else str(form))
         if effort is not None and run.fit is not None:

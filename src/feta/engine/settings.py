@@ -10,6 +10,7 @@ from feta.problem import Activation
 Mode = Literal["cascade", "parallel"]
 Cache = Literal["auto", "replay", "disk", "memory"]
 Loss = Literal["kl", "mse", "cosine"]
+Data = Literal["auto", "shared", "sharded", "alone"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,9 @@ class Settings:
     reorder: whether inputs of layers may change places before a pattern N:M is found, together with the outputs of
         the layer before: the network's function stays, its weights are in other places.
     loss: what the fits of an effort match, "kl", "mse" or "cosine"; None: by what the model returns.
+    data: in a job of many processes (torch.distributed). "shared": every process is given the same data and works on
+        its share. "sharded": every process is given samples of its own. "alone": this process prunes by itself.
+        "auto": sharded if the data is a loader with a DistributedSampler, otherwise shared.
 
     Raises ConfigError for a value outside of these.
     """
@@ -46,9 +50,11 @@ class Settings:
     memory: float = 2.0
     loss: Loss | None = None
     reorder: bool = True
+    data: Data = "auto"
 
     def __post_init__(self) -> None:
-        for name, known in (("mode", get_args(Mode)), ("cache", get_args(Cache)), ("loss", (None, *get_args(Loss)))):
+        words = {"mode": get_args(Mode), "cache": get_args(Cache), "data": get_args(Data)}
+        for name, known in {**words, "loss": (None, *get_args(Loss))}.items():
             if getattr(self, name) not in known:
                 raise unknown_name(f"Settings.{name}", str(getattr(self, name)), list(filter(None, known)))
         for name in ("n_samples", "batch_size"):

@@ -4,7 +4,7 @@ A network is walked segment by segment (calibration.chain): only the segment at 
 networks have reached. Layers with one input are a group: one pass gives the rows of all of them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby, pairwise
@@ -121,12 +121,24 @@ class Walk:
     ) -> Source:
         """The rows of a group: kept where they fit, or where a method reads them many times."""
         source, cache = Source(lane, segment, group, cascaded), self.run.settings.cache
-        room, size = lane.room, sum(layer.entries for layer in group) * lane.inputs.count * 4
+        entries, own = sum(layer.entries for layer in group), lane.inputs.count / lane.inputs.ranks.count
+        room, size = lane.room, entries * own * 4
         # A grouped convolution is many problems: each would run the segment again.
         fits = cache == "auto" and (size <= room.bytes or any(layer.operator.groups > 1 for layer in group))
         if passes != "none" and (fits or cache in ("memory", "disk") or (passes == "many" and cache == "auto")):
-            source.kept = room.hold(lane.seen(segment, group, cascaded))
+            source.kept = self._together(room.hold, lane.seen(segment, group, cascaded))
         return source
+
+    def _together(self, hold: Callable[[Any], Any], seen: Iterator[Any]) -> Any:
+        """Calls that are kept; rows that are unlike in one process are so in all."""
+        held, unlike = None, None
+        try:
+            held = hold(seen)
+        except Unlike as error:
+            unlike = error
+        if self.run.ranks.any(unlike is not None):
+            raise unlike or Unlike("rows must be alike in both networks, got others in another process")
+        return held
 
     def _activation(self, layer: LayerTrace) -> Activation | None:
         """What the user says, which goes before what tracing found."""

@@ -61,7 +61,7 @@ class Feta:
 
     @property
     def needs(self) -> Needs:
-        return Needs(importance=self.weigh_outputs, through=True, safe=True, patterns=True)
+        return Needs(importance=self.weigh_outputs, through=True, safe=True, patterns=True, shares=True)
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
         keep, d_in, settings = target.count(problem.W.numel()), len(problem.W), QUALITIES[self.quality]

@@ -16,13 +16,13 @@ from feta.calibration.model import call, clock, evaluating, float_dtype, outputs
 from feta.errors import ConfigError
 from feta.layers import weight_of
 from feta.masks import ZeroHold
+from feta.ranks import Ranks
 from feta.tuning.draws import Draws, Original, Rows
 from feta.tuning.fitting import Fit, Judge, adam
 from feta.tuning.matching import Match, match_for
 from feta.tuning.mixing import ALIKE, Mixing, is_image
 from feta.tuning.refinement import Refinement
 from feta.tuning.rewriting import rewriter_of
-from feta.tuning.stepping import Ranks
 from feta.tuning.support import Choose, MovingSupport, chooser
 
 RATES = (6e-3, 3e-3, 1e-3, 3e-4, 1e-4)  # of Adam, that are tried

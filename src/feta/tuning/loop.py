@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from feta.calibration.model import clock, run_on
 from feta.errors import DataError, ModelError
 from feta.masks import plain
+from feta.ranks import Ranks
 from feta.tuning.batches import Batches
-from feta.tuning.stepping import Loss, Ranks, Recorder, recordable
+from feta.tuning.stepping import Loss, Recorder, recordable
 
 TALK_EVERY = 16  # steps between two questions to the other processes whether the time is up
 
