@@ -146,7 +146,7 @@ def prune(
 
         recipe = Recipe(run, masks, seed, left, walk.tell_loss, None if form is None else str(form))
         if effort is not None and run.fit is not None:
-            recipe.layers_done(sum(stages.parts.values()))
+            recipe.layers_done(ranks.most(sum(stages.parts.values())))
             if effort != "fast" and not all(bool(mask.all()) for mask in masks.values()):
                 recipe.improve(effort)
         elif refine:
