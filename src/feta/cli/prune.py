@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 import feta
-from feta.cli.console import err, out, print_json, print_table, progress_bar, resolve_device, size
+from feta.cli.console import err, out, print_json, print_table, progress_bar, size
+from feta.cli.job import device_here, job
 from feta.cli.options import DataDir, Device, Flag, Json, MaybeWhole, Output, Records, Whole
 from feta.cli.own_options import OwnOptions
 from feta.errors import ConfigError, DataError, ModelError
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from feta.cli.source import Source
     from feta.cli.subject import Subject
+    from feta.engine.settings import PruneEvent
 
 _GROUP = Group(
     "Method options", help="For example --feta.quality best; `feta methods --verbose` lists them all.", sort_key=2
@@ -82,10 +86,7 @@ def prune(
         refine_steps: Steps of --refine; by default 2000.
         seed: Seed for the choice of samples and for methods that draw at random.
     """
-    from torch import OutOfMemoryError
-
     from feta.cli.source import Source
-    from feta.cli.subject import prune_subject
     from feta.engine.select import check_pattern, share_asked
     from feta.engine.settings import Settings
     from feta.patterns import parse_pattern
@@ -96,7 +97,7 @@ def prune(
     form = parse_pattern(pattern, "--pattern")
     target = share_asked(None if sparsity is None else parse_sparsity(sparsity), form)
     check_pattern(form, pruner, allocation)
-    where = resolve_device(device)
+    where = device_here(device)
     for name, value in (("samples", samples), ("batch-size", batch_size)):
         if value is not None and value < 1:
             raise ConfigError(f"--{name} must be >= 1, got {value}")
@@ -110,18 +111,11 @@ def prune(
     work: dict[str, Any] = {"options": given, "settings": settings, "device": where, "seed": seed}
     work["refine"] = refine if refine_steps is None else feta.Refinement(steps=refine_steps)
     needing = f"--method {pruner.name}" if pruner.needs.passes != "none" else "--refine" if refine else None
-    subject = _open(source, needing, data_dir, samples=samples, seed=seed, batch_size=batch_size)
-    with progress_bar(f"pruning by {pruner.name}") as update:
-        work["callback"] = lambda event: update(
-            total=event.total, completed=event.index + (event.kind == "done"), note=f"{event.layer} {event.phase}"
-        )
-        try:
-            model, summary, kept = prune_subject(subject, target, method, **spread, **work)
-        except OutOfMemoryError:
-            raise ModelError(
-                f"the work must fit into the memory of {where}, got out of it; give a smaller --batch-size or "
-                "--samples, or --device cpu"
-            ) from None
+    with job(where) as first:
+        subject = _open(source, needing, data_dir, samples=samples, seed=seed, batch_size=batch_size)
+        model, summary, kept = _pruned(subject, target, method, pruner.name, spread | work)
+    if not first:
+        return
     written = source.write(subject, model, kept, (summary["accuracy"] or {}).get("pruned", {}), output)
     summary["file_bytes"] = {"dense": source.bytes_before(subject.model), "pruned": written}
     config = {
@@ -144,6 +138,29 @@ def prune(
             out().print(f"written to {output}")
             if (how := source.loading(output)) is not None:
                 out().print(f"load it with: {how}")
+
+
+def _pruned(
+    subject: "Subject", target: Any, method: str | None, name: str, work: dict[str, Any]
+) -> tuple["nn.Module", dict[str, Any], dict[str, Any]]:
+    """The pruned model, a summary of the run, and what the model's file remembers of it."""
+    from torch import OutOfMemoryError
+
+    from feta.cli.subject import prune_subject
+
+    with progress_bar(f"pruning by {name}") as update:
+
+        def tell(event: "PruneEvent") -> None:
+            done = event.index + (event.kind == "done")
+            update(total=event.total, completed=done, note=f"{event.layer} {event.phase}")
+
+        try:
+            return prune_subject(subject, target, method, callback=tell, **work)
+        except OutOfMemoryError:
+            raise ModelError(
+                f"the work must fit into the memory of {work['device']}, got out of it; give a smaller --batch-size "
+                "or --samples, or --device cpu"
+            ) from None
 
 
 def _open(source: "Source", needing: str | None, data_dir: Path | None, **reading: Any) -> "Subject":
