@@ -1,7 +1,11 @@
 """What the processes of the tests' jobs do."""
 
+import time
+
 import torch
 from torch import nn
+from torch.distributed.tensor import distribute_module
+from torch.utils.data import DataLoader, DistributedSampler
 
 import feta
 
@@ -32,17 +36,85 @@ def samples(kind: str, count: int) -> torch.Tensor:
 
 
 def pruned(kind: str, count: int, double: bool = False, data: str = "shared", **options):
-    """A pruned network's weights, its report's figures, and what the random state was left as."""
+    """A pruned network's weights, and its report's figures."""
     model, rows = network(kind), samples(kind, count)
     if double:
         model, rows = model.double(), rows.double() if rows.is_floating_point() else rows
     settings = feta.Settings(**options.pop("settings", {}))
     if data == "loader":
-        rows = torch.utils.data.DataLoader(rows, batch_size=7)
-    result = feta.prune(model, rows, 0.7, settings=settings, **options)
-    layers = [(layer.name, layer.nonzeros, layer.relative_error, layer.status) for layer in result.report.layers]
+        rows = DataLoader(rows, batch_size=7)
+    result = feta.prune(model, rows, options.pop("share", 0.7), settings=settings, **options)
+    layers = [(layer.name, layer.nonzeros, layer.relative_error) for layer in result.report.layers]
     return {"weights": result.model.state_dict(), "layers": layers}
 
 
 def prune_all(rank, folder, jobs):
     return {name: pruned(**job) for name, job in jobs.items()}
+
+
+def plain(rows, **given):
+    return feta.prune(network("dense").double(), rows, 0.7, "feta", **given).model.state_dict()
+
+
+def prune_shards(rank, folder):
+    """Samples of each process's own, by a word and by a loader's sampler."""
+    rows = samples("dense", 90).double()
+    told = plain(list(rows[rank::2].split(10)), settings=feta.Settings(data="sharded"))
+    dealt = DataLoader(rows, batch_size=10, sampler=DistributedSampler(rows, shuffle=False))
+    return {"told": told, "sampler": plain(dealt)}
+
+
+def pruned_in_turn():
+    """The same samples as `prune_shards` has, in the same order, in one process."""
+    rows = samples("dense", 90).double()
+    pairs = zip(rows[0::2].split(10), rows[1::2].split(10), strict=True)
+    return plain([part for pair in pairs for part in pair])
+
+
+def refused(*arguments, **given):
+    try:
+        feta.prune(*arguments, 0.7, "feta", **given)
+    except feta.FetaError as error:
+        return str(error)
+    return "nothing"
+
+
+def prune_unlike(rank, folder):
+    model, rows, found = network("dense"), samples("dense", 50), {}
+    other = network("dense")
+    torch.manual_seed(rank)
+    nn.init.normal_(other[0].weight)
+    found["model"] = refused(other, rows)
+    found["data"] = refused(model, rows[rank:])
+    alone = feta.Settings(data="alone")
+    found["alone"] = f"process {rank} by itself" if refused(other, rows[rank:], settings=alone) == "nothing" else ""
+    mesh = torch.distributed.init_device_mesh("cpu", (2,))
+    for layer in model[::2]:
+        distribute_module(layer, mesh)
+    found["spread"] = refused(model, rows)
+    return found
+
+
+def fail(rank, folder):
+    """What each process is told when one of them raises an error, and after how long."""
+
+    def tell(event):
+        if rank == 1 and event.index == 1:
+            raise feta.DataError("the callback has had enough")
+
+    began = time.monotonic()
+    said = refused(network("deep"), samples("deep", 60), callback=tell)
+    return {"failed": said, "seconds": time.monotonic() - began}
+
+
+def everything(rank, folder, jobs):
+    parts = {"pruned": prune_all(rank, folder, jobs), "shards": prune_shards(rank, folder)}
+    return parts | {"unlike": prune_unlike(rank, folder)} | fail(rank, folder)
+
+
+def prune_slowly(rank, folder):
+    def tell(event):
+        (folder / "busy").touch()
+        time.sleep(2)  # long enough to be killed while the other waits
+
+    feta.prune(network("deep"), samples("deep", 60), 0.7, "feta", callback=tell)

@@ -18,6 +18,7 @@ from feta.errors import FetaError, ModelError
 from feta.layers import LayerView
 from feta.patterns import Blocks
 from feta.problem import Activation, ActivationStream, LayerProblem, LayerSolution, Pruner, Status
+from feta.ranks import RankError
 from feta.report import LayerReport
 from feta.solvers.refit import refit_dense
 from feta.sparsity import Sparsity, measured, top_k_mask
@@ -220,6 +221,8 @@ def naming(layer: str) -> Iterator[None]:
     """Errors from inside carry the layer's name, once."""
     try:
         yield
+    except RankError:  # of another layer, perhaps
+        raise
     except FetaError as error:
         if str(error).startswith((f"{layer}: ", f"layer '{layer}' ", f"layer '{layer}':")):
             raise
