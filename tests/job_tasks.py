@@ -118,3 +118,16 @@ def prune_slowly(rank, folder):
         time.sleep(2)  # long enough to be killed while the other waits
 
     feta.prune(network("deep"), samples("deep", 60), 0.7, "feta", callback=tell)
+
+
+def prune_and_keep(rank, folder, kept_in, whole=False):
+    """A run that keeps its finished layers; with `whole` also one that does not, to compare."""
+    model, rows, started = network("deep"), samples("deep", 60), []
+
+    def tell(event):
+        started.append(event.kind == "start")
+        time.sleep(0.2 * (not whole))
+
+    kept = feta.prune(model, rows, 0.7, "feta", checkpoint=kept_in, callback=tell).model.state_dict()
+    plain_run = feta.prune(model, rows, 0.7, "feta").model.state_dict() if whole else None
+    return {"weights": kept, "whole": plain_run, "started": sum(started)}

@@ -54,6 +54,7 @@ def prune(
     seed: Whole = 0,
     device: Device = None,
     output: Output = None,
+    resume: Flag = False,
     data_dir: DataDir = None,
     records: Records = None,
     json: Json = False,
@@ -85,6 +86,8 @@ def prune(
         refine: Of a --method: fit all surviving weights to the original network's outputs at the end; no labels.
         refine_steps: Steps of --refine; by default 2000.
         seed: Seed for the choice of samples and for methods that draw at random.
+        resume: Keep finished layers in a folder beside the output, and go on from there if an earlier run with the
+            same arguments was ended; at the end the folder is removed.
     """
     from feta.cli.source import Source
     from feta.engine.select import check_pattern, share_asked
@@ -109,6 +112,8 @@ def prune(
     spread |= {"allocation": allocation, "compensate": compensate}
     settings = Settings(n_samples=samples, batch_size=batch_size or Settings.batch_size, mode=mode)
     work: dict[str, Any] = {"options": given, "settings": settings, "device": where, "seed": seed}
+    if resume:
+        work["checkpoint"] = _folder_beside(output)
     work["refine"] = refine if refine_steps is None else feta.Refinement(steps=refine_steps)
     needing = f"--method {pruner.name}" if pruner.needs.passes != "none" else "--refine" if refine else None
     with job(where) as first:
@@ -161,6 +166,12 @@ def _pruned(
                 f"the work must fit into the memory of {work['device']}, got out of it; give a smaller --batch-size "
                 "or --samples, or --device cpu"
             ) from None
+
+
+def _folder_beside(output: Path | None) -> Path:
+    if output is None:
+        raise ConfigError("--resume must go with --output, beside which finished layers are kept, got none")
+    return output.with_name(f"{output.name}.resume")
 
 
 def _open(source: "Source", needing: str | None, data_dir: Path | None, **reading: Any) -> "Subject":

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from feta.calibration.fold import Folded
 from feta.calibration.stream import LayerStream, Source, Through
@@ -119,10 +119,7 @@ class LayerJob:
 
     def _same(self) -> None:
         """The layer, and the batch-norm behind it, equal in all processes."""
-        norm = self.trace.follow.norm
-        shift = None if norm is None else self.run.pruned.get_submodule(norm).bias
-        own = (self.view.weight, self.view.bias_parameter, shift)
-        self.run.ranks.same_(tensor for tensor in own if isinstance(tensor, Tensor))
+        self.run.ranks.same_(written(self.run.pruned, self.trace).values())
 
     def _judged(
         self, found: Choice, worst: LayerSolution, goals: Sequence[Sparsity], pruner: Pruner
@@ -160,6 +157,14 @@ class LayerJob:
         streams = [LayerStream(fit, frame.view, frame.through, frame.group).sampled(LOOKED_AT) for frame in judges]
         ((fitted, _),) = errors_of([found], judges, streams)
         return error / fitted if fitted > 1e-6 else (float("inf") if error > 1e-3 else None)
+
+
+def written(model: nn.Module, trace: LayerTrace) -> dict[str, Tensor]:
+    """What pruning a layer writes to: its weight, its bias, and the shift of the batch-norm behind it."""
+    view = LayerView.of(model, trace.name, trace.operator)
+    shift = None if trace.follow.norm is None else model.get_submodule(trace.follow.norm).bias
+    parts = {"weight": view.weight, "bias": view.bias_parameter, "shift": shift}
+    return {f"{trace.name}/{part}": tensor for part, tensor in parts.items() if isinstance(tensor, Tensor)}
 
 
 def _mean(source: Source, frame: Folded, asked: bool) -> Tensor | None:

@@ -8,6 +8,7 @@ most for each such thing, however many samples there are.
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from feta.allocation import Allocation, make_allocation
 from feta.allocation.measure import Probe
 from feta.calibration.model import device_of, fused_attention_off
+from feta.engine.checkpoint import key_of
 from feta.engine.finish import Stages, settle_batchnorm, size_of_model, warn_of
 from feta.engine.recipe import MANY_LAYERS, Effort, Recipe, check_effort
 from feta.engine.reorder import reorder
@@ -64,6 +66,7 @@ def prune(
     device: str | torch.device | None = None,
     settings: Settings | None = None,
     callback: Callback | None = None,
+    checkpoint: str | Path | None = None,
 ) -> PruneResult:
     """Prune a copy of a trained model without retraining it.
 
@@ -95,6 +98,8 @@ def prune(
     device: where to work; by default where the model is. The result comes back to the model's own device.
     settings: what few people change, see `feta.Settings`.
     callback: called with a PruneEvent as layers start, take steps and are done.
+    checkpoint: a folder for finished layers. A run that was ended goes on from there when the same is asked for
+        again, to the same bits on the same machine; at the end the folder is removed.
 
     Returns a PruneResult: the pruned model, its masks and the report.
     Raises ConfigError for arguments that cannot be, DataError for data that cannot be used, and ModelError for
@@ -135,6 +140,16 @@ def prune(
         stages.end("allocation")
         before = size_of_model(run.pruned, run.layers)
         walk = Walk(run, goals, pruner, compensate, callback, seed)
+        if checkpoint is not None and run.fit is not None:
+            counts = {name: goal.count(weight_of(run.result, name).numel()) for name, goal in goals.items()}
+            asked = {
+                "method": (pruner.name, options_of(pruner)),
+                "layers": counts,
+                "pattern": form,
+                "compensate": compensate,
+                "seed": seed,
+            }
+            walk.resume(checkpoint, key_of(run, **asked))
         walk.over()
         stages.end("layers")
         said = settle_batchnorm(run)
@@ -179,6 +194,8 @@ def prune(
         pattern=None if form is None else str(form),
         reordered=reordered,
     )
+    if walk.checkpoint is not None:
+        walk.checkpoint.remove()
     warn_of(report)
     return PruneResult(pruned, {name: mask.to(home) for name, mask in masks.items()}, report)
 
