@@ -78,7 +78,7 @@ class LayerStream:
     view: LayerView
     through: Through
     group: int = 0
-    max_values: int = 2**23  # entries of A in one chunk: 32 MiB of float32
+    values: int | None = None  # entries of A in one chunk; None: as many as there is room for
 
     @property
     def shared(self) -> dict[Any, Any]:
@@ -86,6 +86,10 @@ class LayerStream:
         key = self.group, self.view.operator, self.view.weight.shape[2:]  # another kernel makes other rows
         found: dict[Any, Any] = self.source.shared.setdefault(key, {})
         return found
+
+    @property
+    def max_values(self) -> int:
+        return self.values or self.source.lane.room.values
 
     @property
     def ranks(self) -> Ranks:

@@ -1,8 +1,8 @@
 """prune: walk a model's layers in order of execution, stream rows, solve each layer, write it back.
 
 The model that is given is never changed. Beyond it and its copy, memory holds one batch's activations, one chunk of
-rows, the method's own matrices (d_in^2 for a Gram matrix), and what waits between passes: Settings.memory at the
-most for each such thing, however many samples there are.
+rows, the method's own matrices (d_in^2 for a Gram matrix), and what waits between passes, all of it within
+Settings.memory where that is given, however many samples there are.
 """
 
 import time
@@ -23,7 +23,7 @@ from feta.engine.recipe import MANY_LAYERS, Effort, Recipe, check_effort
 from feta.engine.reorder import reorder
 from feta.engine.run import Run
 from feta.engine.select import SparsityRequest, check_pattern, in_pattern, select, share_asked, skipped, targets
-from feta.engine.settings import Callback, Settings, checked
+from feta.engine.settings import Callback, Settings, checked, parse_memory
 from feta.engine.walk import Walk
 from feta.errors import ConfigError, DataError
 from feta.layers import weight_of
@@ -34,6 +34,8 @@ from feta.ranks import ALONE, Ranks
 from feta.report import AllocationReport, PruneReport
 from feta.sparsity import Pattern, Sparsity
 from feta.tuning.refinement import Refinement
+
+LEAST_MEMORY = 2**26  # bytes for a solver's matrices, however little a run may take
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,8 @@ def prune(
     check_pattern(form, pruner, allocation)
     if pruner.needs.seed and isinstance(method, str) and "seed" not in (options or {}):
         pruner = replace(pruner, seed=seed)  # type: ignore[type-var]
+    if isinstance(method, str | None) and "memory" not in (options or {}):
+        pruner = _within(pruner, parse_memory(how.memory))
     if not isinstance(refine, bool | Refinement):
         raise ConfigError(f"refine must be True, False or a feta.Refinement, got {refine!r}")
     compensate = effort is not None and data is not None if compensate is None else compensate
@@ -198,6 +202,14 @@ def prune(
         walk.checkpoint.remove()
     warn_of(report)
     return PruneResult(pruned, {name: mask.to(home) for name, mask in masks.items()}, report)
+
+
+def _within(pruner: Pruner, limit: float | None) -> Pruner:
+    """A method that keeps to a part of the run's memory, where it has a say."""
+    own = getattr(pruner, "memory", None)
+    if own is None or limit is None:
+        return pruner
+    return replace(pruner, memory=min(own, max(limit / 4, LEAST_MEMORY) / 2**30))  # type: ignore[type-var]
 
 
 def _check_data(data: Any, pruner: Pruner, allocation: str | Allocation | None, fits: bool) -> None:

@@ -22,11 +22,13 @@ from feta.calibration.recording import record
 from feta.calibration.trace import LayerTrace, trace_layers, untraced
 from feta.engine.alike import check_same_data, check_same_model, check_whole, everyone, is_sharded
 from feta.engine.offload import brought, fits
-from feta.engine.settings import Settings
+from feta.engine.settings import Settings, parse_memory
 from feta.errors import DataError, ModelError
 from feta.layers import prunable_names
 from feta.ranks import ALONE, Ranks
 
+EACH = 2 * 2**30  # bytes for each thing that waits, where nothing is said
+FULL = 4 * 2**30  # bytes, from which on as many samples run at once as run well
 IMPORTANCE_SAMPLES = 1000  # about
 IMPORTANCE_TOKENS = 2**13
 
@@ -93,8 +95,12 @@ class Run:
 
     @property
     def room(self) -> Room:
-        memory = {"memory": float("inf"), "disk": 0.0}.get(self.settings.cache, self.settings.memory)
-        return Room(self.device, memory * 2**30)
+        limit = parse_memory(self.settings.memory)
+        # Samples, the states of two networks on two sets of samples, old and new ones at times, and a layer's rows.
+        part = EACH if limit is None else limit / 8
+        memory = {"memory": float("inf"), "disk": 0.0}.get(self.settings.cache, part)
+        values = Room.values if limit is None else int(min(Room.values, max(2**16, limit / 256)))
+        return Room(self.device, memory, values)
 
     def lanes(self) -> tuple[Lane, Lane]:
         """The samples to fit, and those to judge by; of few samples none are held out, and all do both."""
@@ -145,8 +151,10 @@ class Run:
         """Samples to fit and to judge by, at random; read from the user's data once, unless nothing is to be kept."""
         first = next(iter(given))
         # A GPU would wait for launches: it runs more images at once. Texts are many rows each as it is.
-        budget = 4 if self.device.type == "cuda" and not tokens_of(first) else 1
-        batches = _finite(given if self.settings.batch_size else Merged(given, budget))
+        budget = 4.0 if self.device.type == "cuda" and not tokens_of(first) else 1.0
+        if (limit := parse_memory(self.settings.memory)) is not None:
+            budget = budget * min(1.0, max(1 / 16, limit / FULL))
+        batches = _finite(given if self.settings.batch_size else Merged(given, budget, cut=budget < 1))
         kept = given if self.settings.cache == "replay" else Inputs(self.room.hold(batches), model=self.original)
         self.samples = kept
         self.fit, self.held = kept.split()
