@@ -10,7 +10,9 @@ import pytest
 FOLDER = Path(__file__).parents[1] / "examples"
 SAYS = {
     "prune_your_model": ("feta: 90.00 % of the weights of 2 layers zero", "loaded weights are the same: True"),
+    "shrink_cnn": ("% of the multiply-adds removed", "→", "% test accuracy"),
     "compare_methods": ("threshold", "wanda", "sparsegpt", "alps", "feta", "4704"),
+    "serve_sparse": ("batch  1:", "ms dense", "ms sparse", "100.0 % the same answers", "% right"),
     "custom_pruner": ("threshold", "centred", "feta", "% test accuracy"),
 }
 

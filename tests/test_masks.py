@@ -8,11 +8,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils import prune
 from torch.optim.optimizer import _global_optimizer_post_hooks
 
 import feta
 from feta.errors import ConfigError, ModelError
-from feta.masks import ZeroHold
+from feta.masks import ZeroHold, masks_of, torch_masks
+from nets import mlp
 
 OPTIMISERS = {
     "sgd": lambda p: torch.optim.SGD(p, 0.1),
@@ -281,3 +283,65 @@ def test_masks_that_do_not_fit(masks, kind, message):
     with pytest.raises(kind, match=message):
         feta.hold_zeros(model, masks)
     assert not any(p._backward_hooks for p in model.parameters())
+
+
+# Torch's own tool
+
+
+def pruned_model():
+    return feta.prune(mlp(6, 10, 8, 3), torch.randn(40, 6), 0.7, "threshold").model
+
+
+def test_torch_masks_are_those_of_torchs_own_tool():
+    model = pruned_model()
+    x, zeros = torch.randn(5, 6), masks_of(model)
+    before = model(x)
+    torch_masks(model)
+    assert prune.is_pruned(model)
+    assert torch.equal(model(x), before)
+    assert set(zeros) == {"fc1", "fc2"}
+    for name, mask in zeros.items():
+        assert torch.equal(model.get_submodule(name).weight_mask.bool(), mask)
+
+
+def test_fine_tuning_under_torch_masks_keeps_the_zeros_and_remove_ends_them():
+    model = pruned_model()
+    zeros = masks_of(model)
+    torch_masks(model)
+    optimiser = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=0.1)
+    start = model.fc1.weight_orig.detach().clone()
+    for _ in range(5):
+        optimiser.zero_grad()
+        model(torch.randn(20, 6)).square().mean().backward()
+        optimiser.step()
+    assert not torch.equal(model.fc1.weight_orig, start)
+    model(torch.randn(2, 6))
+    for name in zeros:
+        prune.remove(model.get_submodule(name), "weight")
+    assert not prune.is_pruned(model)
+    assert all(torch.equal(mask, model.get_submodule(name).weight != 0) for name, mask in zeros.items())
+    model(torch.randn(2, 6)).sum().backward()
+    assert isinstance(model.fc1.weight, nn.Parameter)
+    assert model.fc1.weight.grad is not None
+
+
+@pytest.mark.parametrize("ran", [False, True])
+def test_a_model_under_torch_masks_can_be_deep_copied(ran):
+    model, x = torch_masks(pruned_model()), torch.randn(5, 6)
+    if ran:
+        model(x).sum().backward()
+    other = copy.deepcopy(model)
+    assert torch.equal(other(x), model(x))
+    with torch.no_grad():
+        other.fc1.weight_orig.zero_()
+    assert not torch.equal(other(x), model(x))
+    other(x).sum().backward()
+    assert other.fc1.weight_orig.grad is not None
+
+
+def test_torch_masks_for_weights_that_are_not_zero_yet():
+    model = mlp(6, 10, 3)
+    torch_masks(model, {"fc1": model.fc1.weight > 0})
+    assert not bool((model.fc1.weight < 0).any())
+    with pytest.raises(ConfigError, match="masks must name layers"):
+        torch_masks(model, {"fc9": torch.ones(2, 2, dtype=torch.bool)})

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from feta.engine.smart_prune import smart_prune
     from feta.errors import ConfigError, DataError, FetaError, FileError, ModelError
     from feta.files.network import load, load_into, save
+    from feta.inference.sparsify import sparsify
     from feta.masks import hold_zeros, masks_of
     from feta.problem import Activation, LayerProblem, LayerSolution, Needs, Pruner, Status
     from feta.sparsity import Sparsity
+    from feta.structured.shrink import ShrinkResult, shrink
     from feta.tuning.refine import refine
     from feta.tuning.refinement import Refinement
     from feta.tuning.retrain import Retraining, retrain
@@ -35,17 +37,20 @@ _HOMES = {
     "feta.engine.smart_prune": ("smart_prune",),
     "feta.errors": ("ConfigError", "DataError", "FetaError", "FileError", "ModelError"),
     "feta.files.network": ("load", "load_into", "save"),
+    "feta.inference.sparsify": ("sparsify",),
     "feta.masks": ("hold_zeros", "masks_of"),
     "feta.problem": ("Activation", "LayerProblem", "LayerSolution", "Needs", "Pruner", "Status"),
     "feta.sparsity": ("Sparsity",),
+    "feta.structured.shrink": ("ShrinkResult", "shrink"),
     "feta.tuning.refine": ("refine",),
     "feta.tuning.refinement": ("Refinement",),
     "feta.tuning.retrain": ("Retraining", "retrain"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = ["certify", "hold_zeros", "load", "load_into", "masks_of", "prune", "refine", "retrain", "save"]
-__all__ += ["PruneResult", "Refinement", "Retraining", "Settings", "Sparsity", "smart_prune"]
+__all__ = ["certify", "hold_zeros", "load", "load_into", "masks_of", "prune", "refine", "retrain", "save", "sparsify"]
+__all__ += ["PruneResult", "Refinement", "Retraining", "Settings", "ShrinkResult", "Sparsity"]
+__all__ += ["shrink", "smart_prune"]
 __all__ += ["Activation", "LayerProblem", "LayerSolution", "Needs", "Pruner", "Status"]  # for methods of one's own
 __all__ += ["ConfigError", "DataError", "FetaError", "FileError", "ModelError", "PruneWarning"]
 

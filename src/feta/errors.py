@@ -48,3 +48,15 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConfigError:
     near = difflib.get_close_matches(name, choices, n=1)
     hint = f"; did you mean '{near[0]}'?" if near else "."
     return ConfigError(f"unknown {kind} '{name}'{hint} Known: {', '.join(choices)}")
+
+
+def one_line(error: BaseException) -> str:
+    """An error of somebody else's code as one line that fits into one of ours."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text if len(text) <= 300 else text[:300] + ' …'}"
+
+
+def listed(names: list[str]) -> str:
+    """The first few of many names, and how many more there are."""
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(f"'{name}'" for name in names[:5]) + more

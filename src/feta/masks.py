@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import prune
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from feta.errors import ConfigError, ModelError
@@ -37,6 +38,35 @@ def masks_of(model: nn.Module, layers: Sequence[str] | str | None = None) -> dic
     chosen = own if layers is None else matching(names, layers)
     masks = {name: weight_of(model, name).detach() != 0 for name in chosen}
     return {name: mask for name, mask in masks.items() if layers is not None or not bool(mask.all())}
+
+
+def torch_masks(model: nn.Module, masks: Mapping[str, Tensor] | None = None) -> nn.Module:
+    """Hand the zeros of a model over to torch.nn.utils.prune, whose masks then hold them.
+
+        from feta.masks import torch_masks
+
+        train(torch_masks(result.model))
+
+    model: it is changed in place: `weight` becomes `weight_orig` times `weight_mask`.
+    masks: by layer name, true where a weight may live; by default the zeros that the model has.
+
+    torch.nn.utils.prune.is_pruned(model) is true then, and prune.remove(layer, "weight") ends it layer by layer.
+    Unlike with torch's own functions the model can be deep-copied, before and after a forward pass.
+    Returns the model. Raises ConfigError or ModelError for masks that do not fit the model.
+    """
+    found = masks_of(model) if masks is None else masks
+    for module, weight, mask in [(*_owner(plain(model), name, mask), mask) for name, mask in found.items()]:
+        parameter = getattr(module, weight)
+        prune.custom_from_mask(module, weight, mask.to(parameter))
+        _detach(weight, module)
+        module.register_forward_hook(partial(_detach, weight))
+    return model
+
+
+def _detach(weight: str, module: nn.Module, *_: object) -> None:
+    """Forget how the masked weight came about: the pass that used it knows, and copy.deepcopy refuses to copy it."""
+    if weight not in module._parameters:  # it is one again after prune.remove
+        setattr(module, weight, getattr(module, weight).detach())
 
 
 def hold_zeros(model: nn.Module, masks: Mapping[str, Tensor] | None = None) -> "ZeroHold":

@@ -4,9 +4,11 @@ feta.commands   commands of the command line, by name
 feta.networks   how a network is rebuilt from its description in a file, by the kind of description
 feta.subjects   how a network file becomes something that commands can prune, judge and save
 
-The laboratory, feta_lab, adds the paper's networks, data sets and experiments this way.
+The laboratory, feta_lab, adds the paper's networks, data sets and experiments this way. Packages that only some data
+or models need are imported when they are, with a cure where they are missing.
 """
 
+import importlib
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -26,3 +28,13 @@ def required(group: str, name: str, what: str) -> Any:
     if found is None:
         raise ConfigError(f"{what} needs {LAB}")
     return found.load()
+
+
+def needed(module: str, what: str, install: str) -> Any:
+    """An optional module. Raises ConfigError that says how to install it where it is missing."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"{what} must be read by the package {install}, got: {error}; pip install {install}"
+        ) from None

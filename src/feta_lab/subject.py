@@ -42,8 +42,8 @@ def subject_of(network: Network, data: DataSet | None) -> Subject:
         split = getattr(data, part)
         return info.normalisation.apply(split.images, device), split.labels.to(device)
 
-    def encode(model: nn.Module, pruning: Mapping[str, Any], accuracy: Mapping[str, float]) -> bytes:
-        return store.encode(network.with_model(model, pruning=dict(pruning), accuracy=dict(accuracy)))
+    def encode(model: nn.Module, pruning: Mapping[str, Any], accuracy: Mapping[str, float], **how: Any) -> bytes:
+        return store.encode(network.with_model(model, pruning=dict(pruning), accuracy=dict(accuracy)), **how)
 
     def note(path: Path, kind: str, config: Mapping[str, Any], seed: int, metrics: Any) -> None:
         append(path, record(kind, config, seed, metrics))

@@ -47,12 +47,17 @@ def write(transformers, kind: str) -> Path:
 def test_a_folder_comes_out_that_transformers_loads(run, transformers, kind):
     source = write(transformers, kind)
     answer = run(f"prune {kind} --data t.txt --sparsity 0.5 --method wanda --samples 40 -o deep/out")
-    answer.says("data: 40 windows of 32 tokens of t.txt", "from_pretrained('deep/out')")
+    assert answer.code == 0
+    assert "data: 40 windows of 32 tokens of t.txt" in answer.out
+    assert "from_pretrained('deep/out')" in answer.out
     names = {path.name for path in Path("deep/out").iterdir()}
     assert {"config.json", "tokenizer.json"} <= names
     assert "notes.py" not in names
     for name in ("config.json", "tokenizer.json"):
         assert Path("deep/out", name).read_bytes() == (source / name).read_bytes()
+    card = Path("deep/out/README.md").read_text()
+    assert '"method": "wanda"' in card
+    assert f"| `{LAYERS[kind][0]}.weight` | 50.00 % |" in card
     known = transformers.LlamaForCausalLM if kind == "llama" else transformers.BertForSequenceClassification
     pruned, loaded = known.from_pretrained("deep/out", output_loading_info=True, dtype="auto")
     assert not any(loaded[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
@@ -74,6 +79,36 @@ def test_a_feta_file_comes_out_where_its_name_says_so(run, transformers):
     model = transformers.LlamaForCausalLM.from_pretrained("llama")
     feta.load_into(model, "out.safetensors")
     assert int((model.model.layers[0].mlp.up_proj.weight != 0).sum()) == round(0.3 * 64 * 32)
+    rebuilt = feta.load("out.safetensors").model
+    assert type(rebuilt) is transformers.LlamaForCausalLM
+    assert all(
+        torch.equal(a, b) for a, b in zip(rebuilt.state_dict().values(), model.state_dict().values(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("layout", ["small", "compressed-tensors"])
+def test_a_smaller_folder_comes_out_and_goes_in_again(run, transformers, layout):
+    write(transformers, "llama")
+    prune = "--data t.txt --sparsity 0.8 --method threshold --json"
+    found = run(f"prune llama {prune} --layout {layout} -o out").json()
+    assert found["file_bytes"]["pruned"] == sum(path.stat().st_size for path in Path("out").glob("*.safetensors"))
+    assert found["file_bytes"]["pruned"] < 0.65 * found["file_bytes"]["dense"]
+    model = feta.load("out").model
+    run(f"prune out {prune} -o again")  # and as transformers has it
+    again = transformers.LlamaForCausalLM.from_pretrained("again", dtype="auto")
+    assert "quantization_config" not in json.loads(Path("again/config.json").read_text())
+    assert Path("again/tokenizer.json").exists()
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, again.state_dict()[name])
+
+
+def test_rounded_weights_in_a_folder(run, transformers):
+    write(transformers, "llama")
+    prune = "prune llama --data t.txt --sparsity 0.5 --dtype int8"
+    run(f"{prune} -o out").refused("--dtype must go with --layout small for a folder, got none")
+    answer = run(f"{prune} --layout small -o out")
+    answer.says("weights rounded to int8: off by", "feta.load('out').model")
+    assert feta.load("out").model.dtype == torch.bfloat16
 
 
 def test_arrays_reach_it_by_their_names(run, transformers):

@@ -53,6 +53,24 @@ def test_json_file_and_record_agree(run, trained, mini, tmp_path):
     assert not any(str(folder) in json.dumps(entry) for folder in (tmp_path, trained.parent))
 
 
+@pytest.mark.parametrize(("dtype", "least"), [("float16", 1.4), ("bfloat16", 1.7), ("int8", 1.8)])
+def test_rounded_weights_cost_what_is_said(run, trained, mini, dtype, least):
+    exact = run(f"prune {trained} --json -o exact.safetensors").json()
+    found = run(f"prune {trained} --json --dtype {dtype} -o out.safetensors").json()
+    cost, written = found["rounding"], Path("out.safetensors").stat().st_size
+    assert cost["exact_bytes"] == exact["file_bytes"]["pruned"] == Path("exact.safetensors").stat().st_size
+    assert found["file_bytes"]["pruned"] == written
+    assert cost["exact_bytes"] / written > least
+    stored = feta.load("out.safetensors")
+    assert cost["accuracy"] == judge(stored.model, mini) == stored.info.accuracy
+    assert found["accuracy"]["pruned"] == exact["accuracy"]["pruned"]
+    before, after = (one.model.fc1.weight.detach() for one in (feta.load("exact.safetensors"), stored))
+    assert bool((after[before == 0] == 0).all())
+    assert float((after - before).norm() / before.norm()) == pytest.approx(cost["weight_error"], rel=0.3)
+    text = run(f"prune {trained} --dtype {dtype}")
+    text.says(f"weights rounded to {dtype}: off by {100 * cost['weight_error']:.2g} %, test accuracy", "→")
+
+
 def test_the_table_is_followed_by_what_there_is_to_say(run, trained):
     answer = run(f"prune {trained} --method feta --samples 100")
     assert "whole model: 88.72 % of 51.4 k parameters zero" in answer.out

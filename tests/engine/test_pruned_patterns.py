@@ -85,7 +85,7 @@ def test_half_precision_and_a_budget_that_is_spread():
         assert result.report.sparsity == pytest.approx(0.5, abs=0.03)  # whole blocks in each layer
 
 
-@pytest.mark.parametrize("text", ["2:4", "4x1"])
+@pytest.mark.parametrize("text", ["2:4", "4x1", "neurons"])
 def test_an_effort_holds_it_to_the_end(text):
     model = mlp(12, 8, 12, 3)
     result = feta.prune(model, X, None if text == "2:4" else 0.5, pattern=text, seconds=3)

@@ -1,7 +1,10 @@
 """Inputs in another order: the same function, the user's model as it was, and only where nothing else is touched."""
 
+import copy
+
 import pytest
 import torch
+from hypothesis import given, settings
 from torch import nn
 from torch.nn import functional as F
 
@@ -9,7 +12,10 @@ import feta
 from feta.calibration.links import find_links, reorder_
 from feta.calibration.recording import record
 from feta.calibration.trace import trace_layers
+from feta.layers import LayerView
+from feta.patterns import NofM
 from nets import mlp
+from odd_networks import cases, run
 
 X = torch.randn(60, 12, generator=torch.Generator().manual_seed(1))
 IMAGES = torch.randn(24, 4, 6, 6, generator=torch.Generator().manual_seed(2))
@@ -110,3 +116,20 @@ def test_an_effort_from_reordered_networks():
     result = feta.prune(mlp(12, 8, 16, 3), X, pattern="2:4", seconds=2)
     assert list(result.report.reordered) == ["fc2"]
     assert [layer.nonzeros for layer in result.report.layers] == [48, 64]
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+@settings(max_examples=40)
+@given(cases())
+def test_the_function_of_odd_networks_stays(case):
+    model = copy.deepcopy(case.model).eval()
+    before, links = run(model, case.rows), links_of(model, copy.deepcopy(case.rows))
+    for name, link in links.items():
+        width = model.get_submodule(name).weight.shape[1]
+        reorder_(model, link, torch.randperm(width, generator=torch.Generator().manual_seed(3)))
+    torch.testing.assert_close(run(model, case.rows), before, rtol=1e-9, atol=1e-9)
+    result = feta.prune(case.model, case.data, method="threshold", pattern="1:2", layers="*")
+    for name in result.masks:
+        view = LayerView.of(result.model, name)
+        alive = view.flat(view.weight != 0)
+        assert not (alive & ~NofM(1, 2).over(view.taps).mask(alive.float())).any()

@@ -242,3 +242,9 @@ PAGES = [
 @pytest.mark.parametrize("page", PAGES)
 def test_pages_hold_the_tables_of_their_records(page):
     assert recipes_table.main([str(ROOT / "results" / "recipes" / "records.jsonl"), "--check", str(page)]) == 0
+
+
+def test_the_readme_says_what_pruning_is_good_for_as_the_records_do():
+    outcome_table = importlib.import_module("outcome_table")
+    readme = Path(__file__).parents[2] / "README.md"
+    assert outcome_table.main(["--check", str(readme)]) == 0

@@ -27,10 +27,12 @@ app = App(
 )
 app.command("feta.cli.prune:prune")
 app.command("feta.cli.retrain:retrain")
+app.command("feta.cli.export:export")
 app.command("feta.cli.networks:evaluate", name="eval")
 app.command("feta.cli.networks:info")
 app.command("feta.cli.bounds:bounds")
 app.command("feta.cli.certify:certify")
+app.command("feta.cli.speed:speed")
 app.command("feta.cli.networks:methods")
 for _name, _entry in added("feta.commands").items():
     app.command(_entry.value, name=_name)

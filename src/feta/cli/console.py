@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+WORD = 6  # letters that a name has at least in a line of a table
+
 
 def out(*, stderr: bool = False) -> Console:
     # No markup: paths and names may hold brackets. Soft wrap: a line that is piped stays one line.
@@ -34,7 +36,9 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
         cells = re.sub("kB|MB|None", "", " ".join(str(row[index]) for row in rows))
         numbers = index > 0 and not any(map(str.isalpha, cells))
         # Where a table is too wide, long names are folded and numbers stay whole.
-        table.add_column(column, justify="right" if numbers else "left", no_wrap=numbers, overflow="fold")
+        width = None if numbers else min(WORD, max((len(str(row[index])) for row in rows), default=0))
+        justify: Any = "right" if numbers else "left"
+        table.add_column(column, justify=justify, no_wrap=numbers, overflow="fold", min_width=width)
     for row in rows:
         table.add_row(*map(str, row))
     out().print(table)

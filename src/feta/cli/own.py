@@ -39,7 +39,7 @@ def open_own(network: str, options: OwnOptions, *, samples: int | None, seed: in
         preparation=(),
         deviations=(),
         rows=_no_rows,
-        encode=lambda pruned, pruning, accuracy: encode(pruned),
+        encode=lambda pruned, pruning, accuracy, **how: encode(pruned, **how),
         record=_record,
         inputs=batches,
         note=note,

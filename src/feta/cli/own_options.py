@@ -1,4 +1,4 @@
-"""Options of `feta prune` for a model of the user's own: its weights, its data, and how the data is read."""
+"""Options of `feta prune`: for a model of the user's own its weights and data; for all how the result is stored."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +8,7 @@ from cyclopts import Group, Parameter
 
 from feta.cli.options import MaybeWhole
 
+_STORED = Group("What is written", help="Without these a file loses nothing and is as small as it gets.", sort_key=3)
 _GROUP = Group(
     "Your own model",
     help="For module:factory and Hugging Face folders. Labels among the arrays (y, labels, targets …) are left out. "
@@ -49,3 +50,21 @@ class OwnOptions:
         Path | None, _option("Text: a tokenizer.json; by default the one in the model's folder or beside the text.")
     ] = None
     length: Annotated[MaybeWhole, _option("Text, or one row of tokens: tokens per sample; by default 512.")] = None
+
+
+@Parameter(name="*", group=_STORED)
+@dataclass(frozen=True)
+class StoreOptions:
+    """How the result is stored; the names are those of feta.save."""
+
+    dtype: Annotated[
+        Literal["float16", "bfloat16", "int8"] | None,
+        _option("Round the weights to this, which loses accuracy; what it costs is said. int8: per output channel."),
+    ] = None
+    layout: Annotated[
+        Literal["small", "compressed-tensors", "dense"] | None,
+        _option(
+            "small: entropy coded, what files have by default; compressed-tensors: values and bit masks; dense: "
+            "plain, what folders have by default."
+        ),
+    ] = None

@@ -11,7 +11,7 @@ import feta
 from feta.cli.console import err, out, print_json, print_table, progress_bar, size
 from feta.cli.job import device_here, job
 from feta.cli.options import DataDir, Device, Flag, Json, MaybeWhole, Output, Records, Whole
-from feta.cli.own_options import OwnOptions
+from feta.cli.own_options import OwnOptions, StoreOptions
 from feta.errors import ConfigError, DataError, ModelError
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def prune(
     mode: Literal["cascade", "parallel"] = "cascade",
     allocation: str | None = None,
     compensate: bool | None = None,
+    reorder: bool = True,
     refine: Flag = False,
     refine_steps: MaybeWhole = None,
     seed: Whole = 0,
@@ -59,6 +60,7 @@ def prune(
     records: Records = None,
     json: Json = False,
     own: OwnOptions | None = None,
+    stored: StoreOptions | None = None,
     options: MethodOptions | None = None,
 ) -> None:
     """Prune a network and report what that did to its accuracy and its size.
@@ -83,12 +85,15 @@ def prune(
             the layers' shapes), sensitivity (by what pruning each does to the outputs), bound (by the theorems);
             efforts take sensitivity.
         compensate: Refit every unpruned layer that follows a pruned one to its original outputs; efforts do.
+        reorder: Before a pattern N:M, put inputs of layers into an order that suits it, with the outputs of the layer
+            before: the same function, weights in other places.
         refine: Of a --method: fit all surviving weights to the original network's outputs at the end; no labels.
         refine_steps: Steps of --refine; by default 2000.
         seed: Seed for the choice of samples and for methods that draw at random.
         resume: Keep finished layers in a folder beside the output, and go on from there if an earlier run with the
             same arguments was ended; at the end the folder is removed.
     """
+    from feta.cli.rounding import cost
     from feta.cli.source import Source
     from feta.engine.select import check_pattern, share_asked
     from feta.engine.settings import Settings
@@ -107,10 +112,11 @@ def prune(
     if refine_steps is not None and not refine:
         raise ConfigError(f"--refine-steps must go with --refine, got {refine_steps} without")
     source = Source(network, own or OwnOptions())
-    record_file = source.check(output, records)
+    storing = stored or StoreOptions()
+    record_file = source.check(output, records, storing)
     spread: dict[str, Any] = {"effort": effort, "seconds": seconds, "layers": layers, "pattern": pattern}
     spread |= {"allocation": allocation, "compensate": compensate}
-    settings = Settings(n_samples=samples, batch_size=batch_size or Settings.batch_size, mode=mode)
+    settings = Settings(n_samples=samples, batch_size=batch_size or Settings.batch_size, mode=mode, reorder=reorder)
     work: dict[str, Any] = {"options": given, "settings": settings, "device": where, "seed": seed}
     if resume:
         work["checkpoint"] = _folder_beside(output)
@@ -121,7 +127,12 @@ def prune(
         model, summary, kept = _pruned(subject, target, method, pruner.name, spread | work)
     if not first:
         return
-    written = source.write(subject, model, kept, (summary["accuracy"] or {}).get("pruned", {}), output)
+    scores = (summary["accuracy"] or {}).get("pruned", {})
+    if storing.dtype is not None:
+        exact = len(subject.encode(model, kept, scores))
+        summary["rounding"] = cost(subject, model, exact, storing.dtype, where)
+        scores = summary["rounding"]["accuracy"] or scores
+    written = source.write(subject, model, kept, scores, output, storing)
     summary["file_bytes"] = {"dense": source.bytes_before(subject.model), "pruned": written}
     config = {
         "network": source.path.name,
@@ -131,6 +142,9 @@ def prune(
         "mode": mode,
     }
     config |= {**spread, "refine": refine, "options": summary["options"]}
+    config |= {name: value for name, value in asdict(storing).items() if value is not None}
+    if pattern is not None:
+        config["reorder"] = reorder
     if subject.note is not None:
         config["data"] = subject.note
     if record_file is not None:
@@ -234,4 +248,8 @@ def _show(summary: Mapping[str, Any], note: str | None) -> None:
     if (accuracy := summary["accuracy"]) is not None:
         out().print(f"test accuracy {accuracy['dense']['test']:.2f} % → {accuracy['pruned']['test']:.2f} %")
     dense, pruned = summary["file_bytes"]["dense"], summary["file_bytes"]["pruned"]
+    if (rounding := summary.get("rounding")) is not None:
+        from feta.cli.rounding import told
+
+        out().print(told(rounding, summary["accuracy"], pruned))
     out().print(f"file {size(dense)} → {size(pruned)} ({dense / pruned:.1f}× smaller)")

@@ -15,12 +15,14 @@ from feta.cli import factory, huggingface
 from feta.cli.options import check_places
 from feta.cli.own import open_own
 from feta.cli.own_data import check_options
-from feta.cli.own_options import OwnOptions
+from feta.cli.own_options import OwnOptions, StoreOptions
 from feta.cli.pickles import is_pickle, refusal
 from feta.cli.subject import Subject, open_subject
 from feta.errors import ConfigError, FileError
 from feta.files import sparse_file
 from feta.files.atomic import check_writable, write_atomic
+from feta.files.folder import write
+from feta.files.huggingface import SMALL, weight_files
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,11 @@ class Source:
         """Whether it is the user's own model; its records are written only where they are asked for."""
         return self.is_folder or (factory.FORM.fullmatch(self.name) is not None and not self.path.exists())
 
-    def check(self, output: Path | None, records: Path | None) -> Path | None:
+    def check(self, output: Path | None, records: Path | None, storing: StoreOptions) -> Path | None:
         """The file for the run's record, after everything that can be refused before any work."""
-        self._refuse_pickles()
-        self._refuse_options()
+        self.check_given()
+        if storing.dtype and output and self._as_folder(output) and storing.layout != "small":
+            raise ConfigError(f"--dtype must go with --layout small for a folder, got {storing.layout or 'none'}")
         if not self.is_own:
             return check_places(self.path, output, records)
         inputs = (self.options.weights, check_options(self.options), self.path)
@@ -61,6 +64,11 @@ class Source:
                 check_writable(place / "config.json" if place is output and self._as_folder(place) else place)
         return records
 
+    def check_given(self) -> None:
+        """Refuse pickles, and options that do not go with this network."""
+        self._refuse_pickles()
+        self._refuse_options()
+
     def open(self, data_dir: Path | None, **reading: Any) -> Subject:
         """The network with its data. `reading`: how many samples of the user's own data, their seed and batches."""
         if self.is_own:
@@ -74,7 +82,7 @@ class Source:
 
     def bytes_before(self, model: nn.Module) -> int:
         """What the network took: its files, or its tensors where it came without any."""
-        files = huggingface.weight_files(self.path) if self.is_folder else [] if self.is_own else [self.path]
+        files = weight_files(self.path) if self.is_folder else [] if self.is_own else [self.path]
         if self.options.weights is not None:
             files = [self.options.weights]
         if files:
@@ -82,12 +90,18 @@ class Source:
         return sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
 
     def write(
-        self, subject: Subject, model: nn.Module, pruning: Mapping[str, Any], accuracy: Any, output: Path | None
+        self,
+        subject: Subject,
+        model: nn.Module,
+        pruning: Mapping[str, Any],
+        accuracy: Any,
+        output: Path | None,
+        storing: StoreOptions,
     ) -> int:
         """Write the pruned model, if there is a place for it; its bytes, or those it would take."""
         if output is not None and self._as_folder(output):
-            return huggingface.write_folder(model, self.path, output)
-        content = subject.encode(model, pruning, accuracy)
+            return write(model, output, source=self.path, pruning=pruning, **asdict(storing))
+        content = subject.encode(model, pruning, accuracy, layout=storing.layout or "small", dtype=storing.dtype)
         if output is not None:
             write_atomic(output, content)
         return len(content)
@@ -99,10 +113,10 @@ class Source:
         if not self.is_folder:
             return f"import feta; {factory.recipe(self.name, output)}"
         if self._as_folder(output):
-            return (
-                f"from_pretrained({str(output)!r}) (dense, as transformers has it; a .safetensors output is smaller)"
-            )
-        return f"feta.load_into(model, {str(output)!r}), where model is that of from_pretrained({self.name!r})"
+            if (output / SMALL).exists():
+                return f"feta.load({str(output)!r}).model"
+            return f"from_pretrained({str(output)!r}) (as transformers has it; --layout small is smaller)"
+        return f"feta.load({str(output)!r}).model"
 
     def _as_folder(self, output: Path) -> bool:
         return self.is_folder and output.suffix != ".safetensors"

@@ -41,7 +41,7 @@ class Subject:
     preparation: tuple[Any, ...]  # shape and normalisation of its inputs: equal for a network and its pruned form
     deviations: tuple[float, ...]  # by what each channel of pixels in [0, 1] was divided
     rows: Callable[[Part, str], tuple[Tensor, Tensor]]  # part and device -> inputs and labels
-    encode: Callable[[nn.Module, Mapping[str, Any], Mapping[str, float]], bytes]  # model, pruning, accuracy -> file
+    encode: Callable[..., bytes]  # model, pruning, accuracy and the options of feta.save -> file
     record: Callable[[Path, str, Mapping[str, Any], int, Any], None]  # file, kind, config, seed, metrics
     pruning: Mapping[str, Any] | None = None  # what was done to it since it was trained
     environment: Mapping[str, str] = field(default_factory=dict)  # versions and machine

@@ -242,5 +242,5 @@ def group_goals(view: LayerView, target: Sparsity) -> list[Sparsity]:
     if pattern is None:
         parts = top_k_mask(view.weight.detach().abs(), keep).chunk(view.groups)
     else:  # side by side they are one matrix, whose blocks lie in one group each
-        parts = pattern.mask(view.flat(view.weight.detach()).abs(), keep).chunk(view.groups, 1)
+        parts = pattern.mask(view.flat(view.weight.detach()).abs().float(), keep).chunk(view.groups, 1)
     return [Sparsity(nonzeros=int(part.sum()), pattern=pattern) for part in parts]

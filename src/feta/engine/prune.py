@@ -131,9 +131,9 @@ def prune(
     with fused_attention_off(), here.working() as ranks:
         run = Run.start(model, data, how, device, seed, ranks)
         stages = Stages(started, run.clock)
-        stages.end("trace")
         chosen = select(run.original, run.layers, layers)
         reordered = reorder(run, chosen, form) if isinstance(form, NofM) and how.reorder else {}
+        stages.end("trace")
         if allocation is None:
             few = len(chosen) <= MANY_LAYERS and not isinstance(sparsity, Mapping) and not run.several
             few = few and (form is None or form.share is None)

@@ -124,6 +124,11 @@ class Run:
 
     def importance(self, layers: Sequence[LayerTrace], seed: int) -> dict[str, Tensor]:
         """Weights for the outputs of the layers; {} without layers or data."""
+        # The square root: full weights starve the outputs that matter little, none spoil those that matter.
+        return {name: (s / s.mean()).clamp_min(1e-4).sqrt() for name, s in self.sensitivity(layers, seed).items()}
+
+    def sensitivity(self, layers: Sequence[LayerTrace], seed: int) -> dict[str, Tensor]:
+        """How much the model's outputs change with those of the layers; {} without layers or data."""
         if not layers or self.fit is None or self.home != self.device:
             return {}
         tokens = tokens_of(next(iter(self.fit)))  # a sample of text is many rows
@@ -133,15 +138,13 @@ class Run:
         batches = Merged(spread, 1 / 16 if tokens else 1 / 4, cut=True)
         try:
             probes = 1 if tokens else 8
-            found = output_importance(self.original, layers, batches, seed=seed, probes=probes, ranks=self.ranks)
+            return output_importance(self.original, layers, batches, seed=seed, probes=probes, ranks=self.ranks)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
             warnings.warn(f"outputs of layers count alike: the model has no backward pass ({reason})", stacklevel=2)
             return {}
-        # The square root: full weights starve the outputs that matter little, none spoil those that matter.
-        return {name: (s / s.mean()).clamp_min(1e-4).sqrt() for name, s in found.items()}
 
     def clock(self) -> float:
         """Seconds, read after the device has finished its work."""

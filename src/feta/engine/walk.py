@@ -42,6 +42,7 @@ class Walk:
     compensate: bool
     callback: Callback | None
     seed: int
+    instead: Callable[[LayerJob], None] | None = None  # of pruning the layers that have a goal
     reports: list[LayerReport] = field(default_factory=list)
     compensated: dict[str, str] = field(default_factory=dict)  # layer -> how its refit ended
     checkpoint: Checkpoint | None = None
@@ -139,7 +140,7 @@ class Walk:
                 self.run, layer, sources, self._activation(layer), importance.get(layer.name), said if sources else ""
             )
             if layer.name in self.goals:
-                self._prune(job)
+                (self.instead or self._prune)(job)
             elif sources is not None:
                 self.compensated[layer.name] = job.compensate().value
 

@@ -4,10 +4,12 @@
     feta.load_into(MyModel(), "pruned.safetensors")
 
 A file may describe its network, so that `load` can rebuild it: its metadata then holds `network`, a JSON
-object that a builder understands (feta.plugins). Nothing is ever unpickled.
+object that a builder understands (feta.plugins), or `transformers`, the configuration of a model of that package,
+which may be a folder too (files.huggingface). Nothing is ever unpickled.
 """
 
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +17,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from feta.errors import FileError
-from feta.files import sparse_file
+from feta.errors import FileError, listed
+from feta.files import folder, huggingface, sparse_file
 from feta.files.atomic import write_atomic
+from feta.files.lossy import Smaller
+from feta.files.sparse_file import Layout
 from feta.plugins import required
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1: before checksums and packed tensors
 
 
 @dataclass(frozen=True)
@@ -34,50 +38,83 @@ class Network:
     info: Any
 
 
-def encode(network: Network | nn.Module) -> bytes:
+@dataclass(frozen=True)
+class Transformers:
+    """What is known of a model of transformers: its configuration."""
+
+    config: Mapping[str, Any]
+
+    def to_metadata(self) -> dict[str, Any]:
+        return dict(self.config)
+
+
+def encode(network: Network | nn.Module, *, dtype: Smaller | None = None, layout: Layout = "small") -> bytes:
     """The file of a network as bytes; their number is the file's size."""
-    if isinstance(network, nn.Module):
-        return sparse_file.encode(network.state_dict(), {"version": FORMAT_VERSION})
-    metadata = {"version": FORMAT_VERSION, "network": network.info.to_metadata()}
-    return sparse_file.encode(network.model.state_dict(), metadata)
+    metadata: dict[str, Any] = {"version": FORMAT_VERSION}
+    model = network.model if isinstance(network, Network) else network
+    if isinstance(network, Network) and not isinstance(network.info, Transformers):
+        metadata["network"] = network.info.to_metadata()
+    metadata |= huggingface.description(model)
+    return sparse_file.encode(model.state_dict(), metadata, layout=layout, dtype=dtype)
 
 
-def save(network: Network | nn.Module, path: str | os.PathLike[str]) -> int:
+def save(
+    network: Network | nn.Module,
+    path: str | os.PathLike[str],
+    *,
+    dtype: Smaller | None = None,
+    layout: Layout | None = None,
+) -> int:
     """Write the weights of a model, or a network with its description, to one safetensors file.
 
         feta.save(result.model, "pruned.safetensors")
 
     network: any nn.Module, or a Network.
-    path: the file; it appears whole or not at all.
+    path: the file, or for a model of transformers a folder too, new or empty; it appears whole or not at all.
+    dtype: store the weights rounded, which loses accuracy: "float16", "bfloat16", or "int8" with a scale per output
+        channel. Loading gives them back in their own dtype, zeros exactly zero. By default nothing is lost.
+    layout: "small", entropy coded, the default of files; "compressed-tensors", values and bit masks, larger and
+        faster to read; "dense", plain safetensors, the default of folders.
 
-    Returns the file's size in bytes.
+    Returns the file's size in bytes, of a folder that of its weights.
     Raises FileError where the file cannot be written or the state holds something else than tensors.
     """
     if not isinstance(network, Network | nn.Module):
         raise FileError(f"save must be given a model or a Network, got a {type(network).__name__}; save result.model")
-    content = encode(network)
-    write_atomic(Path(path), content)
+    path, model = Path(path), network.model if isinstance(network, Network) else network
+    if huggingface.is_pretrained(model) and path.suffix != ".safetensors":
+        return folder.write(model, path, layout=layout, dtype=dtype)
+    content = encode(network, dtype=dtype, layout=layout or "small")
+    write_atomic(path, content)
     return len(content)
 
 
 def load(path: str | os.PathLike[str]) -> Network:
-    """A network from a file that describes it, such as those of `feta train` and `feta prune`.
+    """A network from a file that describes it, such as those of `feta train` and `feta prune`, or a folder.
 
         network = feta.load("dense-mnist.safetensors")
         network.model(images)
 
-    path: a file written by `save`.
+    path: a file written by `save`, or a Hugging Face folder; these need the package transformers.
 
     Returns a Network: the model in eval mode and its description.
     Raises FileError where the file is damaged or says nothing about its network, and ConfigError where the
     package that knows such networks is not installed.
     """
-    return read_network(Path(path), None)
+    path = Path(path)
+    if path.is_dir():
+        model, unused = huggingface.read(path)
+        if unused:
+            warnings.warn(f"{path}: {type(model).__name__} does not use {listed(unused)}", UserWarning, stacklevel=2)
+        return _of_transformers(model)
+    return read_network(path, None)
 
 
 def read_network(path: Path, build: Callable[[Mapping[str, Any], Path], Network] | None) -> Network:
     """`load` with the function that makes the empty network; None: the one that an installed package adds."""
     tensors, metadata = sparse_file.read(path)
+    if build is None and metadata.get("transformers"):
+        return _of_transformers(huggingface.rebuild(metadata["transformers"], tensors, path))
     description = described(metadata, path)
     if build is None:
         build = required("feta.networks", "paper", f"{path}: a network in the paper's notation")
@@ -93,13 +130,12 @@ def load_into(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
         model = feta.load_into(MyModel(), "pruned.safetensors")
 
     model: a model of the same structure; it is changed in place.
-    path: a file written by `save`, or any safetensors file of a state_dict.
+    path: a file written by `save`, any safetensors file of a state_dict, or a folder of these.
 
     Returns the model. Raises FileError where the file does not hold the weights of this model.
     """
     path = Path(path)
-    tensors, _ = sparse_file.read(path)
-    fill(model, tensors, path)
+    fill(model, huggingface.tensors_of(path) if path.is_dir() else sparse_file.read(path)[0], path)
     return model
 
 
@@ -117,9 +153,20 @@ def described(metadata: Mapping[str, Any], path: Path) -> Any:
 
 
 def fill(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Put tensors into a model. Raises FileError where they are not those of the model."""
+    """Put tensors into a model. Raises FileError where they are not those of the model.
+
+    Of weights that share their memory one is enough: other programs store them once.
+    """
+    own = model.state_dict(keep_vars=True)
+    present = {id(own[name]): tensor for name, tensor in tensors.items() if name in own}
+    tied = {name: present[id(kept)] for name, kept in own.items() if id(kept) in present}
     try:
-        model.load_state_dict(dict(tensors))
+        model.load_state_dict(tied | dict(tensors))
     except RuntimeError as error:
         reason = " ".join(str(error).split())  # one line, as all our messages
         raise FileError(f"{path} must hold the weights of this model: {reason}") from error
+
+
+def _of_transformers(model: nn.Module) -> Network:
+    owner: Any = model.eval()
+    return Network(model, Transformers(owner.config.to_dict()))

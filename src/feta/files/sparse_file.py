@@ -1,55 +1,65 @@
-"""Tensors in one safetensors file, sparse ones as values plus a bit mask: lossless and really smaller.
+"""Tensors in one safetensors file, really smaller where they are sparse, and checked when they are read.
 
-A tensor `name` that is smaller that way is stored as
-    name.compressed   its non-zero values, row by row, in its own dtype
-    name.bitmask      one bit per entry, packed into uint8, first entry in the highest bit
-    name.shape        int64
-and every other tensor as it is. Zeros are stored as +0. At 90 % sparsity a float32 tensor takes
-7.6 times fewer bytes. No pickle is ever read.
+A tensor `name` is stored, after the layout that is asked for,
+    "small"                as name.packed, entropy coded and without loss (files.packed), where that is smaller
+    "compressed-tensors"   as values and a bit mask (files.bitmask), where that is smaller
+    "dense"                as it is
+and under its own name otherwise; "small" joins all of them to one (files.archive). Tensors that share their memory
+are stored once. No pickle is ever read.
 """
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
-import numpy as np
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_bytes
-from torch import Tensor
+from torch import Tensor, uint8
 
-from feta.errors import FileError
+from feta.errors import ConfigError, FileError
+from feta.files import archive, bitmask, container, lossy
 from feta.files.atomic import write_atomic
-from feta.sparsity import stored_size
+from feta.files.packed import Note, pack, unpack
 
-PARTS = ("compressed", "bitmask", "shape")
-METADATA_KEY = "feta"
-PICKLE_HEADS = (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+Layout = Literal["small", "compressed-tensors", "dense"]
+METADATA, INDEX = "feta", "feta.index"
+NOTES, SAME, DTYPES = "feta.packed", "feta.same", "feta.dtypes"  # facts about the tensors
+PACKED = ".packed"
 
 
-def encode(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> bytes:
+def encode(
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, Any],
+    *,
+    layout: Layout = "small",
+    dtype: lossy.Smaller | None = None,
+) -> bytes:
     """The whole file as bytes."""
+    if layout not in get_args(Layout):
+        raise ConfigError(f"save.layout must be one of {', '.join(get_args(Layout))}, got {layout!r}")
+    lossy.check(dtype)
+    plain, same = _once(tensors)
+    had: dict[str, str] = {}
+    if dtype is not None:
+        plain, had = lossy.lessen(plain, dtype)
     stored: dict[str, Tensor] = {}
-    memory: set[int] = set()
-    for name, tensor in tensors.items():
-        if not isinstance(tensor, Tensor):
-            kind = type(tensor).__name__
-            raise FileError(f"state must hold tensors alone, got a {kind} in '{name}'; only tensors can be saved")
-        plain = tensor.detach().cpu().contiguous()
-        start = plain.untyped_storage().data_ptr()
-        # A copy where its memory is in the file already: safetensors stores no tied weights.
-        named = _compressed(name, plain.clone() if start in memory else plain)
-        memory.add(start)
-        clash = sorted(set(named) & (set(stored) | (set(tensors) - {name})))
-        if clash or name.endswith(".bitmask"):
-            raise FileError(
-                f"tensor names must not end in .bitmask or {PARTS} of another tensor, got {clash or name}"
-            )
-        stored.update(named)
+    notes: dict[str, Note] = {}
+    for name, tensor in plain.items():
+        parts = {name: tensor}
+        if layout == "small" and (packed := pack(tensor)) is not None:
+            notes[name], parts = packed[0], {name + PACKED: packed[1]}
+        elif layout == "compressed-tensors":
+            parts = bitmask.compress(name, tensor) or parts
+        clash = sorted(set(parts) & (set(stored) | (set(tensors) - {name})))
+        if clash or name.endswith((PACKED, ".bitmask")):
+            ends = f"{PACKED}, .scale or {', '.join(bitmask.PARTS)} of another tensor"
+            raise FileError(f"tensor names must not end in {ends}, got {clash or name}")
+        stored.update(parts)
+    facts = {key: value for key, value in ((NOTES, notes), (SAME, same), (DTYPES, had)) if value}
     text = json.dumps(dict(metadata), sort_keys=True)
-    return _sorted(to_bytes(stored, metadata={"format": "pt", METADATA_KEY: text}))
+    if layout == "small":
+        joined, index = archive.join(stored, facts)
+        return container.to_bytes({container.ARCHIVE: joined}, {METADATA: text, INDEX: index})
+    return container.to_bytes(stored, {METADATA: text, **{key: json.dumps(value) for key, value in facts.items()}})
 
 
 def write(path: Path | str, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> int:
@@ -62,87 +72,68 @@ def write(path: Path | str, tensors: Mapping[str, Tensor], metadata: Mapping[str
 def read(path: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors, with sparse ones restored, and metadata ({} for a safetensors file of another program)."""
     path = Path(path)
-    stored, text = _read_safetensors(path)
-    try:
-        metadata = json.loads(text) if text else {}
-    except json.JSONDecodeError as error:
-        raise FileError(f"{path}: metadata must be a JSON object, got {error}") from error
-    if not isinstance(metadata, dict):
-        raise FileError(f"{path}: metadata must be a JSON object, got {text}")
-    compressed = [name.removesuffix(".bitmask") for name in stored if name.endswith(".bitmask")]
-    for name in compressed:
-        missing = [part for part in PARTS if f"{name}.{part}" not in stored]
-        if missing:
-            raise FileError(f"{path}: tensor '{name}' lacks its parts {missing}")
-        values, bits, shape = (stored.pop(f"{name}.{part}") for part in PARTS)
-        stored[name] = _restore(values, bits, shape, f"{path}: tensor '{name}'")
-    return stored, metadata
+    stored, facts = _stored(path)
+    metadata, notes, same, had = (facts[key] for key in (METADATA, NOTES, SAME, DTYPES))
+    for name, note in notes.items():
+        if name + PACKED not in stored:
+            raise FileError(f"{path}: tensor '{name}' lacks its parts ['packed']")
+        stored[name] = unpack(note, stored.pop(name + PACKED), f"{path}: tensor '{name}'")
+    tensors = lossy.regain(bitmask.restore_all(stored, str(path)), had, str(path))
+    for name, other in same.items():
+        if str(other) not in tensors:
+            raise FileError(f"{path}: tensor '{name}' must equal '{other}', got none of that name")
+        tensors[name] = tensors[str(other)]
+    return tensors, metadata
 
 
 def stored_bytes(path: Path | str) -> dict[str, int]:
     """Bytes each tensor takes in a file, its parts added up."""
-    stored, _ = _read_safetensors(Path(path))
-    sizes: dict[str, int] = {}
+    stored, _ = _stored(Path(path))
+    tensors, _ = read(path)
+    sizes = dict.fromkeys(tensors, 0)
     for name, tensor in stored.items():
-        stem, _, part = name.rpartition(".")
-        owner = stem if part in PARTS and f"{stem}.bitmask" in stored else name
-        sizes[owner] = sizes.get(owner, 0) + tensor.numel() * tensor.element_size()
+        stem = name.rpartition(".")[0]
+        owner = next(key for key in (name, stem, stem + bitmask.WEIGHT, stem.rpartition(".")[0]) if key in sizes)
+        sizes[owner] += tensor.numel() * tensor.element_size()
     return sizes
 
 
-def _sorted(content: bytes) -> bytes:
-    """The file with its metadata in order: safetensors' is random, and equal networks must give equal bytes."""
-    end = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:end])
-    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)  # tensors start at a multiple of 8
-    return b"".join((len(text).to_bytes(8, "little"), text, memoryview(content)[end:]))
+def _once(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors on the CPU, each once, and for every other name of one the name it is stored under."""
+    plain: dict[str, Tensor] = {}
+    same: dict[str, str] = {}
+    seen: dict[tuple[Any, ...], str] = {}
+    memory: set[int] = set()
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            kind = type(tensor).__name__
+            raise FileError(f"state must hold tensors alone, got a {kind} in '{name}'; only tensors can be saved")
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+        if tensor.numel() and place in seen:
+            same[name] = seen[place]
+            continue
+        seen[place] = name
+        here = tensor.detach().cpu().contiguous()
+        start = here.untyped_storage().data_ptr()
+        plain[name] = here.clone() if start in memory else here  # safetensors refuses overlapping memory
+        memory.add(start)
+    return plain, same
 
 
-def _compressed(name: str, tensor: Tensor) -> dict[str, Tensor]:
-    """What is stored of a tensor: its parts, or the tensor itself where they are no smaller."""
-    if stored_size(tensor) == tensor.numel() * tensor.element_size():
-        return {name: tensor}
-    mask = tensor != 0
-    bits = torch.from_numpy(np.packbits(mask.reshape(-1).numpy()))
-    parts = (tensor[mask], bits, torch.tensor(tensor.shape, dtype=torch.int64))
-    return {f"{name}.{part}": stored for part, stored in zip(PARTS, parts, strict=True)}
-
-
-def _restore(values: Tensor, bits: Tensor, shape: Tensor, where: str) -> Tensor:
-    kinds = [(part.ndim, part.dtype) for part in (values, bits, shape)]
-    if kinds != [(1, values.dtype), (1, torch.uint8), (1, torch.int64)]:
-        raise FileError(f"{where}: parts must be one-dimensional, mask uint8 and shape int64, got {kinds}")
-    sizes = shape.tolist()
-    if min(sizes, default=0) < 0:
-        raise FileError(f"{where}: shape must be of whole numbers >= 0, got {sizes}")
-    total = math.prod(sizes)
-    if len(bits) != -(-total // 8):
-        raise FileError(f"{where}: a mask for shape {sizes} must have {-(-total // 8)} bytes, got {len(bits)}")
-    mask = torch.from_numpy(np.unpackbits(bits.numpy(), count=total)).bool()
-    if int(mask.sum()) != len(values):
-        raise FileError(f"{where}: mask and values must agree, got {int(mask.sum())} and {len(values)}")
-    flat = torch.zeros(total, dtype=values.dtype)
-    flat[mask] = values
-    return flat.reshape(sizes)
-
-
-def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], str]:
+def _stored(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors of a file as they are stored, and the facts about them with the metadata, all of them objects."""
+    stored, texts = container.read(path)
     try:
-        with open(path, "rb") as file:
-            head = file.read(9)
-    except OSError as error:
-        raise FileError(f"cannot read {path}: {error.strerror}") from error
-    try:
-        with safe_open(path, framework="pt") as opened:
-            text = (opened.metadata() or {}).get(METADATA_KEY, "")
-            return {name: opened.get_tensor(name) for name in opened.keys()}, text  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
-        # A safetensors file may begin like a pickle, since its first 8 bytes are the length of its JSON header.
-        if head.startswith(PICKLE_HEADS) and not head.endswith(b"{"):
-            raise FileError(
-                f"{path} must be a safetensors file, got a pickle or a zip archive, which feta never loads: "
-                "reading one can run code. Save it with safetensors.torch.save_file(model.state_dict(), ...)"
-            ) from None
-        raise FileError(f"{path} must be a whole safetensors file, got one that cannot be read: {error}") from error
+        facts = {key: json.loads(texts.get(key) or "{}") for key in (METADATA, NOTES, SAME, DTYPES)}
+    except json.JSONDecodeError as error:
+        raise FileError(f"{path}: metadata must be a JSON object, got {error}") from error
+    if INDEX in texts:
+        joined = stored.get(container.ARCHIVE)
+        if joined is None or (joined.ndim, joined.dtype) != (1, uint8):
+            raise FileError(f"{path} must hold its tensors in {container.ARCHIVE}, got none")
+        stored, inner = archive.split(joined, texts[INDEX], str(path), container.CURE)
+        facts |= inner
+    odd = [value for value in facts.values() if not isinstance(value, dict)]
+    if odd:
+        raise FileError(f"{path}: metadata must be a JSON object, got {odd[0]}")
+    return stored, facts

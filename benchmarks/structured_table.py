@@ -1,0 +1,42 @@
+"""The tables of docs/structured.md, from the records of structured.py: python benchmarks/structured_table.py"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from feta_lab.records import Record, groups, latest, read, summary
+
+NAMES = {
+    "magnitude-uniform": "magnitude, same share",
+    "magnitude-global": "magnitude, ranked over all",
+    "taylor-uniform": "Taylor, same share",
+    "taylor-global": "Taylor, ranked over all",
+    "feta-uniform": "feta, same share",
+    "feta-error": "feta, by error",
+}
+AFTERS = {"cut": "cut", "refit": "+ refit", "fit": "+ fit"}
+
+
+def tables(records: list[Record]) -> str:
+    """A table for each network: a row for each choice of channels, test accuracy after each step."""
+    good = [record for record in latest(records).values() if "failure" not in record]
+    return "\n\n".join(table(net, mine) for (net,), mine in groups(good, "net").items())
+
+
+def table(net: str, records: list[Record]) -> str:
+    cells = groups(records, "share", "after", "choice")
+    columns = sorted(groups(records, "share", "after"), key=lambda column: (column[0], list(AFTERS).index(column[1])))
+    heads = [f"−{100 * share:g} %, {AFTERS[after]}" for share, after in columns]
+    seeds = len(groups(records, "seed"))
+    dense = summary(records, "dense_accuracy")
+    told = f"{net}, {records[0]['data']}: {dense:.2f} % before" + (f", mean of {seeds} networks" if seeds > 1 else "")
+    lines = [f"**{told}**", "", f"| which go | {' | '.join(heads)} |", f"| --- |{' ---: |' * len(columns)}"]
+    for choice, name in NAMES.items():
+        found = [summary(cells.get((*column, choice), []), "accuracy") for column in columns]
+        lines.append(f"| {name} | {' | '.join('–' if one is None else f'{one:.2f}' for one in found)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(tables(read(Path(sys.argv[1] if len(sys.argv) > 1 else "results/structured/records.jsonl"))))

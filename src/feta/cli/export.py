@@ -1,0 +1,91 @@
+"""feta export: a network for others to run: ONNX, torch.export, plain safetensors."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from feta.cli.console import out, print_json, size
+from feta.cli.options import Json
+from feta.cli.own_options import OwnOptions
+from feta.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from feta.cli.source import Source
+    from feta.cli.subject import Subject
+
+
+def export(
+    network: str,
+    /,
+    *,
+    onnx: Annotated[Path | None, Parameter(help="ONNX file, checked in onnxruntime.")] = None,
+    torch_export: Annotated[Path | None, Parameter(help="torch.export's file, .pt2: runs without your code.")] = None,
+    safetensors: Annotated[Path | None, Parameter(help="Plain safetensors file of the dense state dict.")] = None,
+    shape: Annotated[str | None, Parameter(help="Of one sample, such as 3,32,32; without --data.")] = None,
+    json: Json = False,
+    own: OwnOptions | None = None,
+) -> None:
+    """Write a network in forms that other programs run; its outputs are compared before a file is said to be written.
+
+    Args:
+        network: A file made by `feta train` or `feta prune`, module:factory, or a Hugging Face folder.
+    """
+    from feta.cli.source import Source
+    from feta.files.atomic import check_writable
+    from feta.files.exports import export as write
+
+    wanted = {"onnx": onnx, "torch_export": torch_export, "safetensors": safetensors}
+    places = [path for path in wanted.values() if path is not None]
+    if not places:
+        raise ConfigError("export must know what to write, got nothing; give --onnx, --torch-export or --safetensors")
+    source = Source(network, own or OwnOptions())
+    source.check_given()
+    for place in places:
+        if place.resolve() == source.path.resolve():
+            raise ConfigError(f"--{_option(wanted, place)} must differ from the input, got {place} for both")
+        check_writable(place)
+    subject = _opened(source)
+    written = write(subject.model, _example(source, subject, shape), **wanted)
+    if json:
+        files = [{**found._asdict(), "path": str(found.path)} for found in written]
+        print_json({"network": subject.specification, "files": files})
+        return
+    for found in written:
+        told = f"largest relative difference of the outputs {found.difference:.1e}"
+        out().print(f"{found.form.replace('_', '.')}: {found.path}, {size(found.bytes)}, {told}")
+
+
+def _option(wanted: dict[str, Path | None], place: Path) -> str:
+    return next(name for name, path in wanted.items() if path == place).replace("_", "-")
+
+
+def _opened(source: "Source") -> "Subject":
+    """The network; the data of one that names its own is not needed."""
+    from feta.cli.subject import open_subject
+
+    if source.is_own:
+        return source.open(None, samples=2, seed=0, batch_size=2)
+    return open_subject(source.path, with_data=False)
+
+
+def _example(source: "Source", subject: "Subject", shape: str | None) -> Any:
+    """Two samples: the user's own, or noise of the shape that is known."""
+    if subject.inputs is not None:
+        return next(iter(subject.inputs))
+    if shape is None and subject.preparation:
+        return _noise(subject.preparation[0])
+    if shape is None:
+        raise ConfigError(f"--shape or --data must say what {source.name} takes, got neither; write --shape 3,32,32")
+    sizes = shape.replace("x", ",").split(",")
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in sizes):
+        raise ConfigError(f"--shape must be whole numbers > 0 such as 3,32,32, got {shape}")
+    return _noise(tuple(map(int, sizes)))
+
+
+def _noise(shape: tuple[int, ...]) -> "Tensor":
+    import torch
+
+    return torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))

@@ -1,0 +1,198 @@
+"""feta speed: a pruned network against its dense form on this machine, layer by layer and as a whole."""
+
+import platform
+import re
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from feta.cli.console import err, out, print_json, print_table, progress_bar, resolve_device, size
+from feta.cli.options import Json
+from feta.cli.own_options import OwnOptions
+from feta.cli.speed_page import gain, speed_page
+from feta.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from feta.cli.source import Source
+    from feta.inference.example import Example
+    from feta.inference.sparsify import Sparsified
+
+
+def speed(
+    network: str,
+    /,
+    *,
+    batch: str = "1,16,256",
+    threads: str | None = None,
+    sample: Annotated[str | None, Parameter(name="--input")] = None,
+    device: str = "cpu",
+    page: Path | None = None,
+    json: Json = False,
+    own: OwnOptions | None = None,
+) -> None:
+    """Measure how fast a pruned network runs with sparse layers, against dense ones.
+
+    Args:
+        network: A file made by `feta prune`; module:factory for a model in your own code; or a Hugging Face folder.
+        batch: Numbers of samples to measure with, separated by commas.
+        threads: Numbers of threads, separated by commas; by default as many as torch uses.
+        sample: Shape of one input, such as 3,32,32, where the network does not tell it and there is no --data; for
+            models of tokens their number.
+        device: cpu, cuda, ….
+        page: An HTML file to write, with a chart.
+    """
+    import torch
+
+    from feta.cli.source import Source
+    from feta.files.atomic import check_writable, write_atomic
+
+    where = resolve_device(device)
+    batches = whole_numbers(batch, "--batch")
+    teams = [torch.get_num_threads()] if threads is None else whole_numbers(threads, "--threads")
+    source = Source(network, own or OwnOptions())
+    source.check_given()
+    if page is not None:
+        check_writable(page)
+    model, example = _opened(source, sample, where)
+    found = _measured(model, example, batches, teams)
+    found = {"network": network, "device": where, "file_bytes": _file_bytes(source, model), **found}
+    found["environment"] = {"torch": torch.__version__, "cpu": _cpu(), "python": platform.python_version()}
+    if page is not None:
+        write_atomic(page, speed_page(found).encode())
+    if json:
+        print_json(found)
+        return
+    _show(found)
+    if page is not None:
+        out().print(f"written: {page}")
+
+
+def whole_numbers(text: str, where: str) -> list[int]:
+    """Numbers >= 1 out of 1,16,256; each once, in order."""
+    if not re.fullmatch(r"\d+(,\d+)*", text) or 0 in (numbers := {int(part) for part in text.split(",")}):
+        raise ConfigError(f"{where} must be whole numbers >= 1 separated by commas, got '{text}'")
+    return sorted(numbers)
+
+
+def _opened(source: "Source", sample: str | None, device: str) -> tuple["nn.Module", "Example"]:
+    """The network and what it is called with: data, --input, or what its file or first layer tells."""
+    from feta.cli.own import open_own
+    from feta.cli.subject import open_subject
+
+    if source.is_own:
+        subject = open_own(source.name, source.options, samples=256, seed=0, batch_size=None)
+    else:
+        subject = open_subject(source.path, with_data=False)
+    model = subject.model.to(device).eval()
+    if subject.inputs is not None:
+        first = subject.inputs[0]
+        moved = {name: value.to(device) for name, value in first.items()} if isinstance(first, Mapping) else first
+        return model, moved if isinstance(moved, dict) else moved.to(device)
+    shape = tuple(whole_numbers_in_order(sample)) if sample else None
+    if shape is None and subject.preparation:
+        shape = tuple(subject.preparation[0])
+    return model, example_for(model, shape, source.name).to(device)
+
+
+def whole_numbers_in_order(text: str) -> list[int]:
+    if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
+        raise ConfigError(f"--input must be the shape of one sample, such as 3,32,32, got '{text}'")
+    return [int(part) for part in text.split(",")]
+
+
+def example_for(model: "nn.Module", shape: tuple[int, ...] | None, name: str) -> Any:
+    """One sample: random numbers of the shape, or tokens. Raises ConfigError where the shape cannot be told."""
+    import torch
+    from torch import nn
+
+    leaves = [module for module in model.modules() if next(module.parameters(recurse=False), None) is not None]
+    first = leaves[0] if leaves else None
+    if shape is None and type(model) is nn.Sequential and isinstance(first, nn.Linear):
+        shape = (first.in_features,)
+    if shape is None:
+        raise ConfigError(f"--input must give the shape of one sample of {name}, such as 3,32,32; got none")
+    generator = torch.Generator().manual_seed(0)
+    if isinstance(first, nn.Embedding):
+        return torch.randint(first.num_embeddings, (1, *shape), generator=generator)
+    dtype = next((parameter.dtype for parameter in model.parameters()), torch.float32)
+    return torch.randn((1, *shape), generator=generator).to(dtype)
+
+
+def _measured(model: "nn.Module", example: "Example", batches: list[int], teams: list[int]) -> dict[str, Any]:
+    """All times, with the threads of torch put back as they were."""
+    import torch
+
+    from feta.inference.sparsify import sparsified
+
+    before = torch.get_num_threads()
+    found: dict[str, Any] = {"batches": [], "layers": [], "notes": []}
+    try:
+        for team in teams:
+            torch.set_num_threads(team)
+            with progress_bar(f"measuring with {team} thread{'s' * (team > 1)}") as update:
+                result = sparsified(model, example, batches, progress=partial(_tell, update))
+            _add(found, result, team)
+    finally:
+        torch.set_num_threads(before)
+    return found
+
+
+def _tell(update: Any, name: str, done: int, total: int) -> None:
+    update(note=name, completed=done, total=total)
+
+
+def _add(found: dict[str, Any], result: "Sparsified", team: int) -> None:
+    for batch, dense in result.dense_ms.items():
+        times = {"dense_ms": dense, "sparse_ms": result.sparse_ms[batch]}
+        found["batches"].append({"batch": batch, "threads": team, **times})
+    for layer in result.layers:
+        found["layers"].append({"threads": team, **vars(layer)})
+    found["memory"] = {"dense_bytes": result.dense_bytes, "sparse_bytes": result.bytes}
+    found["dead_neurons"] = result.dead_neurons
+    found["notes"] += [note for note in result.notes if note not in found["notes"]]
+
+
+def _file_bytes(source: "Source", model: "nn.Module") -> int:
+    """Of the file that was given, or of the one that feta.save would write."""
+    from feta.files.network import encode
+
+    return len(encode(model)) if source.is_own else source.path.stat().st_size
+
+
+def _cpu() -> str:
+    """What the processor calls itself, where the system says so."""
+    info = Path("/proc/cpuinfo")
+    named = re.search(r"^model name\s*: (.+)$", info.read_text(), re.MULTILINE) if info.exists() else None
+    return named[1] if named else platform.processor() or platform.machine()
+
+
+def _show(found: Mapping[str, Any]) -> None:
+    batches = sorted({row["batch"] for row in found["batches"]})
+    for note in found["notes"]:
+        err().print(f"feta: note: {note}")
+    rows = []
+    for layer in found["layers"]:
+        told = [f"{ms:.3f} → {layer['sparse_ms'][batch]:.3f}" for batch, ms in layer["dense_ms"].items()]
+        about = (layer["name"], f"{100 * layer['sparsity']:.0f} %", layer["kind"])
+        rows.append((*about, *(told or ["–"] * len(batches)), f"{layer['bytes'] / layer['dense_bytes']:.2f}"))
+    teams = sorted({layer["threads"] for layer in found["layers"]})
+    columns = ("layer", "zeros", "form", *(f"ms at {batch}" for batch in batches), "bytes")
+    for team in teams:
+        mine = [row for row, layer in zip(rows, found["layers"], strict=True) if layer["threads"] == team]
+        print_table(f"Layers, {team} thread{'s' * (team > 1)}: dense → the form that was chosen", columns, mine)
+    whole = [
+        (row["batch"], row["threads"], f"{row['dense_ms']:.3f}", f"{row['sparse_ms']:.3f}", gain(row))
+        for row in found["batches"]
+    ]
+    print_table(f"The whole: {found['network']}", ("batch", "threads", "ms dense", "ms sparse", "faster by"), whole)
+    if found["dead_neurons"]:
+        out().print(f"{found['dead_neurons']} neurons that do nothing were taken out first")
+    memory = found["memory"]
+    dense, sparse = memory["dense_bytes"], memory["sparse_bytes"]
+    out().print(f"in memory {size(dense)} → {size(sparse)} ({dense / max(sparse, 1):.1f}× smaller)")
+    out().print(f"in a file {size(found['file_bytes'])}")

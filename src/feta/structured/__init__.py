@@ -1,0 +1,1 @@
+"""Networks rebuilt smaller: whole neurons and channels removed, the layers behind them refitted."""
