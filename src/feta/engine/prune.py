@@ -35,7 +35,7 @@ from feta.report import AllocationReport, PruneReport
 from feta.sparsity import Pattern, Sparsity
 from feta.tuning.refinement import Refinement
 
-LEAST_MEMORY = 2**26  # bytes for a solver's matrices, however little a run may take
+LEAST_MEMORY = 2**25  # bytes for a solver's matrices, however little a run may take
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ def _within(pruner: Pruner, limit: float | None) -> Pruner:
     own = getattr(pruner, "memory", None)
     if own is None or limit is None:
         return pruner
-    return replace(pruner, memory=min(own, max(limit / 4, LEAST_MEMORY) / 2**30))  # type: ignore[type-var]
+    return replace(pruner, memory=min(own, max(limit / 8, LEAST_MEMORY) / 2**30))  # type: ignore[type-var]
 
 
 def _check_data(data: Any, pruner: Pruner, allocation: str | Allocation | None, fits: bool) -> None:
