@@ -5,12 +5,13 @@
         --widths 1024,2048,4096,8192,16384 --depths 2,4,8,16 --ranks 1                       # on a GPU
     PYTHONPATH=src python benchmarks/scale.py --device cuda --ranks 1,2,4                    # on several GPUs
 
-    seconds = c * size^exponent, by least squares on the logarithms
+    seconds = c * size^exponent, by least squares on the logarithms; on CPUs of the first process's own CPU seconds,
+    which other work on the machine hardly touches
 
 One thing varies at a time, the others are those in the middle of their lists. The network is a chain of square dense
 layers with ReLUs and random weights, the rows are normal. One line of JSON for each cell goes to --out; the best of
 --rounds is taken, for other work on a machine only ever adds to it. Processes over gloo on one machine share its
-cores: their seconds tell what the exchange costs, not what more machines would save.
+cores: one that has less to do itself is what they can show, not what more machines would save.
 """
 
 import argparse
@@ -36,7 +37,7 @@ AXES = ("rows", "widths", "depths", "ranks")
 
 def main(words: list[str]) -> int:
     given = parser().parse_args(words)
-    middle = {axis: sorted(getattr(given, axis))[len(getattr(given, axis)) // 2 - 1] for axis in AXES[:3]}
+    middle = {axis: sorted(getattr(given, axis))[(len(getattr(given, axis)) - 1) // 2] for axis in AXES[:3]}
     given.out.parent.mkdir(parents=True, exist_ok=True)
     for axis in AXES:
         values, times = sorted(getattr(given, axis)), []
@@ -44,11 +45,13 @@ def main(words: list[str]) -> int:
             continue
         for value in values:
             cell = {**middle, "ranks": 1, axis: value, "device": given.device, "method": given.method}
-            found = min((measured(cell) for _ in range(given.rounds)), key=lambda one: one["seconds"])
-            times.append(found["seconds"])
+            kind = "seconds" if given.device == "cuda" else "cpu_seconds"
+            found = min((measured(cell) for _ in range(given.rounds)), key=lambda one: one[kind])
+            times.append(found[kind])
             with given.out.open("a") as file:
                 file.write(json.dumps({"axis": axis, **cell, **found}) + "\n")
-            print(f"{axis:7s} {value:7d}  {found['seconds']:8.2f} s  {found['peak_bytes'] / 1e6:8.0f} MB", flush=True)
+            told = f"{found['seconds']:8.2f} s, {found['cpu_seconds']:8.2f} s of the CPU"
+            print(f"{axis:7s} {value:7d}  {told}, {found['peak_bytes'] / 1e6:6.0f} MB", flush=True)
         print(f"{axis:7s} exponent {exponent(values, times):.2f}", flush=True)
     return 0
 
@@ -74,25 +77,31 @@ def work(rank: int, cell: dict[str, Any], port: int, queue: Any) -> None:
     if on_gpu:
         torch.cuda.set_device(rank)
     run({**cell, "rows": 64, "widths": 32, "depths": 2}, device)  # so that no cell pays for loading libraries
-    seconds = run(cell, device)
+    seconds, busy = run(cell, device)
     if rank == 0:
-        queue.put({"seconds": seconds, "peak_bytes": torch.cuda.max_memory_allocated() if on_gpu else peak()})
+        queue.put(
+            {
+                "seconds": seconds,
+                "cpu_seconds": busy,
+                "peak_bytes": torch.cuda.max_memory_allocated() if on_gpu else peak(),
+            }
+        )
     if cell["ranks"] > 1:
         dist.destroy_process_group()
 
 
-def run(cell: dict[str, Any], device: str) -> float:
+def run(cell: dict[str, Any], device: str) -> tuple[float, float]:
     torch.manual_seed(0)
     width = cell["widths"]
     blocks = [nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(cell["depths"])]
     model, rows = nn.Sequential(*blocks).to(device), torch.randn(cell["rows"], width)
     if device == "cuda":
         torch.cuda.synchronize()
-    began = time.perf_counter()
+    began = time.perf_counter(), time.process_time()
     feta.prune(model, rows, 0.9, cell["method"], layers="*")
     if device == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter() - began
+    return time.perf_counter() - began[0], time.process_time() - began[1]
 
 
 def peak() -> int:

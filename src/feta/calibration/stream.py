@@ -217,6 +217,7 @@ class TensorStream:
     chunk_rows: int = 8192
     R: Tensor | None = None  # (m, d_out), what is added to the layer's outputs
     rho: Activation = Activation.LINEAR  # what makes B out of what is held
+    shared: dict[Any, Any] = field(default_factory=dict, compare=False)  # what is known of the inputs
 
     def __post_init__(self) -> None:
         if self.A.ndim != 2 or self.B.ndim != 2 or len(self.A) != len(self.B) or len(self.A) == 0:

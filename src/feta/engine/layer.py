@@ -55,7 +55,9 @@ class LayerJob:
         stream: ActivationStream | None = None
         if self.sources is not None:
             own = LayerStream(self.sources[0], frame.view, frame.through, frame.group)
-            stream = own if shares or not own.ranks.many else own.sampled(sys.maxsize)
+            stream = own
+            if own.ranks.many and not shares:  # what it learns of the inputs holds for this process's rows as well
+                stream = replace(own.sampled(sys.maxsize), shared=own.shared)
         weights = None if self.importance is None else self.importance.chunk(frame.view.groups)[frame.group]
         cascaded = self.sources is not None and self.sources[0].cascaded
         return LayerProblem(
