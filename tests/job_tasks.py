@@ -44,7 +44,7 @@ def pruned(kind: str, count: int, double: bool = False, data: str = "shared", **
     if data == "loader":
         rows = DataLoader(rows, batch_size=7)
     result = feta.prune(model, rows, options.pop("share", 0.7), settings=settings, **options)
-    layers = [(layer.name, layer.nonzeros, layer.relative_error) for layer in result.report.layers]
+    layers = [(layer.name, layer.nonzeros, layer.relative_error, layer.status) for layer in result.report.layers]
     return {"weights": result.model.state_dict(), "layers": layers}
 
 
@@ -96,15 +96,13 @@ def prune_unlike(rank, folder):
 
 
 def fail(rank, folder):
-    """What each process is told when one of them raises an error, and after how long."""
+    """What each process is told when one of them raises an error."""
 
     def tell(event):
         if rank == 1 and event.index == 1:
             raise feta.DataError("the callback has had enough")
 
-    began = time.monotonic()
-    said = refused(network("deep"), samples("deep", 60), callback=tell)
-    return {"failed": said, "seconds": time.monotonic() - began}
+    return {"failed": refused(network("deep"), samples("deep", 60), callback=tell)}
 
 
 def everything(rank, folder, jobs):

@@ -1,4 +1,4 @@
-"""Jobs of several processes on this machine, over gloo, one thread each, kept alive for one task after the other."""
+"""Jobs of several processes on this machine, over gloo, one thread each."""
 
 import importlib
 import os
@@ -37,8 +37,8 @@ def start(count: int, task: str, folder: Path, **given: Any) -> list[subprocess.
     ]
 
 
-def finished(processes: list[subprocess.Popen[str]], seconds: float = 120) -> list[tuple[int, str, str]]:
-    """The exit code and what was said by each; none of them is left running."""
+def finished(processes: list[subprocess.Popen[str]], seconds: float = 600) -> list[tuple[int, str, str]]:
+    """The exit code and what was said by each; none of them is left running, should they wait for each other."""
     try:
         said = [process.communicate(timeout=seconds) for process in processes]
     finally:

@@ -22,6 +22,7 @@ JOBS = {
     "fewer samples than processes": {"kind": "dense", "count": 3, **FETA},
     "a loader": {"kind": "dense", "count": 100, "data": "loader", **FETA},
     "rows that every process must see": {"kind": "dense", "count": 100, "method": "corenet", "double": True},
+    "many passes over rows of all": {"kind": "dense", "count": 60, "method": "net-trim", "double": True},
     "a pattern": {"kind": "dense", "count": 100, "method": "alps", "double": True, "pattern": "2:4", "share": None},
     "a fit": {"kind": "dense", "count": 100, "refine": feta.Refinement(steps=20), **FETA},
     "a fit of text": {"kind": "text", "count": 30, "refine": feta.Refinement(steps=6, learning_rate=1e-3), **FETA},
@@ -60,8 +61,8 @@ def compared(alone, found):
         for key, weight in one["weights"].items():
             assert torch.equal(weight != 0, many["weights"][key] != 0), f"{name}: another support of {key}"
             assert torch.allclose(weight, many["weights"][key], rtol=1e-5, atol=1e-5), f"{name}: {key}"
-        for (layer, count, error), (same, kept, other) in zip(one["layers"], many["layers"], strict=True):
-            assert (layer, count) == (same, kept)
+        for (*layer, error, status), (*same, other, told) in zip(one["layers"], many["layers"], strict=True):
+            assert (layer, status) == (same, told), name
             assert error is None or other == pytest.approx(error, rel=1e-4, abs=1e-5), f"{name}: {layer}"
 
 
@@ -97,7 +98,6 @@ def test_what_differs_between_processes_is_refused(two):
 def test_an_error_in_one_process_ends_all_with_its_reason(two):
     assert two[1]["failed"] == "the callback has had enough"
     assert two[0]["failed"] == "process 1 of 2: the callback has had enough"
-    assert two[0]["seconds"] < 10
 
 
 @pytest.mark.parametrize("killed", [0, 1])
@@ -106,8 +106,6 @@ def test_a_process_that_is_killed_ends_the_job(tmp_path, killed):
     while not (tmp_path / "busy").exists() and all(process.poll() is None for process in processes):
         time.sleep(0.05)
     os.kill(processes[killed].pid, signal.SIGKILL)
-    began = time.monotonic()
-    code, _, said = jobs.finished(processes, seconds=60)[1 - killed]
-    assert time.monotonic() - began < 30
+    code, _, said = jobs.finished(processes)[1 - killed]
     assert code == 1
     assert "process of the job is gone" in said
