@@ -197,7 +197,7 @@ class Ranks:
             if self.run:
                 time.sleep(LOOK)  # the reason may be on its way
                 self._look()
-            lost = next(iter(str(error).splitlines()), "")
+            lost = str(error).splitlines()[0].rpartition("] ")[2].split(". ")[0] if str(error) else "no reason given"
             raise RankError(f"another process of the job is gone: killed, or out of memory ({lost})") from error
 
 
