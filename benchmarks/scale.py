@@ -45,6 +45,7 @@ def main(words: list[str]) -> int:
             continue
         for value in values:
             cell = {**middle, "ranks": 1, axis: value, "device": given.device, "method": given.method}
+            cell["threads"] = given.threads
             kind = "seconds" if given.device == "cuda" else "cpu_seconds"
             found = min((measured(cell) for _ in range(given.rounds)), key=lambda one: one[kind])
             times.append(found[kind])
@@ -69,7 +70,7 @@ def measured(cell: dict[str, Any]) -> dict[str, float]:
 
 def work(rank: int, cell: dict[str, Any], port: int, queue: Any) -> None:
     warnings.simplefilter("ignore")
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // cell["ranks"]))
+    torch.set_num_threads(cell["threads"])
     device, on_gpu = cell["device"], cell["device"] == "cuda"
     if cell["ranks"] > 1:
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
@@ -127,6 +128,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--ranks", type=numbers, default=[1, 2])
     found.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     found.add_argument("--method", default="feta")
+    found.add_argument("--threads", type=int, default=1, help="of each process; threads that wait count as busy")
     found.add_argument("--rounds", type=int, default=2)
     found.add_argument("--out", type=Path, default=Path("scale/records.jsonl"))
     return found

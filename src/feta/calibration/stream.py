@@ -78,7 +78,7 @@ class LayerStream:
     view: LayerView
     through: Through
     group: int = 0
-    values: int | None = None  # entries of A in one chunk; None: as many as there is room for
+    max_values: int | None = None  # entries of A in one chunk; None: as many as there is room for
 
     @property
     def shared(self) -> dict[Any, Any]:
@@ -88,8 +88,8 @@ class LayerStream:
         return found
 
     @property
-    def max_values(self) -> int:
-        return self.values or self.source.lane.room.values
+    def chunk_values(self) -> int:
+        return self.max_values or self.source.lane.room.values
 
     @property
     def ranks(self) -> Ranks:
@@ -118,7 +118,7 @@ class LayerStream:
         count = 0
         for x, keep in self.source.inputs(self.view.name):
             x = self._flat(x)
-            for part in self.view.chunks(x, self.max_values):
+            for part in self.view.chunks(x, self.chunk_values):
                 A = self._kept(self.view.input_rows(x[part], self.group), keep, part)
                 count += len(A)
                 if len(A):
@@ -164,7 +164,7 @@ class LayerStream:
             before, now = (None if tensor is None else self._flat(tensor) for tensor in extra)
             count = z.numel() // z.shape[1 if view.operator.spatial else -1]
             numbers = _numbers(seen, view, count)
-            for part in view.chunks(x, self.max_values):
+            for part in view.chunks(x, self.chunk_values):
                 each = count // max(len(x), 1) if view.operator.spatial else 1  # rows of what is cut
                 here = numbers[part.start * each : part.stop * each]
                 chosen = None if share >= 1 else uniform(here) < share
