@@ -193,6 +193,8 @@ class Needs:
     count: of the non-zeros: "exact" (as many as may stay), "most" (that many at the most), or "own" (another
         option of the method decides, such as a bound on the error).
     patterns: whether the method keeps to a target's pattern.
+    shares: whether the method reads rows by feta's own statistics alone (gram, cross, sampled rows, …), which sum
+        over the processes of a job; any other is given the rows of all processes, in each.
     """
 
     passes: Literal["none", "few", "many"] = "few"
@@ -202,6 +204,7 @@ class Needs:
     seed: bool = False
     count: Literal["exact", "most", "own"] = "exact"
     patterns: bool = False
+    shares: bool = False
 
 
 @runtime_checkable

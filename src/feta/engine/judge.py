@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from feta.calibration.fold import Folded
+from feta.calibration.statistics import ranks_of
 from feta.calibration.stream import LayerStream, Source
 from feta.errors import DataError
 from feta.layers import cast
@@ -81,6 +82,7 @@ def errors_of(
             norms = [torch.linalg.vector_norm(part, dim=0, dtype=torch.float64) for part in found]
             squares = torch.stack(norms).square()
             sums = squares if sums is None else sums + squares
+        sums = ranks_of(stream).total(sums)
         if sums is not None:
             right.append(sums[0])
             for errors, part in zip(wrong, sums[1:], strict=True):

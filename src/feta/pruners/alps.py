@@ -29,7 +29,7 @@ class Alps:
     """
 
     name: ClassVar[str] = "alps"
-    needs: ClassVar[Needs] = Needs("few", patterns=True)
+    needs: ClassVar[Needs] = Needs("few", patterns=True, shares=True)
 
     ridge: float = 0.01
     rho: float = 0.1

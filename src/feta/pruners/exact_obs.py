@@ -36,7 +36,7 @@ class ExactObs:
     """
 
     name: ClassVar[str] = "exact-obs"
-    needs: ClassVar[Needs] = Needs("few")
+    needs: ClassVar[Needs] = Needs("few", shares=True)
 
     damping: float = 0.01
     fit_bias: bool = True

@@ -34,7 +34,7 @@ class Feta:
     quality: how much work is put in: "fast", "default", or "best", which reads all rows for every re-target.
     outer: re-targets, at the most. None: by quality, 1, 3 or 10.
     sample: rows that targets are read from, but for "best". None: 8 d_in, 4096 at least, and as many as take 32 MiB.
-    memory: GiB for matrices of d_in². A wider layer is solved on rows held in as much memory, without them.
+    memory: GiB for matrices of d_in², and for rows that are held. A wider layer is solved on held rows alone.
     weigh_outputs: whether outputs that matter more to the network's own outputs get more of the weights.
     ridge: of every refit towards the weights before it, as a share of the mean of H's diagonal. None: 0.001, and
         0.01 for wide layers that no activation follows; more for a large layer with few rows.
@@ -58,13 +58,14 @@ class Feta:
 
     @property
     def needs(self) -> Needs:
-        return Needs(importance=self.weigh_outputs, through=True, safe=True, patterns=True)
+        return Needs(importance=self.weigh_outputs, through=True, safe=True, patterns=True, shares=True)
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
         keep, d_in, settings = target.count(problem.W.numel()), len(problem.W), QUALITIES[self.quality]
         settings = replace(settings, ridge=self.ridge, retargets=self.outer or settings.retargets)
         # Rows of convolutions are short, and many of them look alike: as many as fit into the same room.
         sample = self.sample or max(4096, 8 * d_in, SAMPLE_VALUES // (d_in + problem.W.shape[1]))
+        sample = min(sample, max(1024, int(self.memory * 2**28 / (d_in + 2 * problem.W.shape[1]))))
         needed, messages, more = GRAM_BYTES * d_in**2 / 2**30, [], {}
         if needed > self.memory:
             held = self._held(problem, sample)

@@ -33,7 +33,7 @@ class Lobs:
     """
 
     name: ClassVar[str] = "lobs"
-    needs: ClassVar[Needs] = Needs("few", patterns=True)
+    needs: ClassVar[Needs] = Needs("few", patterns=True, shares=True)
 
     damping: float = 1e-6
 

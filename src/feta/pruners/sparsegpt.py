@@ -32,7 +32,7 @@ class SparseGpt:
     """
 
     name: ClassVar[str] = "sparsegpt"
-    needs: ClassVar[Needs] = Needs("few", patterns=True)
+    needs: ClassVar[Needs] = Needs("few", patterns=True, shares=True)
 
     damping: float = 0.01
     block: int = 128

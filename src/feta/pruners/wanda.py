@@ -24,7 +24,7 @@ class Wanda:
     """
 
     name: ClassVar[str] = "wanda"
-    needs: ClassVar[Needs] = Needs("few", patterns=True)
+    needs: ClassVar[Needs] = Needs("few", patterns=True, shares=True)
 
     scope: Literal["output", "layer"] = "output"
 
