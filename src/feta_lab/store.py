@@ -11,7 +11,7 @@ from torch import nn
 from feta.errors import ConfigError, FileError, one_line
 from feta.files import network as files
 from feta.files.network import encode, save
-from feta.files.plain import shortened
+from feta.files.plain import shortened, tamed
 from feta_lab import networks
 from feta_lab.data import Normalisation
 
@@ -83,7 +83,7 @@ def from_description(description: Mapping[str, Any], path: Path) -> Network:
     try:
         return Network(networks.build(info.specification, info.shape, seed=0), info)
     except ConfigError as error:
-        raise FileError(f"{path}: {error}") from error
+        raise FileError(f"{path}: {tamed(error)}") from error
 
 
 def _whole(value: Any, least: int) -> int:

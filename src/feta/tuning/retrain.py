@@ -22,10 +22,11 @@ from torch import Tensor, nn
 from feta.calibration.model import clock, device_of, evaluating, float_dtype, outputs_of, run_on
 from feta.errors import ConfigError, DataError
 from feta.masks import hold_zeros, plain
+from feta.ranks import Ranks
 from feta.report import RetrainPoint, RetrainReport
 from feta.tuning.batches import Batches, Judge, labelled, score_of
 from feta.tuning.loop import Loop
-from feta.tuning.stepping import NARROW, Loss, Ranks, check, copy_of, learning, overridden, sgd, threads_for, wake_up
+from feta.tuning.stepping import NARROW, Loss, check, copy_of, learning, overridden, sgd, threads_for, wake_up
 
 
 @dataclass(frozen=True)
