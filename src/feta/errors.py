@@ -50,13 +50,22 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConfigError:
     return ConfigError(f"unknown {kind} '{name}'{hint} Known: {', '.join(choices)}")
 
 
+def printable(text: str, *, lines: bool = False) -> str:
+    """Text with every letter that cannot be printed as its escape: what is shown cannot steer a terminal.
+
+    lines: whether it may be of several lines.
+    """
+    kept = "\n" if lines else ""
+    return "".join(letter if letter.isprintable() or letter in kept else repr(letter)[1:-1] for letter in text)
+
+
 def one_line(error: BaseException) -> str:
     """An error of somebody else's code as one line that fits into one of ours."""
-    text = " ".join(str(error).split())
+    text = printable(" ".join(str(error).split()))
     return f"{type(error).__name__}: {text if len(text) <= 300 else text[:300] + ' …'}"
 
 
 def listed(names: list[str]) -> str:
     """The first few of many names, and how many more there are."""
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return ", ".join(f"'{name}'" for name in names[:5]) + more
+    return ", ".join(f"'{printable(name)}'" for name in names[:5]) + more

@@ -10,9 +10,10 @@ import signal
 import sys
 
 from cyclopts import App
-from cyclopts.config import Env, Toml
+from cyclopts.config import Env
 
 from feta import __version__
+from feta.cli.settings import Settings
 from feta.errors import FetaError
 from feta.plugins import LAB, added
 
@@ -22,7 +23,7 @@ app = App(
     name="feta",
     help="Prune trained neural networks without retraining: smaller files, accuracy kept.",
     version=__version__,
-    config=(Env("FETA_", command=True), Toml("feta.toml", search_parents=True, must_exist=False)),
+    config=(Env("FETA_", command=True), Settings("feta.toml", search_parents=True, must_exist=False)),
     help_format="markdown",
     suppress_keyboard_interrupt=False,  # main says that it was interrupted
 )

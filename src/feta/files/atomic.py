@@ -44,7 +44,7 @@ def write_atomic(path: str | os.PathLike[str], content: bytes) -> None:
 def replacing(path: str | os.PathLike[str], *, folder: bool = False) -> Iterator[Path]:
     """A place to write a file, or a folder, in; when the block ends well it is moved to `path`, at once and whole.
 
-    A link stays, and what it leads to is replaced. A file that is replaced hands on its owner and its mode.
+    A link stays, and what it leads to is replaced. What is replaced hands on its owner and its mode.
     Raises FileError where it cannot be written.
     """
     try:
@@ -56,7 +56,7 @@ def replacing(path: str | os.PathLike[str], *, folder: bool = False) -> Iterator
         with scratch(start, target.parent) as place:
             part = place / target.name
             yield part
-            if before is not None and not folder:
+            if before is not None:
                 with suppress(OSError, AttributeError):  # only root may, and not on every system
                     os.chown(part, before.st_uid, before.st_gid)
                 os.chmod(part, stat.S_IMODE(before.st_mode))

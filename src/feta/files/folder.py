@@ -19,6 +19,7 @@ from feta.files.atomic import replacing
 from feta.files.card import with_pruning
 from feta.files.huggingface import KIND, SMALL, description, quiet_transformers, weight_files
 from feta.files.lossy import Smaller
+from feta.files.plain import object_from_json, text_of
 from feta.sparsity import measured
 
 # What is not copied from one folder to another: weights of any program, and code.
@@ -82,7 +83,7 @@ def _smaller(model: Any, folder: Path, layout: sparse_file.Layout, dtype: Smalle
 
 def _set_masked(path: Path, tensors: Mapping[str, Tensor] | None) -> None:
     """Say in config.json that the weights are values and bit masks; None: that they are not."""
-    config = json.loads(path.read_text(encoding="utf-8"))
+    config = object_from_json(text_of(path), finite=False)
     if tensors is not None:
         weights = [tensor for tensor in tensors.values() if tensor.ndim == 2]
         share = sum(measured(w) * w.numel() for w in weights) / max(1, sum(w.numel() for w in weights))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from feta.errors import FileError, ModelError, listed, one_line
 from feta.files import sparse_file
-from feta.files.plain import object_from_json, shortened
+from feta.files.plain import object_from_json, shortened, text_of
 from feta.plugins import needed
 
 SMALL = "model.feta.safetensors"
@@ -34,7 +34,7 @@ def weight_files(folder: Path) -> list[Path]:
 def configuration(folder: Path) -> dict[str, Any]:
     """A folder's configuration, after every check that needs no transformers."""
     try:
-        config = object_from_json((folder / "config.json").read_text(encoding="utf-8"), finite=False)
+        config = object_from_json(text_of(folder / "config.json"), finite=False)
     except OSError:
         raise FileError(
             f"{folder} must be a Hugging Face folder, got one without config.json; a model in your own code is named "

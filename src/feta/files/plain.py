@@ -7,11 +7,24 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from feta.errors import printable
 
 LONGEST = 2**26  # characters of a text
 DEEPEST = 64  # objects and lists in one another
 DIGITS = 19  # of a whole number: more do not fit into 64 bits
+
+
+def text_of(path: Path) -> str:
+    """What a text file holds. Raises OSError, or ValueError for one that is too long or no text."""
+    if path.exists() and not path.is_file():  # reading a pipe or a device may wait for ever
+        raise ValueError("no file, but a folder, a pipe or a device")
+    with path.open("rb") as file:
+        content = file.read(LONGEST + 1)
+    _check_length(content)
+    return content.decode()
 
 
 def from_json(text: str | bytes, *, finite: bool = True) -> Any:
@@ -71,12 +84,12 @@ def shortened(value: object) -> str:
 
 def tamed(error: BaseException) -> str:
     """The words of an error that quotes a file: short, and without what a terminal would obey."""
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in str(error)[:300])
+    return printable(str(error)[:300])
 
 
 def _check_length(text: str | bytes) -> None:
     if len(text) > LONGEST:
-        raise ValueError(f"{len(text):,} characters, more than {LONGEST:,}")
+        raise ValueError(f"a text of more than {LONGEST:,} characters")
 
 
 def _whole(digits: str) -> int:

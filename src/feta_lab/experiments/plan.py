@@ -22,7 +22,7 @@ from typing import Any, ClassVar, TypeVar
 from feta.calibration.model import resolve_device
 from feta.errors import ConfigError, FileError, unknown_name
 from feta.files.atomic import check_writable
-from feta.files.plain import from_toml
+from feta.files.plain import from_toml, tamed, text_of
 from feta.pruners import make
 from feta.sparsity import check_share
 from feta_lab import networks, paper
@@ -156,11 +156,11 @@ def load_plan(kind: type[P], config: Path | None, given: Mapping[str, Any], quic
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return from_toml(path.read_text(encoding="utf-8"))
+        return from_toml(text_of(path))
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
-        raise ConfigError(f"{path} must be TOML, got {error}") from error
+        raise ConfigError(f"{path} must be TOML, got {tamed(error)}") from error
 
 
 def convert(value: Any, hint: Any, label: str) -> Any:
