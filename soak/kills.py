@@ -1,124 +1,231 @@
-"""Commands that are killed at random moments, by random signals.
+"""Commands that are killed at random moments, and just before every call that changes a file or starts a process.
 
 Afterwards the output is not there or whole, no process is left, the same command succeeds, and then no file is left
 but those that it is meant to write.
 """
 
+import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+import torch
+
+import feta
 from feta.errors import FetaError
 from feta_lab import data as datasets
-from feta_lab import networks, store
+from feta_lab import networks, records, store
 from soak.tally import Tally
 
-COUNT = 200
+COUNT = 400
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL)
-GONE = 20.0  # seconds in which every process of a command that was killed must have ended
-MARK = "FETA_SOAK"  # a variable by which the processes of a command are known
+GONE = 30.0  # seconds in which every process of a command that was killed must have ended; a machine may be busy
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command line, the files it writes, and what reads one of them."""
+
+    words: tuple[str, ...]
+    files: tuple[str, ...]
+    check: Callable[[Path], Any] = store.load
 
 
 def run(count: int, seed: int) -> Tally:
+    """Half of the kills come at random moments, half at calls, one after the other."""
     tally, draw = Tally("kills"), random.Random(seed)
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        dense = place / "dense.safetensors"
-        _network(dense)
-        kinds = {
-            "prune": ["prune", str(dense), "--sparsity", "0.9", "--method", "alps"],
-            "train": ["train", "dense-mnist", "--data", "mnist-mini", "--max-epochs", "2"],
-        }
-        usual = {kind: _whole_time(words, place / "first") for kind, words in kinds.items()}
+    with tempfile.TemporaryDirectory() as folder, Runner(Path(folder).resolve()) as runner:
+        names = list(runner.commands)
+        steps = ((name, step) for step in range(1, 10_000) for name in names if step <= runner.usual(name)[1])
         for number in range(count):
-            kind = list(kinds)[number % len(kinds)]
             how = draw.choice(SIGNALS)
-            # Mostly where the work is done: the first half of a short command is imports.
-            after = usual[kind] * draw.choice((draw.random(), draw.uniform(0.4, 1.05)))
-            problem = _killed(kinds[kind], place / f"{number}", how, after)
-            if problem:
-                tally.wrong.append(
-                    f"{kind}, {how.name} after {after:.3f} s (number {number} of seed {seed}): {problem}"
-                )
+            if number % 2:
+                name, step = next(steps)
+                how = signal.SIGKILL if draw.random() < 0.5 else how
+                said, asked = f"at call {step}", {"step": step, "signal": int(how)}
+            else:
+                name = names[number // 2 % len(names)]
+                after = runner.usual(name)[0] * draw.uniform(0, 1.1)
+                said, asked = f"after {after:.3f} s", {"after": after}
+            if problem := runner.killed(name, f"{number}", how, **asked):
+                tally.wrong.append(f"{name}, {how.name} {said} (number {number} of seed {seed}): {problem}")
             tally.tried += 1
+        print("kills: calls of", ", ".join(f"{name} {calls}" for name, (_, calls) in runner.known.items()))
     return tally
 
 
-def _network(path: Path) -> None:
-    """A small network that was not trained: what is tested is not its accuracy."""
-    data = datasets.load("mnist-mini")
-    model = networks.build("30FC-10SM", data.shape, seed=0)
-    store.save(
-        store.Network(model, store.NetworkInfo("30FC-10SM", data.shape, "mnist-mini", data.normalisation)), path
-    )
+class Runner:
+    """Commands, the process that runs them, and what they need."""
 
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.known: dict[str, tuple[float, int]] = {}
 
-def _start(words: list[str], place: Path) -> "subprocess.Popen[bytes]":
-    (place / "tmp").mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "feta", *words, "-o", str(place / "out.safetensors")]
-    env = {**os.environ, "TMPDIR": str(place / "tmp"), MARK: str(place), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=env, cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    def __enter__(self) -> "Runner":
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(self.place)}
+        command = [sys.executable, "-m", "soak._commands"]
+        root = Path(__file__).parents[1]
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self.server = subprocess.Popen(command, env=env, cwd=root, **pipes)
+        return self
 
+    def __exit__(self, *error: object) -> None:
+        self.server.communicate()  # it ends with its input
 
-def _whole_time(words: list[str], place: Path) -> float:
-    started = time.monotonic()
-    with _start(words, place) as process:
-        said = process.communicate()[1]
-    if process.returncode:
-        raise RuntimeError(f"feta {words[0]} must work before it is killed, got {said.decode()[-300:]}")
-    return time.monotonic() - started
+    @cached_property
+    def commands(self) -> dict[str, Command]:
+        dense, trained = self.place / "dense.safetensors", self.place / "networks"
+        data = datasets.load("mnist-mini")
+        model = networks.build("30FC-30FC-10SM", data.shape, seed=0)
+        info = store.NetworkInfo("30FC-30FC-10SM", data.shape, "mnist-mini", data.normalisation)
+        store.save(store.Network(model, info), dense)  # what is tested is not its accuracy
+        store.save(store.Network(model, info), trained / "dense-mnist-mnist-mini-seed0.safetensors")
+        out, prune = ("-o", "out.safetensors"), ("prune", str(dense), "--sparsity", "0.9", "--samples", "200")
+        both = ("feta-records.jsonl", "out.safetensors")
+        bench = ("bench", "--nets", "dense-mnist", "--data", "mnist-mini", "--methods", "threshold,wanda")
+        bench += ("--seeds", "1", "--sparsity", "0.9", "--samples", "100", "--jobs", "2", "--compensate", "off")
+        found = {
+            "prune": Command((*prune, "--method", "alps", *out), both),
+            "train": Command(("train", "30FC-10SM", "--data", "mnist-mini", "--max-epochs", "2", *out), both),
+            "resume": Command((*prune, "--method", "feta", "--resume", *out), both),
+            "export": Command(("export", str(dense), "--safetensors", "out.safetensors"), both[1:], _plain),
+            "speed": Command(("speed", str(dense), "--batch", "1", "--page", "out.html"), ("out.html",), _page),
+            "bench": Command((*bench, "--networks", str(trained), "-o", "bench"), BENCH, _page),
+        }
+        if folder := self._transformer():
+            words = ("prune", str(folder), "--method", "threshold", "--sparsity", "0.5", "-o", "out")
+            found["folder"] = Command(words, FOLDER, lambda path: feta.load(path.parent))
+        return found
 
-
-def _killed(words: list[str], place: Path, how: signal.Signals, after: float) -> str:
-    """What is wrong after a kill and after the same command again; nothing where all is right."""
-    output = place / "out.safetensors"
-    with _start(words, place) as process:
-        time.sleep(after)
-        process.send_signal(how)
-        said = process.communicate()[1]
-    if b"Traceback" in said and process.returncode > 0 and how is not signal.SIGINT:
-        return f"a traceback: {said.decode()[-200:]}"
-    if problem := _broken(output):
-        return f"after the kill {problem}"
-    until = time.monotonic() + GONE
-    while left := _processes(place):
-        if time.monotonic() > until:
-            return f"processes {left} are left"
-        time.sleep(0.05)
-    with _start(words, place) as process:
-        said = process.communicate()[1]
-    if process.returncode:
-        return f"the same command again ended with {process.returncode}: {said.decode()[-200:]}"
-    if problem := _broken(output) or ("" if output.exists() else "no output"):
-        return f"after the second run {problem}"
-    # torch's compiler keeps an empty cache there, after runs that were not killed as well.
-    found = {str(path.relative_to(place)) for path in place.rglob("*") if "torchinductor_" not in str(path)}
-    right = {"feta-records.jsonl", "out.safetensors", "tmp"}
-    return "" if found == right else f"files are left or missing: {sorted(found ^ right)}"
-
-
-def _broken(output: Path) -> str:
-    if output.exists():
+    def _transformer(self) -> Path | None:
         try:
-            store.load(output)
-        except FetaError as error:
-            return f"the output is broken: {error}"
-    return ""
+            import transformers
+        except ImportError:
+            return None
+        sizes = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+        config = transformers.LlamaConfig(**sizes, num_attention_heads=2, max_position_embeddings=16)
+        torch.manual_seed(0)
+        feta.save(transformers.LlamaForCausalLM(config), self.place / "llama")
+        return self.place / "llama"
+
+    def usual(self, name: str) -> tuple[float, int]:
+        """The seconds and the calls of a command that is left alone."""
+        if name not in self.known:
+            started = time.monotonic()
+            if problem := self._run(name, self._fresh(f"{name}-first")):
+                raise RuntimeError(f"feta {name} must work before it is killed, got {problem}")
+            steps = (self.place / f"{name}-first.steps").read_text()
+            self.known[name] = (time.monotonic() - started, int(steps))
+        return self.known[name]
+
+    def killed(self, name: str, where: str, how: signal.Signals, after: float | None = None, **step: int) -> str:
+        """What is wrong after a kill and after the same command again; nothing where all is right."""
+        place = self._fresh(where)
+        pid = self._start(name, place, **step)
+        if after is not None:
+            time.sleep(after)
+            os.kill(pid, how)
+        sent = time.monotonic()
+        code, said = self._end(place)
+        if after is not None and time.monotonic() - sent > GONE:
+            return f"it went on for {time.monotonic() - sent:.0f} s"
+        if "Traceback" in said:
+            return f"a traceback: {said[-300:]}"
+        if code not in (0, -how, 128 + how):
+            return f"it ended with {code}: {said[-300:]}"
+        if problem := self._broken(name, place):
+            return f"after the kill {problem}"
+        until = time.monotonic() + GONE
+        while left := _processes(pid):
+            if time.monotonic() > until:
+                return f"processes {left} are left"
+            time.sleep(0.05)
+        problem = self._run(name, place)
+        shutil.rmtree(place)
+        return problem
+
+    def _run(self, name: str, place: Path) -> str:
+        self._start(name, place)
+        code, said = self._end(place)
+        if code:
+            return f"the command, left alone, ended with {code}: {said[-300:]}"
+        if problem := self._broken(name, place):
+            return f"after the run that was left alone {problem}"
+        found = {str(path.relative_to(place)) for path in place.rglob("*") if path.is_file()}
+        found |= {str(path.relative_to(place)) for path in (place / "tmp").rglob("*")}
+        found |= {path.name for path in place.iterdir() if path.name.endswith((".part", ".resume"))}
+        right = set(self.commands[name].files)
+        return "" if found == right else f"files are left or missing: {sorted(found ^ right)}"
+
+    def _fresh(self, name: str) -> Path:
+        (self.place / name / "tmp").mkdir(parents=True)
+        return self.place / name
+
+    def _start(self, name: str, place: Path, **step: int) -> int:
+        request = {"words": self.commands[name].words, "place": str(place), **step}
+        assert self.server.stdout is not None
+        self._say(json.dumps(request))
+        return int(self.server.stdout.readline())
+
+    def _say(self, line: str) -> None:
+        assert self.server.stdin is not None
+        self.server.stdin.write(line + "\n")
+        self.server.stdin.flush()
+
+    def _end(self, place: Path) -> tuple[int, str]:
+        assert self.server.stdout is not None
+        self._say("")
+        code = int(self.server.stdout.readline())
+        errors = Path(f"{place}.err")
+        return code, errors.read_text(errors="replace") if errors.exists() else ""
+
+    def _broken(self, name: str, place: Path) -> str:
+        command = self.commands[name]
+        try:
+            if (place / command.files[-1]).exists():
+                command.check(place / command.files[-1])
+            for path in place.rglob("*records.jsonl"):
+                records.read(path)
+        except (FetaError, ValueError) as error:
+            return f"a file is broken: {error}"
+        return ""
 
 
-def _processes(place: Path) -> list[int]:
-    """Processes that were started by a command, however far down, and have not ended."""
-    mark, found = f"{MARK}={place}".encode(), []
+def _plain(path: Path) -> None:
+    feta.load_into(networks.build("30FC-30FC-10SM", datasets.load("mnist-mini").shape, seed=0), path)
+
+
+def _page(path: Path) -> None:
+    if not path.read_text(encoding="utf-8").rstrip().endswith("</html>"):
+        raise ValueError("the page has no end")
+
+
+def _processes(session: int) -> list[int]:
+    """Processes of a session that have not ended."""
+    found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            if mark in (entry / "environ").read_bytes().split(b"\0"):
-                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-                found += [int(entry.name)] if state not in "ZX" else []
-        except OSError:  # it has just ended, or is not ours to look at
+            state, *numbers = (entry / "stat").read_text().rpartition(")")[2].split()
+        except OSError:  # it has just ended
             continue
+        if int(numbers[2]) == session and state not in "ZX":
+            found.append(int(entry.name))
     return found
+
+
+FOLDER = ("out/README.md", "out/config.json", "out/generation_config.json", "out/model.safetensors")
+BENCH = ("bench/records.jsonl", "bench/sparsity-plain.png", "bench/sparsity-plain.svg", "bench/report.html")
+
+
+if __name__ == "__main__":
+    print(run(int(sys.argv[1]), int(sys.argv[2])))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from feta.errors import printable
 from feta.problem import Activation, Status
 
 
@@ -240,4 +241,4 @@ def layer_row(layer: Mapping[str, Any]) -> tuple[str, ...]:
     error = "–" if layer["relative_error"] is None else f"{layer['relative_error']:.4f}"
     shape, share = "×".join(map(str, layer["shape"])), f"{100 * layer['sparsity']:.2f} %"
     numbers = (str(layer["nonzeros"]), share, error, f"{layer['seconds']:.3f}")
-    return (layer["name"], shape, *numbers, layer["status"])
+    return (printable(layer["name"]), shape, *numbers, layer["status"])

@@ -1,10 +1,11 @@
 """The page of `feta speed`: one HTML file with a chart, light and dark, that needs nothing else."""
 
+import html
 from collections.abc import Mapping
-from html import escape
 from typing import Any
 
 from feta.cli.console import size
+from feta.errors import printable
 
 STYLE = """h1{overflow-wrap:anywhere}
 
@@ -22,6 +23,7 @@ th:first-child, td:first-child { text-align: left; } .scroll { overflow-x: auto;
 """
 COLUMNS = ("layer", "threads", "zeros", "form", "batch", "ms dense", "ms sparse", "memory dense", "memory")
 LEFT, WIDTH, ROW, BAR = 150, 800, 56, 18
+LONGEST = 1000  # letters of a name
 
 
 def speed_page(found: Mapping[str, Any]) -> str:
@@ -47,6 +49,11 @@ def speed_page(found: Mapping[str, Any]) -> str:
 {_table(COLUMNS, _rows(found))}
 </body></html>
 """
+
+
+def escape(text: str) -> str:
+    """Somebody else's words: no markup, nothing that hides or turns the rest around, and no end of letters."""
+    return html.escape(printable(text if len(text) <= LONGEST else text[:LONGEST] + "…"))
 
 
 def gain(row: Mapping[str, Any]) -> str:
