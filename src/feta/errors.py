@@ -47,7 +47,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConfigError:
     choices = sorted(known)
     near = difflib.get_close_matches(name, choices, n=1)
     hint = f"; did you mean '{near[0]}'?" if near else "."
-    return ConfigError(f"unknown {kind} '{name}'{hint} Known: {', '.join(choices)}")
+    return ConfigError(f"unknown {kind} '{printable(name[:80])}'{hint} Known: {', '.join(choices)}")
 
 
 def printable(text: str, *, lines: bool = False) -> str:

@@ -47,10 +47,19 @@ def test_length_and_objects():
 
 
 @pytest.mark.parametrize(
-    "text", ["a = " + nested(100_000), "a = " + "1" * 5000, "a = inf", "a = nan", "a.b = [[1", "a = 1e999"]
+    "text",
+    [
+        "a = " + nested(100_000),
+        "a = " + "1" * 5000,
+        "a = inf",
+        "a = nan",
+        "a.b = [[1",
+        "a = 1e999",
+        'a = "\\u001b[2J"',
+    ],
 )
 def test_toml(text):
-    with pytest.raises(ValueError, match=r"nested|digits|the number|nclosed"):
+    with pytest.raises(ValueError, match=r"nested|digits|the number|nclosed|the text"):
         from_toml(text)
     assert from_toml("a = [1, 2.5]\n[b]\nc = true") == {"a": [1, 2.5], "b": {"c": True}}
 

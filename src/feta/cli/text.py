@@ -11,7 +11,7 @@ from torch import Tensor
 from feta.cli.arrays import drawn
 from feta.cli.optional import needed, one_line
 from feta.errors import ConfigError, DataError, FileError
-from feta.files.plain import from_json
+from feta.files.plain import from_json, shortened
 
 LENGTH = 512
 MOST = 256  # windows, unless --samples says otherwise
@@ -84,6 +84,6 @@ def _text(line: str, where: str) -> str:
     except ValueError as error:
         raise DataError(f'{where} must be a JSON object with a "text", got {one_line(error)}') from None
     if not isinstance(found, dict) or not isinstance(found.get("text"), str):
-        got = sorted(found) if isinstance(found, dict) else type(found).__name__
+        got = shortened(sorted(found)) if isinstance(found, dict) else type(found).__name__
         raise DataError(f'{where} must be a JSON object with a "text", got {got}')
     return str(found["text"])

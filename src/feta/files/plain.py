@@ -46,17 +46,21 @@ def object_from_json(text: str | bytes, *, finite: bool = True) -> dict[str, Any
 
 
 def from_toml(text: str) -> dict[str, Any]:
+    """A TOML text as plain values. It holds names and paths: no letters that cannot be printed."""
     _check_length(text)
     try:
         value = tomllib.loads(text)
     except RecursionError:
         raise ValueError(f"a text nested deeper than {DEEPEST}") from None
-    check(value)
+    check(value, readable=True)
     return value
 
 
-def check(value: Any, *, finite: bool = True) -> None:
-    """Raise ValueError where something is nested too deep, no number, too large, or no text that can be written."""
+def check(value: Any, *, finite: bool = True, readable: bool = False) -> None:
+    """Raise ValueError where something is nested too deep, no number, too large, or no text that can be written.
+
+    readable: whether texts must be such that they can be printed as they are.
+    """
     level, depth = [value], 0
     while level:
         if depth > DEEPEST:
@@ -67,6 +71,8 @@ def check(value: Any, *, finite: bool = True) -> None:
                 below += [*one.keys(), *one.values()]
             elif isinstance(one, list | tuple):
                 below += one
+            elif isinstance(one, str) and readable and not one.isprintable():
+                raise ValueError(f"the text {shortened(one)}")
             elif isinstance(one, str) and not one.isascii():
                 one.encode()  # half a character cannot be printed or stored: UnicodeEncodeError is a ValueError
             elif isinstance(one, int) and abs(one) >= 10**DIGITS:
