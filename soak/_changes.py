@@ -51,12 +51,16 @@ def inside(draw: random.Random, whole: bytes) -> bytes:
     end = 8 + int.from_bytes(whole[:8], "little")
     header, body = json.loads(whole[8:end]), whole[end:]
     about = header["__metadata__"]
+    if draw.random() < 0.2:  # another name of a tensor, in its place
+        old = draw.choice([name for name in header if name != "__metadata__"])
+        new = draw.choice(("\x1b[2J", "x" * 9999, "a\nb", "fc1.weight"))
+        header = {new if name == old else name: value for name, value in header.items()}
     key = draw.choice([key for key in about if key not in (container.HEADER, "format")])
     if key == sparse_file.INDEX:
         length = int(about[key].split()[0])
         index = zlib.compress(text_changed(draw, zlib.decompress(body[:length]).decode()))
         body, about[key] = index + body[length:], f"{len(index)} {zlib.crc32(index)}"
-        entry = header[container.ARCHIVE]
+        entry = header.get(container.ARCHIVE, {})
         entry["shape"], entry["data_offsets"] = [len(body)], [0, len(body)]
     else:
         about[key] = text_changed(draw, about[key]).decode(errors="replace")
@@ -91,9 +95,11 @@ def text_changed(draw: random.Random, text: str) -> bytes:
 
     walk(value)
     inside, key = draw.choice(places)
-    match draw.randrange(4):
+    match draw.randrange(5):
         case 0:
             inside[key] = draw.choice(ODD)
+        case 4 if isinstance(inside, dict):
+            inside[draw.choice(("\x1b[2J", "x" * 9999, "a\nb", ""))] = inside.pop(key)
         case 1 if isinstance(inside[key], int | float):
             inside[key] = inside[key] * draw.choice((-1, 0, 2, 10**6, 10**12, 0.5))
         case 2 if inside is not value:

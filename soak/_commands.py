@@ -32,6 +32,8 @@ def main() -> None:
             if not module.name.endswith("__main__"):
                 with suppress(ImportError):  # what needs a package that is not here
                     importlib.import_module(module.name)
+    # Any program that makes an optimiser of torch imports this, which makes an empty folder torchinductor_USER among
+    # the temporary ones, once for all: it is torch's cache and not ours to remove.
     importlib.import_module("torch._dynamo")
     for line in sys.stdin:
         request = json.loads(line)

@@ -65,3 +65,9 @@ def test_json_refuses_what_is_no_json():
     bad = PruneReport("m", 0.9, 0.9, float("nan"), "cpu", 0, {}, ())
     with pytest.raises(ValueError, match="not JSON compliant"):
         bad.to_json()
+
+
+def test_a_name_stays_on_its_line(report):
+    evil = replace(report, layers=(replace(report.layers[0], name="a\n\x1b[2J\u202e"), *report.layers[1:]))
+    assert repr(evil).count("\n") == repr(report).count("\n")
+    assert repr(evil).replace("\n", "").isprintable()

@@ -198,7 +198,7 @@ class PruneReport:
     def notes(self) -> list[str]:
         """What there is to say beside the table."""
         said = [layer for layer in self.layers if layer.message]
-        notes = [f"{layer.name}: {layer.message}" for layer in said[:SHOWN]]
+        notes = [f"{printable(layer.name)}: {layer.message}" for layer in said[:SHOWN]]
         if len(said) > SHOWN:
             counts = Counter(layer.status for layer in said[SHOWN:])
             rest = ", ".join(f"{count} {status}" for status, count in counts.items())

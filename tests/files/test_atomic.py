@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 from feta.errors import FileError
-from feta.files.atomic import check_writable, write_atomic
+from feta.files.atomic import check_writable, replacing, write_atomic
 
 
 @pytest.fixture(params=[None, b"old content"], ids=["new file", "overwrite"])
@@ -200,3 +200,14 @@ def test_what_a_killed_writer_left_is_removed_by_the_next_and_what_a_living_one_
             process.communicate()
     write_atomic(path, b"again")
     assert sorted(p.name for p in tmp_path.iterdir()) == [".file.mine.part", "file"]
+
+
+def test_a_folder_that_is_replaced_hands_on_its_mode(tmp_path):
+    place = tmp_path / "place"
+    place.mkdir(mode=0o750)
+    place.chmod(0o750)
+    with replacing(place, folder=True) as part:
+        part.mkdir()
+        (part / "file").touch()
+    assert stat.S_IMODE(place.stat().st_mode) == 0o750
+    assert [path.name for path in place.iterdir()] == ["file"]
