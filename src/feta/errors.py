@@ -6,9 +6,18 @@ A message reads *where must what, got value*, and names the cure where there is 
 import difflib
 from collections.abc import Iterable
 
+LONGEST = 1000  # letters of a message's beginning, and of its end, which names the cure
+
 
 class FetaError(Exception):
-    """Base of all errors feta raises on purpose."""
+    """Base of all errors feta raises on purpose.
+
+    A message may quote files and names of others: what cannot be printed is spelt out in it, and it has an end.
+    """
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return printable(text if len(text) <= 2 * LONGEST else f"{text[:LONGEST]} … {text[-LONGEST:]}", lines=True)
 
 
 class ConfigError(FetaError, ValueError):
