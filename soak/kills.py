@@ -27,7 +27,7 @@ from feta_lab import data as datasets
 from feta_lab import networks, records, store
 from soak.tally import Tally
 
-COUNT = 400
+COUNT = 460  # half of them enough for every call of every command
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL)
 GONE = 30.0  # seconds in which every process of a command that was killed must have ended; a machine may be busy
 
