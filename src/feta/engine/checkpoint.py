@@ -25,7 +25,7 @@ from torch import Tensor
 
 from feta.engine.alike import digest
 from feta.engine.run import Run
-from feta.errors import ConfigError, FileError, printable
+from feta.errors import ConfigError, FileError
 from feta.files.atomic import write_atomic
 from feta.files.plain import object_from_json, shortened, text_of
 from feta.ranks import Ranks
@@ -111,7 +111,7 @@ class Checkpoint:
             raise self._damaged(PROGRESS) from error
         changed = sorted(name for name in {*key, *self.key} if key.get(name) != self.key.get(name))
         if version != VERSION or changed:
-            got = f"one with another {printable(', '.join(changed)[:100]) or 'version'}"
+            got = f"one with another {', '.join(changed) or 'version'}"
             raise ConfigError(
                 f"checkpoint {self.folder} must be of this run, got {got}; ask for the same as then, or delete the "
                 "folder to begin anew"
@@ -135,7 +135,7 @@ class Checkpoint:
         return found
 
     def _damaged(self, name: str) -> FileError:
-        place = printable(str(self.folder / name))
+        place = self.folder / name
         return FileError(f"{place} must be as feta wrote it, got a damaged file; delete the folder to begin anew")
 
 
