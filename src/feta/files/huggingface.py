@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from feta.errors import FileError, ModelError, listed, one_line
 from feta.files import sparse_file
-from feta.files.plain import object_from_json, shortened, text_of
+from feta.files.plain import object_from_json, shortened, tamed, text_of
 from feta.plugins import needed
 
 SMALL = "model.feta.safetensors"
@@ -41,7 +41,7 @@ def configuration(folder: Path) -> dict[str, Any]:
             "as module:factory"
         ) from None
     except ValueError as error:
-        raise FileError(f"{folder / 'config.json'} must be a JSON object, got {one_line(error)}") from None
+        raise FileError(f"{folder / 'config.json'} must be a JSON object, got {tamed(error)}") from None
     if not weight_files(folder):
         raise FileError(f"{folder} must hold model.safetensors or its parts, got no safetensors file")
     if config.get("quantization_config") is not None and not is_masked(config):
