@@ -139,7 +139,8 @@ class Runner:
         code, said = self._end(place)
         if after is not None and time.monotonic() - sent > GONE:
             return f"it went on for {time.monotonic() - sent:.0f} s"
-        if "Traceback" in said:
+        # Python's own answer to Ctrl-C when the command is over and it ends itself.
+        if "Traceback" in said and not (how is signal.SIGINT and "ignored in atexit" in said):
             return f"a traceback: {said[-300:]}"
         if code not in (0, -how, 128 + how):
             return f"it ended with {code}: {said[-300:]}"

@@ -47,3 +47,17 @@ def test_what_nohup_ignores_stays_ignored(tmp_path):
         assert process.poll() is None
         process.terminate()
     assert process.returncode == 128 + signal.SIGTERM
+
+
+def test_a_signal_after_the_work_is_no_traceback():
+    """Python has things of its own to do when a command is over."""
+    code = SCRIPT.replace(
+        "@app.command", "import atexit\natexit.register(lambda: (print('over'), time.sleep(600)))\n@app.command"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-uc", code, "--version"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert b"over\n" in iter(process.stdout.readline, b"")
+        process.terminate()
+        said = process.stderr.read()
+    assert (process.returncode, said) == (-signal.SIGTERM, b"")

@@ -60,19 +60,31 @@ def main() -> None:
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(141)
+    finally:
+        _end_at_once()
 
 
 def _end_in_order() -> None:
     """End on SIGTERM and SIGHUP as on an error: processes are stopped and unfinished files removed on the way out."""
+    for number in _told_to_end():
+        if signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores one: so do we
+            signal.signal(number, _end)
 
-    def end(number: int, frame: object) -> None:
-        signal.signal(number, signal.SIG_DFL)  # a second one ends it at once
-        raise SystemExit(128 + number)
 
-    for name in ("SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)  # not every system has both
-        if number is not None and signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores one: so do we
-            signal.signal(number, end)
+def _end_at_once() -> None:
+    """There is nothing left to put in order: an error while Python itself ends would be a traceback."""
+    for number in _told_to_end():
+        if signal.getsignal(number) == _end:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _told_to_end() -> list[int]:
+    return [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]  # not on every system
+
+
+def _end(number: int, frame: object) -> None:
+    signal.signal(number, signal.SIG_DFL)  # a second one ends it at once
+    raise SystemExit(128 + number)
 
 
 def _let_threads_sleep() -> None:
