@@ -4,13 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check format docs clean
+.PHONY: demo test soak check format docs clean
 
 demo: $(READY)
 	$(BIN)/feta demo
 
 test: $(READY)
 	$(BIN)/python -m pytest
+
+soak: $(READY)
+	$(BIN)/python -m soak
 
 check: $(READY)
 	$(BIN)/ruff format --check .

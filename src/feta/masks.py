@@ -16,9 +16,11 @@ from torch.nn.utils import prune
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from feta.errors import ConfigError, ModelError
+from feta.gates import gated
 from feta.layers import matching, owner_of, prunable_names, weight_of
 
 
+@gated
 def masks_of(model: nn.Module, layers: Sequence[str] | str | None = None) -> dict[str, Tensor]:
     """Read the masks of a pruned model from its zeros.
 
@@ -69,6 +71,7 @@ def _detach(weight: str, module: nn.Module, *_: object) -> None:
         setattr(module, weight, getattr(module, weight).detach())
 
 
+@gated
 def hold_zeros(model: nn.Module, masks: Mapping[str, Tensor] | None = None) -> "ZeroHold":
     """Set the weights outside the masks to zero and hold them there while any torch optimiser works on the model.
 

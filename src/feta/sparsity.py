@@ -7,14 +7,16 @@ so that a mask is a function of the scores alone. Biases are never counted.
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from feta.errors import ConfigError
+from feta.gates import gated
 
 
+@runtime_checkable
 class Pattern(Protocol):
     """Which weights of a layer may stay together, see feta.patterns."""
 
@@ -48,6 +50,7 @@ class Pattern(Protocol):
         ...
 
 
+@gated
 @dataclass(frozen=True)
 class Sparsity:
     """A target for one layer: the share of zeros, or the number of non-zeros to keep; and in which pattern."""

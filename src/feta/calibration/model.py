@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from feta.errors import ConfigError, ModelError
+from feta.errors import ModelError
+from feta.gates import check_device
 
 MAIN_OUTPUTS = frozenset({"logits", "last_hidden_state"})  # what others call the output beside which more is returned
 
@@ -28,11 +29,7 @@ def resolve_device(name: str | None, where: str = "device") -> str:
     """The device asked for, by default the GPU if there is one. Raises ConfigError if torch cannot use it here."""
     if name is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(1, device=name)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"{where} must be a device torch can use here, got '{name}' ({reason})") from None
+    check_device(name, where)
     return name
 
 

@@ -6,7 +6,6 @@
 A sample on which the networks already disagree is counted, with radius 0.
 """
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median_low
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from feta.calibration.copies import copied, shell
 from feta.calibration.inputs import Inputs
 from feta.calibration.model import device_of, evaluating, float_dtype
 from feta.certificates.agreement import Agreement, LabelledBatch, agreement
@@ -23,6 +23,7 @@ from feta.certificates.chain import chain_of
 from feta.certificates.radius import Pair
 from feta.certificates.rounding import Rounding, check_precision
 from feta.errors import ConfigError, DataError, ModelError, check_range
+from feta.gates import gated
 
 RADII = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 FORMS = ("global", "local")
@@ -86,6 +87,7 @@ class Certificate:
         }
 
 
+@gated
 def certify(
     dense: nn.Module,
     pruned: nn.Module,
@@ -135,7 +137,7 @@ def certify(
     tell = callback or (lambda text, done, total: None)
     place = device_of(dense) if device is None else torch.empty(0, device=device).device
     # The callers' models stay where they are.
-    dense, pruned = (m if device_of(m) == place else copy.deepcopy(m).to(place) for m in (dense, pruned))
+    dense, pruned = (shell(m) if device_of(m) == place else copied(m).to(place) for m in (dense, pruned))
     dtype = float_dtype(dense)
     if dtype != float_dtype(pruned):
         raise ModelError(f"both networks must be of one type, got {dtype} and {float_dtype(pruned)}")

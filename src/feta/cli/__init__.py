@@ -39,7 +39,10 @@ for _name, _entry in added("feta.commands").items():
 
 
 def main() -> None:
-    """Run a command. An error of feta's own is one line on stderr and exit code 1, never a traceback."""
+    """Run a command. An error is one line on stderr, never a traceback: exit code 1, or 70 for one of feta's code.
+
+    FETA_DEBUG=1 shows the traceback of either.
+    """
     _let_threads_sleep()
     wanted = "".join(sys.argv[1:2])
     try:
@@ -49,14 +52,19 @@ def main() -> None:
             for name in app:
                 _ = app[name]
         app(sys.argv[1:])
-    except FetaError as error:
-        sys.stderr.write(f"feta: {error}\n")
-        sys.exit(1)
     except KeyboardInterrupt:
         sys.stderr.write("feta: interrupted\n")
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(141)
+    except Exception as error:
+        if os.environ.get("FETA_DEBUG", "") not in ("", "0"):
+            raise
+        from feta.cli.mishap import told
+
+        line, code = told(error, sys.argv[1:])
+        sys.stderr.write(f"feta: {line}\n")
+        sys.exit(code)
 
 
 def _let_threads_sleep() -> None:

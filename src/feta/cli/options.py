@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter, Token
 
-from feta.errors import ConfigError
+from feta.errors import ConfigError, shown
 
 
 def _whole(kind: object, tokens: Sequence[Token]) -> int:
@@ -14,9 +14,18 @@ def _whole(kind: object, tokens: Sequence[Token]) -> int:
     try:
         return int(tokens[0].value)
     except ValueError:
-        raise ValueError(f"must be a whole number, got {tokens[0].value}") from None
+        raise ValueError(f"must be a whole number, got {shown(tokens[0].value)}") from None
 
 
+def _seed(kind: object, tokens: Sequence[Token]) -> int:
+    """A seed that torch can take."""
+    value = _whole(kind, tokens)
+    if not 0 <= value < 2**63:
+        raise ValueError("must be a whole number from 0 to 2**63 - 1")
+    return value
+
+
+Seed = Annotated[int, Parameter(converter=_seed)]
 Whole = Annotated[int, Parameter(converter=_whole)]
 MaybeWhole = Annotated[int | None, Parameter(converter=_whole)]
 Flag = Annotated[bool, Parameter(negative="")]

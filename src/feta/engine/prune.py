@@ -24,6 +24,7 @@ from feta.engine.select import SparsityRequest, check_pattern, in_pattern, selec
 from feta.engine.settings import Callback, Settings, checked
 from feta.engine.walk import Walk
 from feta.errors import ConfigError, DataError
+from feta.gates import gated
 from feta.layers import weight_of
 from feta.patterns import NofM, parse_pattern
 from feta.problem import Pruner
@@ -45,6 +46,7 @@ class PruneResult:
         return repr(self.report)
 
 
+@gated
 def prune(
     model: nn.Module,
     data: Any = None,
@@ -113,8 +115,6 @@ def prune(
     check_pattern(form, pruner, allocation)
     if pruner.needs.seed and isinstance(method, str) and "seed" not in (options or {}):
         pruner = replace(pruner, seed=seed)  # type: ignore[type-var]
-    if not isinstance(refine, bool | Refinement):
-        raise ConfigError(f"refine must be True, False or a feta.Refinement, got {refine!r}")
     compensate = effort is not None and data is not None if compensate is None else compensate
     _check_data(data, pruner, allocation, compensate or how.batchnorm or bool(refine))
     with fused_attention_off():

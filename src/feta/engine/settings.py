@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from feta.errors import ConfigError, unknown_name
+from feta.gates import gated
 from feta.problem import Activation
 
 Mode = Literal["cascade", "parallel"]
@@ -12,6 +13,7 @@ Cache = Literal["auto", "replay", "disk", "memory"]
 Loss = Literal["kl", "mse", "cosine"]
 
 
+@gated
 @dataclass(frozen=True)
 class Settings:
     """How a run of `prune` works inside.

@@ -9,12 +9,14 @@ from feta.calibration.stream import TensorStream
 from feta.engine.select import check_pattern, share_asked
 from feta.engine.settings import parse_activation
 from feta.errors import ConfigError
+from feta.gates import gated
 from feta.patterns import parse_pattern
 from feta.problem import LayerProblem, LayerSolution, Pruner
 from feta.pruners import DEFAULT_METHOD, make
 from feta.sparsity import Pattern, Sparsity
 
 
+@gated
 def smart_prune(
     W: Tensor,
     A: Tensor,

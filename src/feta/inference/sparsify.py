@@ -7,7 +7,6 @@ Dead neurons are taken out, every Linear and Conv2d is measured in each form tha
 and in the end the whole is timed against the dense model: if it is not faster, the dense layers stay.
 """
 
-import copy
 import statistics
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from feta.calibration.copies import copied
 from feta.errors import ConfigError
+from feta.gates import gated
 from feta.inference import calls
 from feta.inference.candidates import LEAST_ZEROS
 from feta.inference.choose import DENSE, NOISE, Choice, Chooser
@@ -59,6 +60,7 @@ class Sparsified:
     notes: list[str] = field(default_factory=list)
 
 
+@gated
 def sparsify(model: nn.Module, example: Example, batches: Iterable[int] | int | None = None) -> nn.Module:
     """A model with the same outputs that makes use of its zeros.
 
@@ -74,7 +76,7 @@ def sparsify(model: nn.Module, example: Example, batches: Iterable[int] | int | 
     """
     found = sparsified(model, example, batches)
     for note in found.notes:
-        warnings.warn(note, stacklevel=2)
+        warnings.warn(note, stacklevel=4)
     return found.model
 
 
@@ -114,7 +116,7 @@ def _could_gain(layer: nn.Module) -> bool:
 
 def plain_copy(model: nn.Module) -> nn.Module:
     """A copy in eval mode without gradients; weights that are computed on each use (masks held) become plain ones."""
-    made = copy.deepcopy(model).eval().requires_grad_(False)
+    made = copied(model).eval().requires_grad_(False)
     for module in made.modules():
         if isinstance(module, nn.Linear | nn.Conv2d) and parametrize.is_parametrized(module):
             for name in list(module.parametrizations):  # type: ignore[arg-type]

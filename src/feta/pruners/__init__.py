@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from configparser import RawConfigParser
 from typing import Any
 
-from feta.errors import ConfigError, unknown_name
+from feta.errors import ConfigError, quoted, unknown_name
+from feta.gates import gated
 from feta.problem import Pruner
 from feta.pruners.alps import Alps
 from feta.pruners.corenet import Corenet
@@ -23,7 +24,7 @@ from feta.pruners.wanda import Wanda
 
 DEFAULT_METHOD = "feta"
 METHODS: dict[str, type[Any]] = {
-    method.name: method
+    method.name: gated(method)
     for method in (Feta, FetaSvrg, Threshold, NetTrim, Lobs, Corenet, Alps, ExactObs, SparseGpt, Wanda)
 }
 
@@ -88,4 +89,4 @@ def _convert(text: str, hint: Any, where: str) -> Any:
     try:
         return hint(text)
     except ValueError:
-        raise ConfigError(f"{where} must be of type {hint.__name__}, got '{text}'") from None
+        raise ConfigError(f"{where} must be of type {hint.__name__}, got {quoted(text)}") from None

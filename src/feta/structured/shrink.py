@@ -14,6 +14,7 @@ from feta.engine.recipe import FLOOR, TIMES, check_effort
 from feta.engine.run import Run
 from feta.engine.settings import Settings, checked
 from feta.errors import ConfigError, ModelError, unknown_name
+from feta.gates import gated
 from feta.layers import matching
 from feta.sparsity import check_share
 from feta.structured.build import build, improve, lost_channels
@@ -41,6 +42,7 @@ class ShrinkResult:
         return repr(self.report)
 
 
+@gated
 def shrink(
     model: nn.Module,
     data: Any,

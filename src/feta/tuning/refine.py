@@ -9,7 +9,6 @@ are fitted too, tables of embeddings are not. Rows that are held out decide whic
 With a support that moves (tuning.support) it starts from the original's weights, and zeros are chosen as it goes.
 """
 
-import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,9 +17,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from feta.calibration.copies import copied, shell
 from feta.calibration.inputs import Inputs
 from feta.calibration.model import clock, device_of, differentiable, evaluating, float_dtype
 from feta.errors import ConfigError
+from feta.gates import gated
 from feta.layers import owner_of
 from feta.masks import masks_of
 from feta.report import RefinePoint, RefineReport
@@ -40,6 +41,7 @@ class RefineResult:
     report: RefineReport
 
 
+@gated
 def refine(
     model: nn.Module,
     reference: nn.Module,
@@ -106,12 +108,12 @@ def fitted(
     """
     wake_up()
     started = clock(where)
-    result, work = copy.deepcopy(model), copy.deepcopy(model).to(where)
+    result, work = copied(model), copied(model).to(where)
     if float_dtype(work) in NARROW:
         work = work.float()
     if thaw:
         _thaw(work, masks_of(model) if masks is None else masks)
-    twin = reference if device_of(reference) == where else copy.deepcopy(reference).to(where)
+    twin = shell(reference) if device_of(reference) == where else copied(reference).to(where)
     with evaluating(work, twin), differentiable(work), threads_for(work):
         bench = Bench.of(
             work, twin, rows, settings, masks_of(model) if masks is None else masks, where, seed, started

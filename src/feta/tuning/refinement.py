@@ -4,12 +4,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from feta.errors import ConfigError, unknown_name
+from feta.gates import gated
 from feta.patterns import parse_pattern
 from feta.tuning.matching import KINDS
 from feta.tuning.mixing import Mixing
 from feta.tuning.stepping import check
 
 
+@gated
 @dataclass(frozen=True)
 class Refinement:
     """How to refine: `feta.refine(…, Refinement(steps=5000))` or `feta.prune(…, refine=Refinement(steps=5000))`."""

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from feta.calibration.model import clock, device_of, evaluating, float_dtype, outputs_of, run_on
 from feta.errors import ConfigError, DataError
+from feta.gates import gated
 from feta.masks import hold_zeros, plain
 from feta.report import RetrainPoint, RetrainReport
 from feta.tuning.batches import Batches, Judge, labelled, score_of
@@ -28,6 +29,7 @@ from feta.tuning.loop import Loop
 from feta.tuning.stepping import NARROW, Loss, Ranks, check, copy_of, learning, overridden, sgd, threads_for, wake_up
 
 
+@gated
 @dataclass(frozen=True)
 class Retraining:
     """How to retrain: `feta.retrain(…, Retraining(max_epochs=10, patience=2))`."""
@@ -63,6 +65,7 @@ class RetrainResult:
         return repr(self.report)
 
 
+@gated
 def retrain(
     model: nn.Module,
     data: Any,
@@ -110,11 +113,6 @@ def retrain(
     for name in ("goal", "patience"):
         if getattr(settings, name) is not None and validation is None:
             raise ConfigError(f"validation must be given with a {name}, got None")
-    if isinstance(optimiser, torch.optim.Optimizer):
-        raise ConfigError(
-            "optimiser must be a function of the parameters, for the model is copied, got an optimiser; "
-            "pass for example optimiser=lambda parameters: torch.optim.AdamW(parameters, 1e-4)"
-        )
     home = device_of(model)
     where = torch.device(home if device is None else device)
     wake_up()

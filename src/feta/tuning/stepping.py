@@ -1,6 +1,5 @@
 """What every training run needs: settings, optimisers, seeds, threads, processes, and steps as CUDA graphs."""
 
-import copy
 import gc
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from feta.calibration.copies import copied
 from feta.calibration.model import device_of, outputs_of, run_on
 from feta.errors import ConfigError, ModelError
 
@@ -49,7 +49,7 @@ def overridden(kind: type[Settings], settings: Settings | None, **given: float |
 
 def generator_of(seed: int, number: int) -> torch.Generator:
     """Random numbers for the order of the rows in a pass, drawn from (seed, number of the pass)."""
-    return torch.Generator().manual_seed(seed * 1_000_003 + number)
+    return torch.Generator().manual_seed((seed * 1_000_003 + number) % 2**63)
 
 
 def learning(model: nn.Module) -> list[nn.Parameter]:
@@ -125,13 +125,13 @@ class Ranks:
 def copy_of(model: nn.Module, device: torch.device) -> nn.Module:
     """A copy of the model on the device, in a distributed wrapper of the same settings if it has one."""
     if not isinstance(model, DistributedDataParallel):
-        return copy.deepcopy(model).to(device)
+        return copied(model).to(device)
     if device != device_of(model):
         raise ConfigError(f"device must be the wrapped model's, got {device} for {device_of(model)}")
     # Torch warns about this argument whenever it is given, whatever its value.
     buffers: dict[str, Any] = {} if model.broadcast_buffers else {"broadcast_buffers": False}
     wrapper = DistributedDataParallel(
-        copy.deepcopy(model.module),
+        copied(model.module),
         device_ids=model.device_ids,
         process_group=model.process_group,
         **buffers,
