@@ -25,15 +25,14 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize(
-    "seed",
-    [None, 1.5, "x", 2**64, -1, True, float("nan"), 10**5000],
-    ids=lambda seed: str(seed)[:9] if not isinstance(seed, int) or seed < 2**70 else "huge",
-)
+SEEDS = {"None": None, "1.5": 1.5, "x": "x", "2**64": 2**64, "-1": -1, "True": True, "huge": 10**5000}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", CALLS)
 def test_seeds(name, seed):
     with pytest.raises(ConfigError, match=r"^seed must be a whole number"):
-        CALLS[name](seed=seed)
+        CALLS[name](seed=SEEDS[seed])
 
 
 def test_the_largest_seed_works():
@@ -45,7 +44,7 @@ def test_the_largest_seed_works():
 @pytest.mark.parametrize("device", ["meta", torch.device("meta"), "cuda:99", "nonsense", "", "\x1b[31mred"])
 @pytest.mark.parametrize("name", CALLS)
 def test_devices(name, device):
-    with pytest.raises(ConfigError, match="^device must be a device torch can use here, got '") as raised:
+    with pytest.raises(ConfigError, match=r"^device must be a device torch can use here, got '") as raised:
         CALLS[name](device=device)
     assert str(raised.value).isprintable()
 
@@ -95,7 +94,7 @@ def test_wrong_types_are_named_with_what_they_may_be():
         ([1], Sequence[str] | str | None, "x must be a list of text or text, got [1]"),
         ({"a": "b"}, float | Mapping[str, float], "x must be a number or a mapping to a number, got {'a': 'b'}"),
         (True, int, "x must be a whole number, got True"),
-        (nn.ReLU, nn.Module, "x must be a torch.nn.Module, got <class 'torch.nn.modules.activation.ReLU'>"),
+        (nn.ReLU, nn.Module, "x must be a torch.nn.Module, got <class 'torch...ivation.ReLU'>"),
         (2**63, int, "x must be a whole number below 2**63, got 9223372036854775808"),
     ):
         with pytest.raises(ConfigError) as raised:
@@ -126,7 +125,7 @@ def test_missing_and_unknown_arguments_are_pythons_own_business():
 
 
 def test_values_are_shown_short_and_without_escapes():
-    assert shown("\x1b[31m\n" + "x" * 500) == "'\\x1b[31m\\n" + "x" * 69 + "…'"
+    assert shown("\x1b[31m\n" + "x" * 500) == "'\\x1b[31m\\n" + "x" * 70 + "…'"
     assert shown(torch.zeros(3, 4)) == "a Tensor of shape (3, 4)"
     assert shown(10**5000) == "a number of thousands of digits"
     assert len(shown(list(range(10**6)))) < 90
@@ -140,7 +139,7 @@ def test_paths_that_no_file_can_have():
             lambda path: feta.load_into(mlp(8, 8, 3), path),
             lambda path: feta.save(mlp(8, 3), path),
         ):
-            with pytest.raises(FileError, match="^path must be"):
+            with pytest.raises(FileError, match=r"^path must be"):
                 call(path)
 
 
@@ -155,7 +154,7 @@ def test_the_random_state_is_the_callers(tmp_path):
     feta.sparsify(model, ROWS[:2])
     feta.load_into(model, path)
     with pytest.raises(FetaError):
-        feta.prune(model, [ROWS, torch.randn(2, 5)], 0.5)
+        feta.prune(model, ROWS[:, :5], 0.5)
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -89,6 +89,9 @@ def check_argument(where: str, value: Any, hint: Any) -> None:
         raise ConfigError(f"{where} must be a whole number >= 0, got {shown(value)}")
     if isinstance(value, nn.Module):
         check_model(value, where)
+    if isinstance(value, Tensor) and (value.layout is not torch.strided or value.is_quantized or value.is_meta):
+        kind = "meta" if value.is_meta else "quantised" if value.is_quantized else "sparse"
+        raise ConfigError(f"{where} must be a dense tensor with values, got a {kind} one; to_dense or dequantize it")
     if name == "device" and value is not None:
         check_device(value, where)
     if any(typing.get_origin(part) is os.PathLike for part in _options(hint)):

@@ -27,12 +27,11 @@ def chained() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
 
 
+SHORT = feta.Refinement(20, learning_rate=1e-3)
 TASKS = {
     "prune": lambda model: feta.prune(model, ROWS, 0.7, "feta").model.state_dict(),
     "allocated": lambda model: feta.prune(model, ROWS, 0.7, effort="fast").model.state_dict(),
-    "refined": lambda model: feta.prune(
-        model, ROWS, 0.7, "alps", refine=feta.Refinement(20, learning_rate=1e-3)
-    ).model.state_dict(),
+    "refined": lambda model: feta.prune(model, ROWS, 0.7, "alps", refine=SHORT).model.state_dict(),
     "refine": lambda model: feta.refine(THIN, model, ROWS, steps=20, learning_rate=1e-3).model.state_dict(),
     "certify": lambda model: feta.certify(model, model, ROWS[:8], samples=4, attack=None).to_dict(),
 }

@@ -27,7 +27,12 @@ def shell(model: nn.Module) -> nn.Module:
 
 
 def copied(model: nn.Module, kept: dict[int, Any] | None = None) -> nn.Module:
-    """A deep copy, but for what is kept."""
+    """A deep copy, but for what is kept. Raises ModelError for a model that cannot be worked on."""
+    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+        raise ModelError("model must be made of plain modules, got TorchScript; give the model it was made from")
+    for name, parameter in model.named_parameters():
+        if parameter.numel() == 0:
+            raise ModelError(f"model must have no empty weights, got '{name}' of shape {tuple(parameter.shape)}")
     try:
         return copy.deepcopy(model, kept)
     except torch.OutOfMemoryError:

@@ -1,7 +1,7 @@
 """One forward pass, noted down: every module, and every function with the values it read and wrote."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -39,6 +39,17 @@ def record(model: nn.Module, batch: Batch) -> Recording:
     given_back = list(tensors_in(result)) or list(tensors_in(getattr(result, "__dict__", {})))
     outputs = [mode.value(tensor) for tensor in given_back]
     return Recording(model, mode.notes, mode.visits, inputs, outputs, size_of(batch), several_outputs(result))
+
+
+@contextmanager
+def running(batch: Batch) -> Iterator[None]:
+    """Inside, an error of the user's model on the user's batch becomes a DataError."""
+    try:
+        yield
+    except (FetaError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        raise DataError(_refusal(batch, (), error)) from error
 
 
 def _refusal(batch: Batch, modules: Sequence[str], error: Exception) -> str:

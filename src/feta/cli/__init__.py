@@ -7,12 +7,13 @@ Other packages add commands by entry points. The laboratory's are named here, so
 
 import os
 import sys
+import unicodedata
 
 from cyclopts import App
 from cyclopts.config import Env, Toml
 
 from feta import __version__
-from feta.errors import FetaError
+from feta.errors import FetaError, shown
 from feta.plugins import LAB, added
 
 LAB_COMMANDS = ("demo", "train", "data", "bench", "reproduce", "report")
@@ -51,6 +52,9 @@ def main() -> None:
         if wanted in ("", "--help", "-h"):  # a command that is not loaded has no line in the help
             for name in app:
                 _ = app[name]
+        for word in sys.argv[1:]:  # cyclopts shows them as they are
+            if any(unicodedata.category(letter) == "Cc" for letter in word):
+                raise FetaError(f"the command line must hold no control characters, got {shown(word)}")
         app(sys.argv[1:])
     except KeyboardInterrupt:
         sys.stderr.write("feta: interrupted\n")

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Sequence
 
 from feta import __version__
-from feta.errors import FetaError, one_line, printable
+from feta.errors import FetaError, one_line, printable, shown
 
 UNFORESEEN = 70  # EX_SOFTWARE of sysexits.h
 
@@ -23,6 +23,8 @@ def told(error: Exception, words: Sequence[str]) -> tuple[str, int]:
     if isinstance(error, OSError):  # a full disk, a file without permission
         place = "" if error.filename is None else f" '{printable(str(error.filename))[:200]}'"
         return f"cannot read or write{place}: {printable(error.strerror or str(error))}", 1
+    if isinstance(error, UnicodeEncodeError):  # a name that is not text
+        return f"names must be text that files can have, got {shown(str(error.object))}", 1
     line = f"{printable(one_line(error))}; this is a fault of feta's"
     try:
         return f"{line}, its report is in {_report(error, words)}", UNFORESEEN

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from feta.calibration.copies import copied
-from feta.errors import ConfigError
+from feta.errors import ConfigError, shown
 from feta.gates import gated
 from feta.inference import calls
 from feta.inference.candidates import LEAST_ZEROS
@@ -90,7 +90,10 @@ def sparsified(
 ) -> Sparsified:
     """`sparsify` with everything that was measured; `progress` is told layer, how many are done, and of how many."""
     given = size_of(example) if batches is None else batches
-    sizes = [given] if isinstance(given, int) else sorted(set(given))
+    asked = [given] if isinstance(given, int) else list(given)
+    if not all(isinstance(size, int) and not isinstance(size, bool) and 0 < size < 2**31 for size in asked):
+        raise ConfigError(f"sparsify.batches must be whole numbers >= 1, got {shown(asked)}")
+    sizes = sorted(set(asked))
     examples = {size: of_size(example, size) for size in sizes}
     if not examples:
         raise ConfigError("sparsify.batches must name a number of samples, got none")

@@ -121,7 +121,7 @@ def labelled(
             raise ConfigError(f"{name} must hold a sample for each process, got {len(x)} for {ranks.count}")
         rows = torch.arange(len(x), device=ranks.device)
         return TensorBatches(x, lambda rows: y[rows], rows, batch_size, seed, ranks, by_rows)
-    if not isinstance(data, Iterable) or iter(data) is data:
+    if not isinstance(data, Iterable) or isinstance(data, Tensor) or iter(data) is data:
         kind = type(data).__name__
         raise ConfigError(
             f"{name} must be a pair of tensors, or a loader or list of (x, y) to read in every epoch, got {kind}"

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from feta.calibration.copies import copied, shell
 from feta.calibration.inputs import Inputs
-from feta.calibration.model import clock, device_of, differentiable, evaluating, float_dtype
+from feta.calibration.model import call, clock, device_of, differentiable, evaluating, float_dtype
+from feta.calibration.recording import running
 from feta.errors import ConfigError
 from feta.gates import gated
 from feta.layers import owner_of
@@ -115,6 +116,10 @@ def fitted(
         _thaw(work, masks_of(model) if masks is None else masks)
     twin = shell(reference) if device_of(reference) == where else copied(reference).to(where)
     with evaluating(work, twin), differentiable(work), threads_for(work):
+        first = next(iter(rows[1]))
+        with running(first), torch.no_grad():
+            for network in (work, twin):
+                call(network, first)
         bench = Bench.of(
             work, twin, rows, settings, masks_of(model) if masks is None else masks, where, seed, started
         )
