@@ -25,7 +25,7 @@ from feta.pruners import METHODS
 from soak.misuse_values import BAD, TEXTS
 from soak.tally import Tally
 
-COUNT = 4000  # a tenth of them on the command line
+COUNT = 2000  # a tenth of them on the command line
 OWN = ("callback", "loss", "optimiser", "validation")  # functions of the caller's: their errors are theirs
 CODE = """
 from torch import nn

@@ -146,7 +146,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if kind in (int, float):
         return isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
     if kind is Sequence:  # a set of names or an array of numbers is as good
-        listed = isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping)
+        listed = isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping | Tensor)
         return listed and (not inner or all(_fits(one, inner[0]) for one in value))
     if kind is Mapping or kind is dict:
         pairs = value.items() if isinstance(value, kind) else None

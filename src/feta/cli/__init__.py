@@ -8,6 +8,7 @@ Other packages add commands by entry points. The laboratory's are named here, so
 import os
 import sys
 import unicodedata
+from pathlib import Path
 
 from cyclopts import App
 from cyclopts.config import Env, Toml
@@ -52,6 +53,9 @@ def main() -> None:
         if wanted in ("", "--help", "-h"):  # a command that is not loaded has no line in the help
             for name in app:
                 _ = app[name]
+        for folder in (Path.cwd(), *Path.cwd().parents):
+            if (folder / "feta.toml").is_dir():
+                raise FetaError(f"feta.toml must be a file of settings, got a folder: {folder / 'feta.toml'}")
         for word in sys.argv[1:]:  # cyclopts shows them as they are
             if any(unicodedata.category(letter) == "Cc" for letter in word):
                 raise FetaError(f"the command line must hold no control characters, got {shown(word)}")

@@ -90,7 +90,9 @@ def sparsified(
 ) -> Sparsified:
     """`sparsify` with everything that was measured; `progress` is told layer, how many are done, and of how many."""
     given = size_of(example) if batches is None else batches
-    asked = [given] if isinstance(given, int) else list(given)
+    if isinstance(given, Tensor):
+        given = given.reshape(-1).tolist()
+    asked: list[int] = [given] if isinstance(given, int) else list(given)
     if not all(isinstance(size, int) and not isinstance(size, bool) and 0 < size < 2**31 for size in asked):
         raise ConfigError(f"sparsify.batches must be whole numbers >= 1, got {shown(asked)}")
     sizes = sorted(set(asked))

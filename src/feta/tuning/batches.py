@@ -98,6 +98,8 @@ class LoaderBatches:
     def _parts(self, batch: Any) -> tuple[Any, Any]:
         """Inputs and labels."""
         pair = isinstance(batch, tuple | list) and len(batch) == 2
+        if pair and isinstance(batch[0], Tensor) and isinstance(batch[1], int | float):
+            raise ConfigError(f"{self.name} must yield batches, got a single sample; put a DataLoader around them")
         if pair and isinstance(batch[0], Tensor | Mapping):
             return batch[0], batch[1]
         if isinstance(batch, Mapping) and not LABEL_KEYS.isdisjoint(batch):
