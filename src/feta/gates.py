@@ -14,6 +14,7 @@ import os
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any, Literal, TypeVar, Union, cast
 
@@ -80,9 +81,11 @@ def check_argument(where: str, value: Any, hint: Any) -> None:
         near = [
             word for part in _options(hint) if typing.get_origin(part) is Literal for word in typing.get_args(part)
         ]
-        if near and isinstance(value, str):
+        if near and isinstance(value, str) and ("." not in where or get_close_matches(value, near)):
             raise unknown_name(where, value, near)
-        raise ConfigError(f"{where} must be {_any_of(hint)}, got {shown(value)}{CURES.get(name, '')}")
+        raise ConfigError(
+            f"{where} must be {_any_of(hint)}{' in [0, 1)' * (name == 'share')}, got {shown(value)}{CURES.get(name, '')}"
+        )
     if isinstance(value, Integral) and not -MOST <= int(value) < MOST:
         raise ConfigError(f"{where} must be a whole number below 2**63, got {shown(value)}")
     if name == "seed" and isinstance(value, Integral) and value < 0:
