@@ -83,9 +83,8 @@ def check_argument(where: str, value: Any, hint: Any) -> None:
         ]
         if near and isinstance(value, str) and ("." not in where or get_close_matches(value, near)):
             raise unknown_name(where, value, near)
-        raise ConfigError(
-            f"{where} must be {_any_of(hint)}{' in [0, 1)' * (name == 'share')}, got {shown(value)}{CURES.get(name, '')}"
-        )
+        must = _any_of(hint) + " in [0, 1)" * (name == "share")
+        raise ConfigError(f"{where} must be {must}, got {shown(value)}{CURES.get(name, '')}")
     if isinstance(value, Integral) and not -MOST <= int(value) < MOST:
         raise ConfigError(f"{where} must be a whole number below 2**63, got {shown(value)}")
     if name == "seed" and isinstance(value, Integral) and value < 0:
