@@ -21,7 +21,7 @@ layout.loader.exec_module(drawn)
 PRODUCT = (
     ("errors",),
     ("gates",),
-    ("plugins",),
+    ("plugins", "ranks"),
     ("objective",),
     ("layers", "sparsity"),
     ("patterns",),

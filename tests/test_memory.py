@@ -115,6 +115,59 @@ def test_rows_in_memory_do_grow_so_the_measure_can_see_it(grown):
     assert grown["memory"] > MORE_DATA
 
 
+LIMITED = """
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import feta
+
+torch.set_num_threads(1)
+width, batches, limit = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+
+
+class Made:
+    def __init__(self, count, width):
+        self.count, self.width = count, width
+
+    def __iter__(self):
+        for seed in range(self.count):
+            yield torch.randn(1000, self.width, generator=torch.Generator().manual_seed(seed))
+
+
+def network(width):
+    return nn.Sequential(*(nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(2)), nn.Linear(width, 4))
+
+
+def peak():
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
+
+
+feta.prune(network(8), Made(1, 8), 0.5, "feta")  # what torch loads on first use
+before = peak()
+feta.prune(network(width), Made(batches, width), 0.9, "feta", settings=feta.Settings(memory=limit))
+print(peak() - before)
+"""
+
+
+def test_a_run_keeps_to_its_limit():
+    """Samples, states and rows of 80 MB each would take twice as much; a tenth is left to the allocator."""
+    if not Path("/proc/self/status").exists():
+        pytest.skip("needs /proc to read a process's peak memory")
+    answer = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", LIMITED, "512", "40", "256MiB"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"},
+    )
+    assert answer.returncode == 0, answer.stderr
+    networks = 2 * 4 * 2 * 512**2 / MEGABYTE
+    assert float(answer.stdout) < 1.1 * 256 + networks
+
+
 class Peak(TorchDispatchMode):
     """The most bytes that tensors made inside have held at once."""
 

@@ -25,6 +25,16 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 IN_PROJ = "in_proj"  # the name we give to what nn.MultiheadAttention holds as `in_proj_weight`
 
 
+def cast(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Values in another precision: what is finite stays finite, and what is not zero stays so."""
+    kind = torch.finfo(dtype)
+    if kind.bits >= torch.finfo(values.dtype).bits:
+        return values.to(dtype)
+    found = values.clamp(kind.min, kind.max).where(values.isfinite(), values).to(dtype)
+    smallest = torch.full_like(found, kind.smallest_normal * kind.eps).copysign(found)
+    return found.where((found != 0) | (values == 0), smallest)
+
+
 def prunable_names(model: nn.Module) -> list[str]:
     """Every layer that can be pruned by its dotted name, in the order in which the model defines them."""
     names = []
@@ -164,9 +174,10 @@ class LayerView:
         """Put a pruned matrix, and its bias, back into the layer."""
         weight = self.weight.t() if self.operator.transposed else self.weight
         block = weight.chunk(self.groups)[group]
-        block.copy_(U.t().reshape(block.shape))  # not through a flat view: channels-last weights have none
+        # Not through a flat view: channels-last weights have none.
+        block.copy_(cast(U, block.dtype).t().reshape(block.shape))
         if bias is not None and self.bias_parameter is not None:
-            self.bias_parameter.chunk(self.groups)[group].copy_(bias)
+            self.bias_parameter.chunk(self.groups)[group].copy_(cast(bias, weight.dtype))
 
     def flat(self, tensor: Tensor) -> Tensor:
         """A tensor of the weight's shape as a matrix (d_in, d_out) with all groups side by side."""

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from feta.errors import ConfigError, ModelError
+from feta.layers import cast
 from feta.objective.activation import Activation as Activation  # a part of this contract too
 from feta.objective.datafit import DataFit
 from feta.sparsity import Sparsity
@@ -35,6 +36,13 @@ class Status(StrEnum):
     FEW_ROWS = "few-rows"  # too little data for the layer's inputs
     FELL_BACK = "fell-back"  # the method did worse than thresholding on rows it did not see: that was taken instead
     POOR = "poor"  # the method did worse than thresholding there, or than no outputs at all, and was kept
+
+
+SAID = {
+    Status.DAMPED: "some inputs say the same or nothing, so that damping was needed; more samples would help",
+    Status.NOT_CONVERGED: "the solver was stopped by its limit of iterations",
+}
+TRACE = 1e-6  # of a trained weight, that stays where one must
 
 
 class Rows(NamedTuple):
@@ -127,15 +135,26 @@ class LayerProblem:
         return self.W if self.bias is None else torch.cat([self.W, self.bias[None, :]])
 
     def solved(
-        self, V: Tensor, status: Status = Status.OK, message: str = "", stats: dict[str, Any] | None = None
+        self,
+        V: Tensor,
+        status: Status = Status.OK,
+        message: str = "",
+        stats: dict[str, Any] | None = None,
+        target: Sparsity | None = None,
     ) -> "LayerSolution":
         """The solution with weights V (d_in [+ 1], d_out), in the layer's dtype.
 
         The bias is the last row of V; where V has none, the layer keeps the bias it has.
+        target: how many weights must stay, as far as there are any. A place that was kept for a weight of zero is
+            worth nothing to the outputs: the largest trained weights that are left get a trace of themselves.
         """
-        d_in, V = len(self.W), V.to(self.W.dtype)
-        bias = V[-1].clone() if len(V) > d_in else self.bias
-        return LayerSolution(V[:d_in].contiguous(), bias, status, message, stats or {})
+        d_in, V = len(self.W), cast(V, self.W.dtype)
+        U, bias = V[:d_in].contiguous(), V[-1].clone() if len(V) > d_in else self.bias
+        if target is not None and int(U.count_nonzero()) < min(target.count(U.numel()), int(self.W.count_nonzero())):
+            size = self.W.double().abs()
+            idle = target.mask((size / size.max()).where(U == 0, 1e3)) & (U == 0)  # those that stay come first
+            U = U.where(~idle, cast(TRACE * self.W.double(), self.W.dtype))
+        return LayerSolution(U, bias, status, message or SAID.get(status, ""), stats or {})
 
     def report(self, phase: str, **values: float) -> None:
         """Tell the trace, if there is one, how far the solve has come."""
@@ -174,6 +193,8 @@ class Needs:
     count: of the non-zeros: "exact" (as many as may stay), "most" (that many at the most), or "own" (another
         option of the method decides, such as a bound on the error).
     patterns: whether the method keeps to a target's pattern.
+    shares: whether the method reads rows by feta's own statistics alone (gram, cross, sampled rows, …), which sum
+        over the processes of a job; any other is given the rows of all processes, in each.
     """
 
     passes: Literal["none", "few", "many"] = "few"
@@ -183,6 +204,7 @@ class Needs:
     seed: bool = False
     count: Literal["exact", "most", "own"] = "exact"
     patterns: bool = False
+    shares: bool = False
 
 
 @runtime_checkable

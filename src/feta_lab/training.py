@@ -20,9 +20,10 @@ from torch import Tensor
 from feta.calibration.model import clock
 from feta.errors import FileError
 from feta.files import sparse_file
+from feta.ranks import Ranks
 from feta.tuning.batches import labelled
 from feta.tuning.loop import Loop
-from feta.tuning.stepping import Ranks, check, sgd, threads_for
+from feta.tuning.stepping import check, sgd, threads_for
 from feta_lab import networks
 from feta_lab.data import DataSet
 from feta_lab.judge import accuracy

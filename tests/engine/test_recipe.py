@@ -77,7 +77,8 @@ def same(one: nn.Module, other: nn.Module) -> bool:
 # What one call does
 
 
-def test_one_call():
+def test_one_call(monkeypatch):
+    monkeypatch.setattr(recipe, "STEPS", 1600)  # with a tenth of it the fit is no better than the layers on new rows
     model, events = network(), []
     result = feta.prune(model, X, 0.8, callback=events.append)
     report = result.report

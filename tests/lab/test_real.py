@@ -207,9 +207,9 @@ def test_the_table_says_what_the_records_say(tmp_path):
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
     assert "stale" not in text
-    assert "| accuracy at 50 / 90 % | threshold | sparsegpt | alps | feta |" in text
-    scores = "– / failed | – / – | 72.0 / **50.0** | **75.0** / 90.0 (1 of 2) |"
-    assert f"| resnet-20, uniform (dense 81.0) | {scores}\n| seconds | – | – | 2.0 | 2.0 |" in text
+    assert "| accuracy at 50 / 90 % | threshold | sparsegpt | alps | feta | default |" in text
+    scores = "– / failed | – / – | 72.0 / **50.0** | **75.0** / 90.0 (1 of 2) | – / – |"
+    assert f"| resnet-20, uniform (dense 81.0) | {scores}\n| seconds | – | – | 2.0 | 2.0 | – |" in text
 
 
 def test_means_never_mix_settings():

@@ -118,3 +118,14 @@ def test_layers_that_are_too_large_are_refused_with_the_cost():
     A, W, b = layer()
     with pytest.raises(ConfigError, match=r"max_cost 1\.0e\+02 .* got 2\.6e\+03 for 8 x 5; raise max_cost, or use"):
         ExactObs(max_cost=100).prune(problem(A, W, b), Sparsity(0.5))
+
+
+def test_what_other_layers_know_of_the_inputs_is_not_changed():
+    """Layers that read the same inputs share one Gram matrix."""
+
+    p = problem(*layer())
+    known: dict = {}
+    object.__setattr__(p.stream, "shared", known)
+    first, second = (ExactObs().prune(p, Sparsity(0.5)) for _ in range(2))
+    assert "gram" in known
+    assert torch.equal(first.U, second.U)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from correlated import problem
+from feta.errors import DataError
 from feta.objective.activation import Softplus
 from feta.objective.datafit import DataFit
 from feta.objective.penalty import L1, GroupLasso, Regularised
@@ -79,6 +80,13 @@ def test_search_finds_the_count(layer):
     assert U.abs()[~mask].max() <= U.abs()[mask].min()
 
 
+def test_outputs_that_are_no_numbers_are_refused(layer):
+    layer.stream.B[3, 2] = torch.inf
+    svrg = solver(layer.stream, Regularised(layer.fit, L1(), 0.0))
+    with pytest.raises(DataError, match="outputs must be finite"):
+        solve_path(layer, svrg, 12, outer=1, search_steps=2)
+
+
 def test_group_support_is_whole_groups():
     U = torch.tensor([[1.0, 1.0], [0.0, 3.0], [0.1, 0.1]])
     mask = support_of(U, GroupLasso(1), U, 5)
@@ -90,3 +98,17 @@ def test_power_iteration():
     H = X.t() @ X
     assert largest_eigenvalue(H) == pytest.approx(float(torch.linalg.eigvalsh(H)[-1]), rel=1e-3)
     assert largest_eigenvalue(torch.zeros(3, 3)) > 0
+
+
+@pytest.mark.parametrize("keep", [4, 12, 25, 39])
+@pytest.mark.parametrize("outer", [1, 8])
+def test_no_iterate_falls_below_the_count(layer, keep, outer):
+    """Trials that leave too few weights must not be where the next ones start: what has left seldom comes back."""
+    for step in (0.005, 0.05):
+        svrg = solver(layer.stream, Regularised(layer.fit, L1(), 0.0), step=step)
+        result, searched = solve_path(layer, svrg, keep, outer=outer, search_steps=10)
+        assert result.nonzeros >= keep
+        if keep <= 25:
+            assert any(count < keep for _, count in searched)
+        mask = support_of(result.V[:-1], L1(), layer.W, keep)
+        assert int((result.V[:-1] * mask).count_nonzero()) == keep

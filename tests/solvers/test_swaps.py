@@ -162,3 +162,15 @@ def test_depthwise_layers_are_never_behind_the_rivals(share, relu):
         B = Z.relu() if relu else Z
         ours, *rivals = (solve_error(name, A, W, b, B, relu, share) for name in ("feta", "alps", "exact-obs"))
         assert ours <= min(rivals) * (1 + 1e-5) + 1e-9
+
+
+def test_errors_that_are_no_numbers_are_no_reason_to_exchange():
+    """Squares of large outputs leave float32; the mask stays as it is."""
+    mask = torch.tensor([[True, False], [False, True], [True, False]])
+
+    def look(columns, S):
+        assert len(S), "there is a column to look at"
+        unknown = torch.full((len(S), 3), torch.nan)
+        return swaps.Exchanges.best(unknown, unknown, torch.full((len(S), 3, 3), torch.nan), None)
+
+    assert torch.equal(swaps.exchanged(look, mask, torch.ones(2), 0.0), mask)

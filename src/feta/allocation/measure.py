@@ -111,7 +111,9 @@ class Probe:
         values = max(1, outputs_of(call(lane.original, first := next(iter(held)))).numel() // size_of(first))
         most = max(1, min(HELD_SAMPLES, HELD_VALUES // values))
         some = held.drawn(-(-held.count // most))
-        one, other = (replace(lane, inputs=Inputs(Merged(part), model=lane.original)) for part in (fit, some))
+        ranks = lane.inputs.ranks
+        merged = (Inputs(Merged(part.whole), model=lane.original).share(ranks) for part in (fit, some))
+        one, other = (replace(lane, inputs=part) for part in merged)
         return cls(one, other, layers)
 
     @torch.no_grad()
@@ -122,10 +124,11 @@ class Probe:
         """
         fit, held = (replace(lane, _states=[None, None], _extras=[None, None]) for lane in (self.fit, self.held))
         segments, found = held.chain.segments(self.layers, names), {}
-        before = list(_outputs(held, segments)) if measure == "outputs" else []
+        outputs = measure == "outputs"
+        before = list(_outputs(held, segments)) if outputs else []
         for index, segment in enumerate(segments):
             for trace in segment.layers:
-                found[trace.name] = self._curve(trace, fit, held, segments[index:], before)
+                found[trace.name] = self._curve(trace, fit, held, segments[index:], before if outputs else None)
             if len(found) == len(names):
                 break
             fit.advance(segment)
@@ -133,13 +136,13 @@ class Probe:
         return found
 
     def _curve(
-        self, trace: LayerTrace, fit: Lane, held: Lane, ahead: Sequence[Segment], before: Sequence[Tensor]
+        self, trace: LayerTrace, fit: Lane, held: Lane, ahead: Sequence[Segment], before: Sequence[Tensor] | None
     ) -> Curve:
         name, samples = trace.name, held.inputs.count
         view, kept = (LayerView.of(model, name, trace.operator) for model in (held.pruned, held.original))
-        frames = _frames(view, trace, held.pruned, with_norm=bool(before))
+        frames = _frames(view, trace, held.pruned, with_norm=before is not None)
         hasty = HastyLayer.of(frames, [part.sampled(FIT_ROWS) for part in _streams(fit, ahead[0], trace, kept)])
-        streams = [] if before else _streams(held, ahead[0], trace, kept)
+        streams = [] if before is not None else _streams(held, ahead[0], trace, kept)
         rows = [stream.sampled(FIT_ROWS) for stream in streams]
         share = sum(part.n_rows for part in rows) / max(1, sum(stream.n_rows for stream in streams))
         size = kept.weight.numel()
@@ -149,9 +152,10 @@ class Probe:
             for count in counts:
                 _restore(trace, held)
                 hasty.write_(frames, count)
-                if before:
+                if before is not None:
                     moved = zip(_outputs(held, ahead, 1), before, strict=True)
-                    errors.append(sum(_squared(now - then) for now, then in moved) / samples)
+                    own = sum(_squared(now - then) for now, then in moved)
+                    errors.append(held.inputs.ranks.sum([own])[0] / samples)
                 else:
                     errors.append(_response(view, trace, rows) / share / samples)
                 if not math.isfinite(errors[-1]):

@@ -17,6 +17,7 @@ class Room:
 
     device: torch.device
     bytes: float
+    values: int = 2**23  # entries of a layer's inputs in one chunk of rows: 32 MiB of float32
 
     def hold(self, items: Iterable[Any]) -> "Held":
         """Nested tuples, lists and mappings of tensors, read once and given out as often as asked for."""

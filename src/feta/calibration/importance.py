@@ -18,36 +18,73 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
-from feta.calibration.inputs import Batch
+from feta.calibration.inputs import Batch, shared_out
 from feta.calibration.lane import kept_rows
 from feta.calibration.model import device_of, differentiable, float_dtype, outputs_of, place
 from feta.calibration.notes import TRANSPARENT
 from feta.calibration.operators import attention, name_of, reading_of
 from feta.calibration.trace import ADD, LayerTrace
 from feta.layers import weight_path
+from feta.ranks import ALONE, Ranks
 
 ON_CPU = 2**22  # logits up to which their signs are drawn on the CPU
 
 
 def output_importance(
-    model: nn.Module, layers: Sequence[LayerTrace], batches: Iterable[Batch], *, seed: int = 0, probes: int = 8
+    model: nn.Module,
+    layers: Sequence[LayerTrace],
+    batches: Iterable[Batch],
+    *,
+    seed: int = 0,
+    probes: int = 8,
+    ranks: Ranks = ALONE,
 ) -> dict[str, Tensor]:
-    """s (d_out,) for each layer; a layer that gradients do not reach is left out."""
+    """s (d_out,) for each layer; a layer that gradients do not reach is left out.
+
+    ranks: processes that share the samples of these batches, which all of them have.
+    """
+    sums: tuple[dict[str, Tensor], dict[str, Tensor]] = {}, {}
+    failed = None
+    try:
+        sums = _sums(model, layers, shared_out(batches, ranks), _Signs(seed, device_of(model)), probes)
+    except RuntimeError as error:
+        if not ranks.many or isinstance(error, torch.OutOfMemoryError):
+            raise
+        failed = error
+    if ranks.any(failed is not None):  # a process without samples would not know
+        raise failed or RuntimeError("it has none in another process")
+    weights = {}
+    for layer in layers:
+        total, active = (ranks.total(part.get(layer.name)) for part in sums)
+        if total is not None and active is not None and bool(((s := _mean(total, active)) > 0).any()):
+            weights[layer.name] = s
+    return weights
+
+
+def _sums(
+    model: nn.Module,
+    layers: Sequence[LayerTrace],
+    batches: Iterable[tuple[Batch, Tensor]],
+    signs: "_Signs",
+    probes: int,
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Squared gradients summed over rows, and the rows on which an output is active, by layer."""
     # Detached weights: nothing is held for gradients of the weights, and models that work in place can be run.
     weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
     watched = {id(weights[path]): layer for layer in layers for path in [weight_path(model, layer.name)]}
-    signs = _Signs(seed, device_of(model))
     totals: dict[str, Tensor] = {}
     active: dict[str, Tensor] = {}
     careful = False
-    for batch in batches:
+    for batch, numbers in batches:
         mode = _Outputs(watched)
+        signs.begin(numbers)
         try:
             squares = _squares(model, weights, batch, mode, signs, probes, careful)
         except RuntimeError as error:
             if careful or "inplace operation" not in str(error):
                 raise
             mode, careful = _Outputs(watched), True
+            signs.begin(numbers)
             squares = _squares(model, weights, batch, mode, signs, probes, careful)
         for layer in layers:
             if layer.name in squares:
@@ -57,7 +94,7 @@ def output_importance(
                     z, found = z[keep.to(z.device)], found[keep.to(z.device)]  # padding is no row
                 totals[layer.name] = totals.get(layer.name, 0) + found.double().sum(0)
                 active[layer.name] = active.get(layer.name, 0) + (z > 0).sum(0)
-    return {name: s for name in totals if bool(((s := _mean(totals[name], active[name])) > 0).any())}
+    return totals, active
 
 
 def _squares(
@@ -93,15 +130,33 @@ def _squares(
 
 
 class _Signs:
-    """Random signs. Drawn on the CPU every device has the same; a language model's logits are too many for that."""
+    """Random signs, drawn for every sample by its number: the same whatever the batches and the processes.
+
+    Drawn on the CPU every device has the same; a language model's logits are too many for that.
+    """
 
     def __init__(self, seed: int, device: torch.device) -> None:
-        self.cpu, self.own = (torch.Generator(where).manual_seed(seed) for where in ("cpu", device))
+        self.seed, self.device = seed, device
+
+    def begin(self, numbers: Tensor) -> None:
+        """The samples of the next logits, by their numbers."""
+        self.numbers: list[int] = numbers.tolist()
+        self.generators: list[torch.Generator] = []
 
     def like(self, logits: Tensor) -> Tensor:
-        generator = self.cpu if logits.numel() <= ON_CPU else self.own
-        drawn = torch.randint(0, 2, logits.shape, generator=generator, device=generator.device)
-        return 2 * drawn.to(logits) - 1
+        numbers = (
+            self.numbers if len(logits) == len(self.numbers) else self.numbers[:1]
+        )  # no sample has rows of its own
+        where = torch.device("cpu") if logits.numel() <= ON_CPU else self.device
+        if not self.generators:
+            self.generators = [generator_for(self.seed, number, where) for number in numbers]
+        size = (logits.numel() // len(numbers),)
+        parts = [torch.randint(0, 2, size, generator=g, device=where) for g in self.generators]
+        return 2 * torch.cat(parts).view(logits.shape).to(logits) - 1
+
+
+def generator_for(seed: int, number: int, where: torch.device) -> torch.Generator:
+    return torch.Generator(where).manual_seed((seed * 1_000_003 + number) & 0x7FFFFFFFFFFFFFFF)
 
 
 @contextmanager

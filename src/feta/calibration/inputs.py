@@ -21,6 +21,7 @@ from feta.calibration.given import Batch as Batch
 from feta.calibration.given import all_samples, model_input, required_inputs
 from feta.calibration.spill import Spill
 from feta.errors import ConfigError, check_range
+from feta.ranks import ALONE, Ranks
 
 BATCH_ENTRIES, BATCH_SAMPLES = 2**20, 1000  # of a batch of inputs, at the most: 340 small images
 TOKEN = 128  # entries that a whole number stands for: it is looked up in a table
@@ -29,7 +30,13 @@ HELD_SAMPLES = 1024  # at the most
 
 
 class Inputs:
-    """Model inputs, batch by batch, the same on every pass; at most n_samples of them."""
+    """Model inputs, batch by batch, the same on every pass; at most n_samples of them.
+
+    Samples have numbers, which are the same in every process of a job.
+    """
+
+    ranks: Ranks = ALONE  # with which the samples are shared
+    whole: "Inputs"  # all of them, where these are one process's share
 
     def __init__(
         self,
@@ -41,7 +48,7 @@ class Inputs:
         seed: int = 0,
     ) -> None:
         check_range("Inputs", ">= 1", n_samples=n_samples, batch_size=batch_size)
-        self._limit, self._required = n_samples, required_inputs(model)
+        self._limit, self._required, self.whole = n_samples, required_inputs(model), self
         whole = all_samples(data, self._required)
         if whole is not None:
             self._batches: Iterable[Any] = _cut(whole, batch_size, n_samples, seed)
@@ -59,12 +66,21 @@ class Inputs:
             )
 
     def __iter__(self) -> Iterator[Batch]:
-        yield from _limited((model_input(batch, self._required) for batch in self._batches), self._limit)
+        return (batch for batch, _ in self.numbered())
+
+    def numbered(self) -> Iterator[tuple[Batch, Tensor]]:
+        """The batches, with the numbers of their samples."""
+        if isinstance(self._batches, _Share):
+            yield from self._batches
+            return
+        seen = 0
+        for batch in _limited((model_input(batch, self._required) for batch in self._batches), self._limit):
+            yield batch, torch.arange(seen, seen := seen + size_of(batch))
 
     @cached_property
     def count(self) -> int:
-        """The number of samples."""
-        return sum(size_of(batch) for batch in self)
+        """The number of samples, those of the other processes included."""
+        return sum(size_of(batch) for batch in self.whole)
 
     def drawn(self, stride: int, start: int = 0) -> "Inputs":
         """One in `stride` samples, whatever the batches and the order of the data: those whose place in a random
@@ -74,9 +90,14 @@ class Inputs:
 
     def picked(self, chosen: Tensor) -> "Inputs":
         """The samples that are chosen, (count,) bool, in their order."""
-        view = copy.copy(self)
-        view.__dict__.pop("count", None)
-        view._batches, view._limit = _Picked(self, chosen), None
+        return self._view(_Picked(self.whole, chosen)).share(self.ranks)
+
+    def share(self, ranks: Ranks) -> "Inputs":
+        """This process's samples: every so many-th."""
+        if not ranks.many:
+            return self
+        view = self._view(_Share(self.whole, ranks))
+        view.whole, view.ranks = self.whole, ranks
         return view
 
     def split(self) -> "tuple[Inputs, Inputs | None]":
@@ -86,6 +107,12 @@ class Inputs:
         judged = places_of(self.count) % max(HELD_SHARE, -(-self.count // HELD_SAMPLES)) == 0
         return self.picked(~judged), self.picked(judged)
 
+    def _view(self, batches: Iterable[Any]) -> "Inputs":
+        view = copy.copy(self)
+        view.__dict__.pop("count", None)
+        view._batches, view._limit, view.whole, view.ranks = batches, None, view, ALONE
+        return view
+
 
 @dataclass(frozen=True)
 class _Picked:
@@ -93,12 +120,33 @@ class _Picked:
     chosen: Tensor
 
     def __iter__(self) -> Iterator[Batch]:
-        seen = 0
-        for batch in self.inputs:
-            rows = self.chosen[seen : seen + size_of(batch)].nonzero()[:, 0]
-            seen += size_of(batch)
+        for batch, numbers in self.inputs.numbered():
+            rows = self.chosen[numbers].nonzero()[:, 0]
             if len(rows):
                 yield rows_of(batch, rows)
+
+
+@dataclass(frozen=True)
+class _Share:
+    """Of every batch the samples that are this process's, with their numbers."""
+
+    inputs: Inputs
+    ranks: Ranks
+
+    def __iter__(self) -> Iterator[tuple[Batch, Tensor]]:
+        yield from shared_out(self.inputs, self.ranks)
+
+
+def shared_out(batches: Iterable[Batch], ranks: Ranks) -> Iterator[tuple[Batch, Tensor]]:
+    """Of batches that all processes have, this one's samples, with their numbers among all."""
+    seen = 0
+    for batch in batches:
+        numbers = torch.arange(seen, seen := seen + size_of(batch))
+        if ranks.many:
+            own = (numbers % ranks.count == ranks.rank).nonzero()[:, 0]
+            batch, numbers = rows_of(batch, own), numbers[own]
+        if len(numbers):
+            yield batch, numbers
 
 
 def places_of(count: int) -> Tensor:

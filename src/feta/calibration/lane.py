@@ -31,6 +31,7 @@ class Seen(NamedTuple):
     before: Tensor | None = None  # the shortcut in the original
     now: Tensor | None = None  # in the network pruned so far
     keep: Tensor | None = None  # (rows,) bool: positions that are not padding
+    samples: Tensor | None = None  # (samples,) a number for each, and for this call of the layer: see `numbers_of`
 
 
 @dataclass
@@ -61,10 +62,11 @@ class Lane:
         taps = Tap(self.original, layers), Tap(self.pruned, layers)
         others: Iterable[Any] = self.items(1) if cascaded else repeat((None, None))
         # Each network has a copy of the batch: a model may change its input in place.
-        for (batch, old), (again, new) in zip(self.items(0), others, strict=False):
+        numbered = (numbers for _, numbers in self.inputs.numbered())
+        for (batch, old), (again, new), numbers in zip(self.items(0), others, numbered, strict=False):
             then = self._tap(taps[0], segment, batch, old, outputs=True, shortcuts=shortcuts)
             now = self._tap(taps[1], segment, again, new, outputs=False, shortcuts=shortcuts) if cascaded else then
-            yield {layer.name: self._together(layer, then, now, batch) for layer in layers}
+            yield {layer.name: self._together(layer, then, now, batch, numbers) for layer in layers}
 
     def inputs_seen(
         self, segment: Segment, layers: Sequence[LayerTrace], name: str, cascaded: bool
@@ -80,13 +82,21 @@ class Lane:
         return tap.run(lambda: self.chain.run(tap.model, segment, batch, state), **what)
 
     def _together(
-        self, layer: LayerTrace, then: Mapping[str, list[Caught]], now: Mapping[str, list[Caught]], batch: Batch
+        self,
+        layer: LayerTrace,
+        then: Mapping[str, list[Caught]],
+        now: Mapping[str, list[Caught]],
+        batch: Batch,
+        numbers: Tensor,
     ) -> list[Seen]:
         shapes = [[tuple(call.x.shape) for call in calls[layer.name]] for calls in (then, now)]
         if shapes[0] != shapes[1]:
             raise Unlike(f"layer '{layer.name}' must have rows alike in both networks, got inputs {shapes}")
-        pairs = zip(then[layer.name], now[layer.name], strict=True)
-        return [Seen(b.x, a.z, a.shortcut, b.shortcut, kept_rows(batch, b.x, layer.operator)) for a, b in pairs]  # type: ignore[arg-type]
+        pairs = enumerate(zip(then[layer.name], now[layer.name], strict=True))
+        return [
+            Seen(b.x, a.z, a.shortcut, b.shortcut, kept_rows(batch, b.x, layer.operator), _of_call(numbers, call))  # type: ignore[arg-type]
+            for call, (a, b) in pairs
+        ]
 
     def items(self, side: int) -> Iterator[tuple[Batch, State | None]]:
         """The batches, on the device, with the state a network stands at."""
@@ -108,6 +118,25 @@ class Lane:
             self._states[side], self._extras[side] = _Part(held, 0), _Part(held, 1)
         else:
             self._states[side] = self.room.hold(state.hidden for state in ahead)
+
+
+def _of_call(numbers: Tensor, call: int) -> Tensor:
+    """Numbers of samples, apart for each call of a layer, with room for the positions in a sample."""
+    return (numbers << 32) + (call << 24)
+
+
+def numbers_of(samples: Tensor, x: Tensor, operator: Operator, rows: int) -> Tensor:
+    """A number for each of the rows of a call with input x: of its sample, its call and its position there.
+
+    It tells rows apart whatever the batches and the processes. Where a network picks rows itself nobody knows whose
+    they are: they are counted as they come.
+    """
+    count = len(samples)
+    if rows % count:
+        return samples[:1] + torch.arange(rows)
+    each = samples[:, None] + torch.arange(rows // count)  # (samples, positions)
+    positions_first = x.ndim > 2 and x.shape[0] != count and x.shape[1] == count
+    return (each.t() if not operator.spatial and (operator.time_first or positions_first) else each).flatten()
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@
     C = sum a~ t(b)'    cross terms with the targets
 
 Products are formed in the stream's own dtype and added up in float64: a sum over millions of rows loses no more
-than one chunk's product does, and does not depend on the chunks.
+than one chunk's product does, and does not depend on the chunks. Where processes share the rows, sums are over all
+of them, in every process.
 """
 
 import math
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from feta.errors import DataError
 from feta.problem import ActivationStream
+from feta.ranks import ALONE, Ranks
 
 BLOCK = 512  # rows of H at a time: half the work of the whole product, and no second matrix of d_in^2
 
@@ -64,17 +66,24 @@ def _gram(stream: ActivationStream) -> Gram:
             product = A[:, start:stop].t() @ A[:, start:]
             H[start:stop, start:d_in] += product if scale == 1 else product.double() / scale / scale
         rows += len(A)
-    whole = complete(H)
-    for start in range(0, len(whole), BLOCK):  # the other half, below the diagonal of blocks
-        stop = start + BLOCK
-        whole[stop:, start:stop] = whole[start:stop, stop:].t()
-    centred = whole[:d_in, :d_in]
-    back = shift.double()
-    # sum (a + s)(a + s)' from sum a a' and sum a, in place: H is the largest thing a method holds.
-    centred.addr_(back, sums).addr_(sums, back).addr_(back, back, alpha=rows)
-    whole[-1, :-1] = whole[:-1, -1] = sums + rows * back
-    whole[-1, -1] = rows
-    return Gram(whole, rows, True)
+    if H is not None:
+        for start in range(0, d_in, BLOCK):  # the other half, below the diagonal of blocks
+            stop = start + BLOCK
+            H[stop:d_in, start:stop] = H[start:stop, stop:d_in].t()
+        centred = H[:d_in, :d_in]
+        back = shift.double()
+        # sum (a + s)(a + s)' from sum a a' and sum a, in place: H is the largest thing a method holds.
+        centred.addr_(back, sums).addr_(sums, back).addr_(back, back, alpha=rows)
+        H[-1, :-1] = H[:-1, -1] = sums + rows * back
+        H[-1, -1] = rows
+    whole = complete(ranks_of(stream).total(H))
+    return Gram(whole, round(float(whole[-1, -1])), True)
+
+
+def ranks_of(stream: ActivationStream) -> Ranks:
+    """The processes that have the other rows of a stream."""
+    found: Ranks = getattr(stream, "ranks", ALONE)
+    return found
 
 
 def _power_of_two(A: Tensor) -> float:
@@ -82,7 +91,7 @@ def _power_of_two(A: Tensor) -> float:
     largest = float(A.abs().max())
     if not math.isfinite(largest) or largest == 0 or 1e-8 < largest < 1e15:
         return 1.0
-    return 2.0 ** -math.frexp(largest)[1]
+    return 2.0 ** min(-math.frexp(largest)[1], 126)  # beyond it float32 has no number
 
 
 def add_cross(C: Tensor, A: Tensor, T: Tensor) -> None:
@@ -102,7 +111,7 @@ def cross(stream: ActivationStream, targets: Callable[[Tensor, Tensor], Tensor],
         if C is None:
             C = A.new_zeros(A.shape[1] + int(with_bias), T.shape[1], dtype=torch.float64)
         add_cross(C, A, T)
-    return complete(C)
+    return complete(ranks_of(stream).total(C))
 
 
 def column_norms(stream: ActivationStream) -> Tensor:
@@ -112,7 +121,7 @@ def column_norms(stream: ActivationStream) -> Tensor:
         scale = _power_of_two(A)
         squares = (A * scale).square().sum(0, dtype=torch.float64) / scale**2
         total = squares if total is None else total + squares
-    return complete(total).sqrt()
+    return complete(ranks_of(stream).total(total)).sqrt()
 
 
 def complete(total: Tensor | None) -> Tensor:

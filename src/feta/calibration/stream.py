@@ -4,7 +4,7 @@ A source gives a layer's calls as the network makes them; LayerStream turns them
 convolution is never unfolded for the whole data set.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -13,13 +13,15 @@ import torch
 from torch import Tensor
 
 from feta.calibration.chain import Segment
-from feta.calibration.lane import Lane, Seen
+from feta.calibration.lane import Lane, Seen, numbers_of
 from feta.calibration.trace import LayerTrace
 from feta.errors import ConfigError, DataError, check_range
 from feta.layers import LayerView
 from feta.problem import Activation, ActivationStream, Rows
+from feta.ranks import Ranks
 
 SEED = 20  # of the rows that stand for all
+MIXERS = (-7046029254386353131, -4417276706812531889)  # odd, of 64 bits
 
 
 @dataclass
@@ -45,9 +47,14 @@ class Source:
         else:
             yield from self.lane.inputs_seen(self.segment, self.layers, name, self.cascaded)
 
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that have the other samples."""
+        return self.lane.inputs.ranks
+
     def empty(self, name: str) -> bool:
         """Whether no row of any sample reaches a layer."""
-        return not any(x.numel() for x, _ in self.inputs(name))
+        return not self.ranks.any(any(x.numel() for x, _ in self.inputs(name)))
 
 
 @dataclass(frozen=True)
@@ -62,13 +69,16 @@ class Through:
 
 @dataclass
 class LayerStream:
-    """Rows of one layer (one group of it): A as it is, B = rho(original output)."""
+    """Rows of one layer (one group of it): A as it is, B = rho(original output).
+
+    Where processes share the samples, passes are over this one's rows, and `n_rows` counts those of all.
+    """
 
     source: Source
     view: LayerView
     through: Through
     group: int = 0
-    max_values: int = 2**23  # entries of A in one chunk: 32 MiB of float32
+    max_values: int | None = None  # entries of A in one chunk; None: as many as there is room for
 
     @property
     def shared(self) -> dict[Any, Any]:
@@ -78,10 +88,20 @@ class LayerStream:
         return found
 
     @property
+    def chunk_values(self) -> int:
+        return self.max_values or self.source.lane.room.values
+
+    @property
+    def ranks(self) -> Ranks:
+        return self.source.ranks
+
+    @property
     def n_rows(self) -> int:
         if "rows" not in self.shared:
-            for _ in self.inputs():
-                pass
+            if "own rows" not in self.shared:
+                for _ in self.inputs():
+                    pass
+            self.shared["rows"] = int(self.ranks.sum([self.shared["own rows"]])[0])
         return int(self.shared["rows"])
 
     @property
@@ -89,7 +109,7 @@ class LayerStream:
         return self.through.activation
 
     def rows(self) -> Iterator[Rows]:
-        yield from self._rows(lambda count: None)
+        yield from (rows for rows, _ in self._rows())
 
     def chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
         yield from ((A, self.through.activation(Z)) for A, Z, _ in self.rows())
@@ -98,52 +118,73 @@ class LayerStream:
         count = 0
         for x, keep in self.source.inputs(self.view.name):
             x = self._flat(x)
-            for part in self.view.chunks(x, self.max_values):
+            for part in self.view.chunks(x, self.chunk_values):
                 A = self._kept(self.view.input_rows(x[part], self.group), keep, part)
                 count += len(A)
                 if len(A):
                     yield A.to(self.view.solve_dtype)
-        self.shared["rows"] = count
+        self.shared["own rows"] = count
 
     def sampled(self, size: int) -> "TensorStream":
-        """About `size` rows, drawn at random over all samples and positions; held."""
+        """About `size` rows, drawn at random over all samples and positions of all processes; held by each."""
         share = size / max(self.n_rows, 1)
-        generator = torch.Generator().manual_seed(SEED)
-        picked = list(self._rows(lambda n: None if share >= 1 else torch.rand(n, generator=generator) < share))
-        first = picked or list(islice(self.rows(), 1))
-        if not first:
+        picked = list(self._rows(share))
+        if not self.ranks.any(bool(picked)):
+            picked = list(islice(self._rows(), 1))
+        if not self.ranks.any(bool(picked)):
             raise DataError(
                 f"layer '{self.view.name}' must be reached by some sample, got none; leave it out with layers="
             )
-        A, Z, R = zip(*first, strict=True)
-        added = None if R[0] is None else torch.cat(R)
-        return TensorStream(torch.cat(A), torch.cat(Z), R=added, rho=self.through.activation)
+        A, Z, R = self._together([rows for rows, _ in picked], [numbers for _, numbers in picked])
+        return TensorStream(A, Z, R=R, rho=self.through.activation)
 
-    def _rows(self, choose: Callable[[int], Tensor | None]) -> Iterator[Rows]:
-        """Rows by chunks, those that are chosen out of each chunk's number of them."""
+    def _together(self, picked: Sequence[Rows], numbers: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Rows of all processes, in the order of their numbers: whoever draws from them draws the same."""
+        ranks, view = self.ranks, self.view
+        device = picked[0].A.device if picked else view.weight.device
+        added = ranks.any(any(rows.R is not None for rows in picked))
+
+        def joined(index: int, width: int) -> Tensor:
+            none = torch.empty(0, width, dtype=view.solve_dtype, device=device)  # of a process without rows
+            return ranks.gathered(torch.cat([none, *(rows[index] for rows in picked)]))  # type: ignore[list-item]
+
+        parts = [joined(0, view.d_in), *(joined(index, view.d_out // view.groups) for index in range(1, 2 + added))]
+        order = ranks.gathered(torch.cat([torch.empty(0, dtype=torch.int64), *numbers]))
+        if not bool((order[1:] >= order[:-1]).all()):
+            places = order.argsort(stable=True).to(device)
+            parts = [part[places] for part in parts]
+        return parts[0], parts[1], parts[2] if added else None
+
+    def _rows(self, share: float = 1.0) -> Iterator[tuple[Rows, Tensor]]:
+        """Rows by chunks, with their numbers: all of them, or a share drawn at random."""
         view, dtype, through = self.view, self.view.solve_dtype, self.through
         for seen in self.source.calls(view.name):
             x, z = self._flat(seen.x), self._flat(seen.z)
             extra = (seen.before, seen.now) if through.shortcut else (None, None)
             before, now = (None if tensor is None else self._flat(tensor) for tensor in extra)
-            for part in view.chunks(x, self.max_values):
-                Z = view.output_rows(z[part], self.group)
-                chosen = choose(len(Z))
+            count = z.numel() // z.shape[1 if view.operator.spatial else -1]
+            numbers = _numbers(seen, view, count)
+            for part in view.chunks(x, self.chunk_values):
+                each = count // max(len(x), 1) if view.operator.spatial else 1  # rows of what is cut
+                here = numbers[part.start * each : part.stop * each]
+                chosen = None if share >= 1 else uniform(here) < share
                 if seen.keep is not None:
                     keep = seen.keep[part].cpu()
                     chosen = keep if chosen is None else keep & chosen
-                picked = None if chosen is None else chosen.nonzero()[:, 0].to(x.device)
-                if picked is not None and len(picked) == 0:
+                picked = None if chosen is None else chosen.nonzero()[:, 0]
+                if len(here) == 0 or (picked is not None and len(picked) == 0):
                     continue
+                here = here if picked is None else here[picked]
+                picked = None if picked is None else picked.to(x.device)
                 A = view.input_rows(x[part], self.group, picked).to(dtype)
-                Z = (Z if picked is None else Z[picked]).to(dtype)
+                Z = view.output_rows(z[part], self.group, picked).to(dtype)
                 if through.scale is not None and through.shift is not None:
                     Z = Z * through.scale + through.shift
                 R = None
                 if before is not None and now is not None:
                     Z = Z + view.output_rows(before[part], self.group, picked).to(dtype)
                     R = view.output_rows(now[part], self.group, picked).to(dtype)
-                yield Rows(A, Z, R)
+                yield Rows(A, Z, R), here
 
     def _flat(self, tensor: Tensor) -> Tensor:
         """Samples first, for a convolution; rows first, for a matrix product."""
@@ -151,6 +192,20 @@ class LayerStream:
 
     def _kept(self, A: Tensor, keep: Tensor | None, part: slice) -> Tensor:
         return A if keep is None else A[keep[part]]
+
+
+def _numbers(seen: Seen, view: LayerView, count: int) -> Tensor:
+    if seen.samples is None:
+        return torch.arange(count)
+    return numbers_of(seen.samples.cpu(), seen.x, view.operator, count)
+
+
+def uniform(numbers: Tensor) -> Tensor:
+    """A number in [0, 1) for each whole number, always the same one: no draw depends on what was drawn before."""
+    mixed = (numbers + SEED) * MIXERS[0]
+    for shift in (30, 27):
+        mixed = (mixed ^ ((mixed >> shift) & ((1 << (64 - shift)) - 1))) * MIXERS[1]
+    return ((mixed >> 40) & 0xFFFFFF).float() / 2**24
 
 
 @dataclass(frozen=True)
@@ -162,6 +217,7 @@ class TensorStream:
     chunk_rows: int = 8192
     R: Tensor | None = None  # (m, d_out), what is added to the layer's outputs
     rho: Activation = Activation.LINEAR  # what makes B out of what is held
+    shared: dict[Any, Any] = field(default_factory=dict, compare=False)  # what is known of the inputs
 
     def __post_init__(self) -> None:
         check_range("rows", ">= 1", chunk_rows=self.chunk_rows)

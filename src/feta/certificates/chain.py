@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from feta.calibration.model import device_of
-from feta.certificates.stages import Affine, AvgPool, Flatten, MaxPool, ReLU, Shape, Stage, window_means
+from feta.certificates.stages import Affine, AvgPool, Flatten, MaxPool, Normed, ReLU, Shape, Stage, window_means
 from feta.errors import ConfigError, ModelError
 
 NOTHING = (nn.Dropout, nn.Dropout2d, nn.AlphaDropout, nn.Identity)
@@ -197,4 +197,8 @@ def _add_norm(stages: list[Stage], name: str, norm: _BatchNorm, shape: Shape, *,
         stages.append(last)
     statistics = norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
     folded, shifted = fuse_conv_bn_weights(last.weight, last.bias, *statistics)
-    stages[-1] = replace(last, weight=folded.detach(), bias=shifted.detach())
+    sharpness = (norm.running_var + norm.eps).rsqrt()
+    gamma = torch.ones_like(sharpness) if norm.weight is None else norm.weight.detach().abs()
+    factor = torch.stack([sharpness, gamma, sharpness * gamma]).amax(0)
+    before = Normed(replace(last, bias=last.bias.abs() + norm.running_mean.abs()), factor)
+    stages[-1] = replace(last, weight=folded.detach(), bias=shifted.detach(), normed=before)

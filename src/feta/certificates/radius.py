@@ -21,8 +21,8 @@ from feta.certificates.agreement import answers_of
 from feta.certificates.attack import Attack, Norm, slopes
 from feta.certificates.chain import Chain, check_scores
 from feta.certificates.relaxation import Relaxation
-from feta.certificates.rounding import Rounding
-from feta.certificates.stages import OUTWARD, Affine, AvgPool, Summing
+from feta.certificates.rounding import Rounding, room
+from feta.certificates.stages import OUTWARD, Affine, AvgPool, Summing, length
 
 BATCH_VALUES = 2**17  # per stage of a batch of samples: rows of many units are held for each sample
 FARTHEST = 1e4  # times the global radius: a scale beyond it may be one of a slope that is nearly zero
@@ -159,7 +159,7 @@ def global_radius(
     if rounding is not None:
         error = _rounding_error(chain, values, widest.masked_fill(constant, 0), rounding)
         widest = smallest(math.sqrt(2) * error[:, None])
-    radius = (widest / OUTWARD).masked_fill(constant, 0)
+    radius = torch.minimum((widest / OUTWARD).masked_fill(constant, 0), room(values[0]))
     # The box of radius r lies in the ball of radius r sqrt(d).
     return radius if norm == "l2" else radius / math.sqrt(math.prod(chain.in_shape)) / OUTWARD
 
@@ -176,6 +176,7 @@ def _rounding_error(chain: Chain, values: list[Tensor], radius: Tensor, rounding
             local += rounding.share(stage) * _absolute_norm(stage) * reach
             # Values that may leave float32's range: no unit is off the sample's by more than the reach.
             most = value.abs() + reach.view(-1, *[1] * (value.ndim - 1))
+            local += length(rounding.underflow(stage, most))
             local[~rounding.box(stage, most).flatten(1).isfinite().all(1)] = float("inf")
         error = stage.lipschitz * error + local
         gain *= stage.lipschitz

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from feta.certificates.attack import Norm
 from feta.certificates.chain import Chain, check_scores
-from feta.certificates.rounding import Rounding
+from feta.certificates.rounding import Rounding, room
 from feta.certificates.stages import OUTWARD, Affine, Flatten, MaxPool, ReLU, Stage, Summing, length
 
 # Turns rows (n, R, ...) on a stage's outputs into rows on its inputs and a constant (n, R), such that
@@ -149,6 +149,8 @@ class Relaxation:
         """(n, classes): at most f_c(x') - f_j(x') for every x' within `radius` of the sample; inf at j = c."""
         check_scores(self.chain)
         x, reach = self.chain.place(inputs), radius.double() * OUTWARD
+        outside = ~(reach < room(x))  # a ball with inputs that are no numbers
+        reach = reach.masked_fill(outside, 0)
         corner = math.sqrt(x[0].numel()) if self.norm == "linf" else 1.0
         wide = reach.view(-1, *[1] * (x.ndim - 1))
         known = Known(x, x - wide, x + wide, corner * reach)
@@ -162,7 +164,8 @@ class Relaxation:
             known = after
         own = nn.functional.one_hot(classes, self.chain.out_shape[0]).double()  # (n, classes)
         rows = own[:, None, :] - torch.eye(own.shape[1], dtype=own.dtype, device=own.device)
-        return lower(steps, rows).masked_fill(own.bool(), float("inf"))
+        least = lower(steps, rows).masked_fill(outside[:, None], float("-inf"))
+        return least.masked_fill(own.bool(), float("inf"))
 
     def certified(self, inputs: Tensor, classes: Tensor, radius: Tensor) -> Tensor:
         """(n,) bool: the network gives `classes` to every input within `radius`."""

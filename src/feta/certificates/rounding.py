@@ -8,8 +8,9 @@ ReLU, max-pooling and reshaping round nothing. So a computed network is an exact
 an unknown error within a known box, and a bound that carries these boxes along holds for it. `Rounding` doubles the
 boxes of float32. The second half pays for the certificate's own arithmetic, float64: its errors are the same sums
 with a unit 5e8 times smaller, so half of a float32 box covers them many times over. Where a sum may leave float32's
-range the box is infinite. Not covered: arithmetic that is not a plain sum of products in float32 or better (TF32,
-Winograd or FFT convolutions). `check_precision` refuses half precision.
+range the box is infinite, and where a layer's own sums may, before the batch-norm that is folded into it here but not
+when it is run. Not covered: arithmetic that is not a plain sum of products in float32 or better (TF32, Winograd or
+FFT convolutions). `check_precision` refuses half precision.
 """
 
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from feta.certificates.stages import Affine, Summing
+from feta.certificates.stages import Affine, AvgPool, Summing
 from feta.errors import ModelError
 
 KNOWN = (torch.float32, torch.float64)
@@ -63,9 +64,26 @@ class Rounding:
         """How far each output may be off, given the largest |a| of every input."""
         sums = stage.absolute.apply(largest)
         if isinstance(stage, Affine):
-            sums = sums + (stage.bias.abs().reshape(-1, *[1] * (len(stage.out_shape) - 1)) + self.offset)
-        box = self.share(stage) * sums + stage.terms * UNDERFLOW
-        return box.masked_fill(~(sums < LARGEST / 2), float("inf"))
+            sums = sums + (stage.per_channel(stage.bias.abs()) + self.offset)
+        box = self.share(stage) * sums + self.underflow(stage, largest)
+        most = torch.maximum(sums, stage.sums(largest)) if isinstance(stage, AvgPool) else sums
+        return box.masked_fill(~(most < LARGEST / 2), float("inf"))
+
+    def underflow(self, stage: Summing, largest: Tensor) -> Tensor:
+        """What numbers below float32's range may cost; infinite where some before a batch-norm leave it above."""
+        lost = largest.new_full((len(largest), *stage.out_shape), stage.terms * UNDERFLOW)
+        if not isinstance(stage, Affine) or stage.normed is None:
+            return lost
+        peak, factor = stage.normed.peak(largest), stage.per_channel(stage.normed.factor)
+        # Each product before it and each of its own may be flushed, and so may its factor.
+        lost = lost + UNDERFLOW * (peak + (stage.terms + 2) * factor)
+        inside = (peak < LARGEST / 2) & (factor < LARGEST / 2) & (peak * factor < LARGEST / 2)
+        return lost.masked_fill(~inside, float("inf"))
+
+
+def room(x: Tensor) -> Tensor:
+    """(n,): how far inputs may move and surely stay numbers of float32."""
+    return (LARGEST / 2 - x.abs().flatten(1).amax(1)).clamp_min(0)
 
 
 class _Watch(TorchDispatchMode):

@@ -55,12 +55,25 @@ class Flatten(Stage):
 
 
 @dataclass(frozen=True, eq=False)
+class Normed:
+    """What a folded batch-norm sees when the network is run: the layer itself, unfolded."""
+
+    layer: "Affine"  # with |bias| + |mean| for its bias
+    factor: Tensor  # (out,), the largest of 1 / deviation, |gamma| and their product
+
+    def peak(self, largest: Tensor) -> Tensor:
+        """At least the size of any number that meets the batch-norm's factor, given the largest |a| of each input."""
+        return self.layer.absolute.apply(largest) + self.layer.per_channel(self.layer.bias)
+
+
+@dataclass(frozen=True, eq=False)
 class Affine(Stage):
     """x -> W x + b, batch-norm folded in. `layer` says how W acts: as a matrix, or as a Conv2d does."""
 
     layer: nn.Linear | nn.Conv2d
     weight: Tensor  # as the layer stores it
     bias: Tensor  # (out,), zeros where the layer has none
+    normed: Normed | None = None  # the layer before a batch-norm was folded in
 
     def apply(self, x: Tensor) -> Tensor:
         if isinstance(self.layer, nn.Conv2d):
@@ -79,7 +92,11 @@ class Affine(Stage):
 
     def with_weight(self, weight: Tensor) -> "Affine":
         """The linear map by other weights, without a bias."""
-        return replace(self, weight=weight, bias=torch.zeros_like(self.bias))
+        return replace(self, weight=weight, bias=torch.zeros_like(self.bias), normed=None)
+
+    def per_channel(self, values: Tensor) -> Tensor:
+        """Values (out,) so that they go with an output."""
+        return values.reshape(-1, *[1] * (len(self.out_shape) - 1))
 
     @cached_property
     def absolute(self) -> "Affine":
@@ -144,6 +161,10 @@ class AvgPool(Stage):
     @property
     def absolute(self) -> "AvgPool":
         return self
+
+    def sums(self, x: Tensor) -> Tensor:
+        """What is added up before it is divided."""
+        return (self.down != 0).to(x) @ x @ (self.across != 0).to(x).t()
 
     @property
     def terms(self) -> int:

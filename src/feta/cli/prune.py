@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 import feta
-from feta.cli.console import err, out, print_json, print_table, progress_bar, resolve_device, size
+from feta.cli.console import err, out, print_json, print_table, progress_bar, size
+from feta.cli.job import device_here, job
 from feta.cli.options import DataDir, Device, Flag, Json, MaybeWhole, Output, Records, Seed
 from feta.cli.own_options import OwnOptions, StoreOptions
 from feta.errors import ConfigError, DataError, ModelError
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from feta.cli.source import Source
     from feta.cli.subject import Subject
+    from feta.engine.settings import PruneEvent
 
 _GROUP = Group(
     "Method options", help="For example --feta.quality best; `feta methods --verbose` lists them all.", sort_key=2
@@ -51,6 +55,7 @@ def prune(
     seed: Seed = 0,
     device: Device = None,
     output: Output = None,
+    resume: Flag = False,
     data_dir: DataDir = None,
     records: Records = None,
     json: Json = False,
@@ -85,12 +90,11 @@ def prune(
         refine: Of a --method: fit all surviving weights to the original network's outputs at the end; no labels.
         refine_steps: Steps of --refine; by default 2000.
         seed: Seed for the choice of samples and for methods that draw at random.
+        resume: Keep finished layers in a folder beside the output, and go on from there if an earlier run with the
+            same arguments was ended; at the end the folder is removed.
     """
-    from torch import OutOfMemoryError
-
     from feta.cli.rounding import cost
     from feta.cli.source import Source
-    from feta.cli.subject import prune_subject
     from feta.engine.select import check_pattern, share_asked
     from feta.engine.settings import Settings
     from feta.patterns import parse_pattern
@@ -101,7 +105,7 @@ def prune(
     form = parse_pattern(pattern, "--pattern")
     target = share_asked(None if sparsity is None else parse_sparsity(sparsity), form)
     check_pattern(form, pruner, allocation)
-    where = resolve_device(device)
+    where = device_here(device)
     for name, value in (("samples", samples), ("batch-size", batch_size)):
         if value is not None and value < 1:
             raise ConfigError(f"--{name} must be >= 1, got {value}")
@@ -114,20 +118,15 @@ def prune(
     spread |= {"allocation": allocation, "compensate": compensate}
     settings = Settings(n_samples=samples, batch_size=batch_size or Settings.batch_size, mode=mode, reorder=reorder)
     work: dict[str, Any] = {"options": given, "settings": settings, "device": where, "seed": seed}
+    if resume:
+        work["checkpoint"] = _folder_beside(output)
     work["refine"] = refine if refine_steps is None else feta.Refinement(steps=refine_steps)
     needing = f"--method {pruner.name}" if pruner.needs.passes != "none" else "--refine" if refine else None
-    subject = _open(source, needing, data_dir, samples=samples, seed=seed, batch_size=batch_size)
-    with progress_bar(f"pruning by {pruner.name}") as update:
-        work["callback"] = lambda event: update(
-            total=event.total, completed=event.index + (event.kind == "done"), note=f"{event.layer} {event.phase}"
-        )
-        try:
-            model, summary, kept = prune_subject(subject, target, method, **spread, **work)
-        except OutOfMemoryError:
-            raise ModelError(
-                f"the work must fit into the memory of {where}, got out of it; give a smaller --batch-size or "
-                "--samples, or --device cpu"
-            ) from None
+    with job(where) as first:
+        subject = _open(source, needing, data_dir, samples=samples, seed=seed, batch_size=batch_size)
+        model, summary, kept = _pruned(subject, target, method, pruner.name, spread | work)
+    if not first:
+        return
     scores = (summary["accuracy"] or {}).get("pruned", {})
     if storing.dtype is not None:
         exact = len(subject.encode(model, kept, scores))
@@ -158,6 +157,35 @@ def prune(
             out().print(f"written to {output}")
             if (how := source.loading(output)) is not None:
                 out().print(f"load it with: {how}")
+
+
+def _pruned(
+    subject: "Subject", target: Any, method: str | None, name: str, work: dict[str, Any]
+) -> tuple["nn.Module", dict[str, Any], dict[str, Any]]:
+    """The pruned model, a summary of the run, and what the model's file remembers of it."""
+    from torch import OutOfMemoryError
+
+    from feta.cli.subject import prune_subject
+
+    with progress_bar(f"pruning by {name}") as update:
+
+        def tell(event: "PruneEvent") -> None:
+            done = event.index + (event.kind == "done")
+            update(total=event.total, completed=done, note=f"{event.layer} {event.phase}")
+
+        try:
+            return prune_subject(subject, target, method, callback=tell, **work)
+        except OutOfMemoryError:
+            raise ModelError(
+                f"the work must fit into the memory of {work['device']}, got out of it; give a smaller --batch-size "
+                "or --samples, or --device cpu"
+            ) from None
+
+
+def _folder_beside(output: Path | None) -> Path:
+    if output is None:
+        raise ConfigError("--resume must go with --output, beside which finished layers are kept, got none")
+    return output.with_name(f"{output.name}.resume")
 
 
 def _open(source: "Source", needing: str | None, data_dir: Path | None, **reading: Any) -> "Subject":

@@ -24,8 +24,8 @@ from feta.errors import ConfigError
 from feta.files import sparse_file
 from feta.files.network import described
 from feta.plugins import required
+from feta.ranks import Ranks
 from feta.tuning.batches import labelled, score_of
-from feta.tuning.stepping import Ranks
 
 Part = Literal["train", "validation", "test"]
 KEPT = ("method", "target_sparsity", "sparsity", "seed", "options", "compensated")

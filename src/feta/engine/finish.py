@@ -47,7 +47,7 @@ def settle_batchnorm(run: Run) -> str:
         return ""
     judged = run.held or run.fit
     old = _distance(run, judged)
-    reestimate(run.pruned, run.fit)
+    reestimate(run.pruned, run.fit, run.ranks)
     new = _distance(run, judged)
     if wanted or new < old:
         return f"batch-norm statistics estimated anew: error of the outputs {old:.4g} → {new:.4g}"
@@ -59,10 +59,11 @@ def settle_batchnorm(run: Run) -> str:
 def _distance(run: Run, inputs: Inputs) -> float:
     """||pruned's outputs - original's|| / ||original's||."""
     wrong = right = 0.0
-    for batch in inputs:
+    for batch in inputs.share(run.ranks):
         expected = outputs_of(call(run.original, batch)).double()
         wrong += float((outputs_of(call(run.pruned, batch)).double() - expected).square().sum())
         right += float(expected.square().sum())
+    wrong, right = run.ranks.sum([wrong, right])
     return (wrong / right) ** 0.5 if right > 0 else float(wrong > 0)
 
 

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from feta.calibration.fold import Folded
+from feta.calibration.statistics import ranks_of
 from feta.calibration.stream import LayerStream, Source
 from feta.errors import DataError
+from feta.layers import cast
 from feta.problem import Activation, ActivationStream, Status
 from feta.sparsity import Sparsity
 
@@ -48,7 +50,7 @@ class Choice(NamedTuple):
 
 def rounded(tensor: Tensor, frame: Folded) -> Tensor:
     """Values as the layer's own precision holds them."""
-    return tensor.to(frame.view.weight.dtype).to(frame.view.solve_dtype)
+    return cast(tensor, frame.view.weight.dtype).to(frame.view.solve_dtype)
 
 
 class Error(NamedTuple):
@@ -76,8 +78,11 @@ def errors_of(
         for A, original, R in stream.rows():
             B = rho(original)
             found = [B, *(_outputs(A, U, bias, R, rho).sub_(B) for U, bias in candidates)]
-            squares = torch.stack([part.square().sum(0, dtype=torch.float64) for part in found])
+            # In float64 from the start: squares of large outputs are no float32.
+            norms = [torch.linalg.vector_norm(part, dim=0, dtype=torch.float64) for part in found]
+            squares = torch.stack(norms).square()
             sums = squares if sums is None else sums + squares
+        sums = ranks_of(stream).total(sums)
         if sums is not None:
             right.append(sums[0])
             for errors, part in zip(wrong, sums[1:], strict=True):
@@ -124,17 +129,20 @@ def silenced(choice: Choice, judges: Sequence[Folded]) -> Choice:
     return Choice(judges, quiet)
 
 
-def verdict(error: Error, safe: Error, falls_back: bool) -> tuple[Status, str] | None:
+def verdict(
+    error: Error, safe: Error, falls_back: bool, margin: float = MARGIN, slack: float = ROUNDING
+) -> tuple[Status, str] | None:
     """What is to be said of a method's error beside that of thresholding; None: nothing.
 
     Outputs are compared as their importance weighs them: that is what a method may have worked for.
+    margin, slack: how much worse it may be by chance, and by rounding.
     """
-    if falls_back and (error.weighted > safe.weighted + ROUNDING or error.plain > max(1.0, safe.plain)):
+    if falls_back and (error.weighted > safe.weighted + slack or error.plain > max(1.0, safe.plain)):
         return Status.FELL_BACK, (
             f"thresholded instead: on held-out samples the method's error is {error.weighted:.3g}, thresholding's "
             f"{safe.weighted:.3g}; more samples, or a lower sparsity for this layer, would help"
         )
-    if error.weighted > MARGIN * safe.weighted + ROUNDING or error.plain > 1:
+    if error.weighted > margin * safe.weighted + slack or error.plain > 1 + slack:
         worse = error.weighted > safe.weighted
         beside = f"thresholding has {safe.weighted:.3g}" if worse else "no output at all would have 1"
         shown = error.weighted if worse else error.plain

@@ -1,22 +1,25 @@
 """One layer's turn: its rows, its problems (one per group), its solution, and what that costs in accuracy."""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from feta.calibration.fold import Folded
 from feta.calibration.stream import LayerStream, Source, Through
 from feta.calibration.trace import LayerTrace
 from feta.engine.judge import Choice, errors_of, few_rows, silenced, thresholded, verdict
 from feta.engine.run import Run
+from feta.engine.solve import emptied, solve
 from feta.errors import FetaError, ModelError
 from feta.layers import LayerView
 from feta.patterns import Blocks
-from feta.problem import Activation, LayerProblem, LayerSolution, Pruner, Status
+from feta.problem import Activation, ActivationStream, LayerProblem, LayerSolution, Pruner, Status
+from feta.ranks import RankError
 from feta.report import LayerReport
 from feta.solvers.refit import refit_dense
 from feta.sparsity import Sparsity, measured, top_k_mask
@@ -48,10 +51,14 @@ class LayerJob:
             return [Folded.of(view, group, trace, self.run.pruned, activation) for group in range(view.groups)]
         return [Folded(view, group, Through(self.activation or trace.activation)) for group in range(view.groups)]
 
-    def problem(self, frame: Folded, tell: Any = None) -> LayerProblem:
-        stream = (
-            None if self.sources is None else LayerStream(self.sources[0], frame.view, frame.through, frame.group)
-        )
+    def problem(self, frame: Folded, tell: Any = None, shares: bool = True) -> LayerProblem:
+        """shares: whether whoever reads the rows can do with those of this process alone."""
+        stream: ActivationStream | None = None
+        if self.sources is not None:
+            own = LayerStream(self.sources[0], frame.view, frame.through, frame.group)
+            stream = own
+            if own.ranks.many and not shares:  # what it learns of the inputs holds for this process's rows as well
+                stream = replace(own.sampled(sys.maxsize), shared=own.shared)
         weights = None if self.importance is None else self.importance.chunk(frame.view.groups)[frame.group]
         cascaded = self.sources is not None and self.sources[0].cascaded
         return LayerProblem(
@@ -68,21 +75,22 @@ class LayerJob:
 
     def prune(self, pruner: Pruner, target: Sparsity, tell: Callable[..., None]) -> LayerReport:
         """Solve every group of the layer, judge what came of it, and write the layer back."""
-        started = self.run.clock()
+        started, shares = self.run.clock(), pruner.needs.shares
         frames, goals, solutions = self.frames(pruner.needs.through), group_goals(self.view, target), []
         with naming(self.trace.name):
             for frame, goal in zip(frames, goals, strict=True):
-                problem = self.problem(frame, lambda phase, values: tell("step", phase, values))
+                problem = self.problem(frame, lambda phase, values: tell("step", phase, values), shares)
                 promised = _promised(problem.W, goal)
-                solution = pruner.prune(problem, goal)
+                solution = solve(pruner, problem, goal)
                 check(solution, problem, pruner, goal, promised)
-                solutions.append(solution)
+                solutions.append(emptied(solution, problem, goal))
             found = Choice(frames, [(solution.U, solution.bias) for solution in solutions])
             worst = next((s for s in solutions if s.status is not Status.OK), solutions[0])
             if isinstance(target.pattern, Blocks) and target.pattern.whole:
                 found = silenced(found, self.frames(through=True))
             chosen, error, worst = self._judged(found, worst, goals, pruner)
             chosen.write()
+        self._same()
         weight = self.view.weight.detach()
         return LayerReport(
             name=self.trace.name,
@@ -109,7 +117,12 @@ class LayerJob:
                 solution = refit_dense(self.problem(replace(frame, through=Through(Activation.LINEAR))))
             frame.write(solution.U, solution.bias)
             worst = worst if solution.status is Status.OK else solution.status
+        self._same()
         return worst
+
+    def _same(self) -> None:
+        """The layer, and the batch-norm behind it, equal in all processes."""
+        self.run.ranks.same_(written(self.run.pruned, self.trace).values())
 
     def _judged(
         self, found: Choice, worst: LayerSolution, goals: Sequence[Sparsity], pruner: Pruner
@@ -149,6 +162,14 @@ class LayerJob:
         return error / fitted if fitted > 1e-6 else (float("inf") if error > 1e-3 else None)
 
 
+def written(model: nn.Module, trace: LayerTrace) -> dict[str, Tensor]:
+    """What pruning a layer writes to: its weight, its bias, and the shift of the batch-norm behind it."""
+    view = LayerView.of(model, trace.name, trace.operator)
+    shift = None if trace.follow.norm is None else model.get_submodule(trace.follow.norm).bias
+    parts = {"weight": view.weight, "bias": view.bias_parameter, "shift": shift}
+    return {f"{trace.name}/{part}": tensor for part, tensor in parts.items() if isinstance(tensor, Tensor)}
+
+
 def _mean(source: Source, frame: Folded, asked: bool) -> Tensor | None:
     """The mean of a layer's inputs, where it is known or asked for."""
     stream = LayerStream(source, frame.view, frame.through, frame.group)
@@ -157,7 +178,9 @@ def _mean(source: Source, frame: Folded, asked: bool) -> Tensor | None:
         return known.H[-1, :-1] / known.rows  # type: ignore[no-any-return]
     if not asked:
         return None
-    return sum(A.sum(0, dtype=torch.float64) for A in stream.inputs()) / stream.n_rows  # type: ignore[return-value]
+    own = [A.sum(0, dtype=torch.float64) for A in stream.inputs()]
+    total = stream.ranks.total(torch.stack(own).sum(0) if own else None)
+    return None if total is None else total / stream.n_rows
 
 
 def check(solution: LayerSolution, problem: LayerProblem, pruner: Pruner, goal: Sparsity, promised: int) -> None:
@@ -177,7 +200,7 @@ def check(solution: LayerSolution, problem: LayerProblem, pruner: Pruner, goal: 
             raise ModelError(f"method '{pruner.name}' must keep to the pattern '{goal.pattern}', got other weights")
     if kept > count and pruner.needs.count != "own":
         raise ModelError(f"method '{pruner.name}' must keep at most {count} weights, got {kept}")
-    if promised > 0 and kept == 0:
+    if promised > 0 and kept == 0 and pruner.needs.count == "exact":
         raise ModelError(f"method '{pruner.name}' must not give zeros alone where {count} weights may stay")
     if pruner.needs.count == "exact" and kept < promised:
         raise ModelError(f"method '{pruner.name}' must keep exactly {promised} weights, got {kept}")
@@ -206,6 +229,8 @@ def naming(layer: str) -> Iterator[None]:
     """Errors from inside carry the layer's name, once."""
     try:
         yield
+    except RankError:  # of another layer, perhaps
+        raise
     except FetaError as error:
         if str(error).startswith((f"{layer}: ", f"layer '{layer}' ", f"layer '{layer}':")):
             raise

@@ -1,13 +1,14 @@
 """prune: walk a model's layers in order of execution, stream rows, solve each layer, write it back.
 
 The model that is given is never changed. Beyond it and its copy, memory holds one batch's activations, one chunk of
-rows, the method's own matrices (d_in^2 for a Gram matrix), and what waits between passes: Settings.memory at the
-most for each such thing, however many samples there are.
+rows, the method's own matrices (d_in^2 for a Gram matrix), and what waits between passes, all of it within
+Settings.memory where that is given, however many samples there are.
 """
 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,12 +17,13 @@ from torch import Tensor, nn
 from feta.allocation import Allocation, make_allocation
 from feta.allocation.measure import Probe
 from feta.calibration.model import device_of, fused_attention_off
+from feta.engine.checkpoint import key_of
 from feta.engine.finish import Stages, settle_batchnorm, size_of_model, warn_of
 from feta.engine.recipe import MANY_LAYERS, Effort, Recipe, check_effort
 from feta.engine.reorder import reorder
 from feta.engine.run import Run
 from feta.engine.select import SparsityRequest, check_pattern, in_pattern, select, share_asked, skipped, targets
-from feta.engine.settings import Callback, Settings, checked
+from feta.engine.settings import Callback, Settings, checked, parse_memory
 from feta.engine.walk import Walk
 from feta.errors import ConfigError, DataError
 from feta.gates import gated
@@ -29,9 +31,12 @@ from feta.layers import weight_of
 from feta.patterns import NofM, parse_pattern
 from feta.problem import Pruner
 from feta.pruners import DEFAULT_METHOD, make, options_of
+from feta.ranks import ALONE, Ranks
 from feta.report import AllocationReport, PruneReport
 from feta.sparsity import Pattern, Sparsity
 from feta.tuning.refinement import Refinement
+
+LEAST_MEMORY = 2**25  # bytes for a solver's matrices, however little a run may take
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,7 @@ def prune(
     device: str | torch.device | None = None,
     settings: Settings | None = None,
     callback: Callback | None = None,
+    checkpoint: str | Path | None = None,
 ) -> PruneResult:
     """Prune a copy of a trained model without retraining it.
 
@@ -96,6 +102,8 @@ def prune(
     device: where to work; by default where the model is. The result comes back to the model's own device.
     settings: what few people change, see `feta.Settings`.
     callback: called with a PruneEvent as layers start, take steps and are done.
+    checkpoint: a folder for finished layers. A run that was ended goes on from there when the same is asked for
+        again, to the same bits on the same machine; at the end the folder is removed.
 
     Returns a PruneResult: the pruned model, its masks and the report.
     Raises ConfigError for arguments that cannot be, DataError for data that cannot be used, and ModelError for
@@ -115,10 +123,13 @@ def prune(
     check_pattern(form, pruner, allocation)
     if pruner.needs.seed and isinstance(method, str) and "seed" not in (options or {}):
         pruner = replace(pruner, seed=seed)  # type: ignore[type-var]
+    if isinstance(method, str | None) and "memory" not in (options or {}):
+        pruner = _within(pruner, parse_memory(how.memory))
     compensate = effort is not None and data is not None if compensate is None else compensate
     _check_data(data, pruner, allocation, compensate or how.batchnorm or bool(refine))
-    with fused_attention_off():
-        run = Run.start(model, data, how, device, seed)
+    here = Ranks.here(device_of(model)) if how.data != "alone" else ALONE
+    with fused_attention_off(), here.working() as ranks:
+        run = Run.start(model, data, how, device, seed, ranks)
         stages = Stages(started, run.clock)
         chosen = select(run.original, run.layers, layers)
         reordered = reorder(run, chosen, form) if isinstance(form, NofM) and how.reorder else {}
@@ -133,6 +144,16 @@ def prune(
         stages.end("allocation")
         before = size_of_model(run.pruned, run.layers)
         walk = Walk(run, goals, pruner, compensate, callback, seed)
+        if checkpoint is not None and run.fit is not None:
+            counts = {name: goal.count(weight_of(run.result, name).numel()) for name, goal in goals.items()}
+            asked = {
+                "method": (pruner.name, options_of(pruner)),
+                "layers": counts,
+                "pattern": form,
+                "compensate": compensate,
+                "seed": seed,
+            }
+            walk.resume(checkpoint, key_of(run, **asked))
         walk.over()
         stages.end("layers")
         said = settle_batchnorm(run)
@@ -140,11 +161,11 @@ def prune(
         masks = {name: weight_of(run.result, name).detach() != 0 for name in goals}
 
         def left() -> float | None:
-            return None if seconds is None else seconds - (run.clock() - started)
+            return None if seconds is None else seconds - ranks.most(run.clock() - started)
 
         recipe = Recipe(run, masks, seed, left, walk.tell_loss, None if form is None else str(form))
         if effort is not None and run.fit is not None:
-            recipe.layers_done(sum(stages.parts.values()))
+            recipe.layers_done(ranks.most(sum(stages.parts.values())))
             if effort != "fast" and not all(bool(mask.all()) for mask in masks.values()):
                 recipe.improve(effort)
         elif refine:
@@ -177,8 +198,18 @@ def prune(
         pattern=None if form is None else str(form),
         reordered=reordered,
     )
+    if walk.checkpoint is not None:
+        walk.checkpoint.remove()
     warn_of(report)
     return PruneResult(pruned, {name: mask.to(home) for name, mask in masks.items()}, report)
+
+
+def _within(pruner: Pruner, limit: float | None) -> Pruner:
+    """A method that keeps to a part of the run's memory, where it has a say."""
+    own = getattr(pruner, "memory", None)
+    if own is None or limit is None:
+        return pruner
+    return replace(pruner, memory=min(own, max(limit / 8, LEAST_MEMORY) / 2**30))  # type: ignore[type-var]
 
 
 def _check_data(data: Any, pruner: Pruner, allocation: str | Allocation | None, fits: bool) -> None:

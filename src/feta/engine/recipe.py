@@ -22,6 +22,7 @@ from torch import Tensor
 from feta.engine.run import Run
 from feta.errors import ConfigError, FetaError, unknown_name
 from feta.problem import Status
+from feta.ranks import RankError
 from feta.report import LayerReport, RefinePoint, RefineReport, StageReport
 from feta.tuning.bench import distance_of
 from feta.tuning.refine import RefineResult, fitted
@@ -76,8 +77,8 @@ class Recipe:
             said = "the model is too large for the device to be fitted as a whole"
         else:
             try:
-                far = distance_of(run.pruned, run.original, run.held, run.device, run.settings.loss)
-            except torch.OutOfMemoryError:
+                far = distance_of(run.pruned, run.original, run.held, run.device, run.settings.loss, run.ranks)
+            except (torch.OutOfMemoryError, RankError):
                 raise
             except Exception as error:  # of a model that takes no mixtures, say
                 said = _said(error)
@@ -142,7 +143,7 @@ class Recipe:
         rows, settings = (run.fit, run.held), replace(settings, pattern=self.pattern)
         start, masks = (self.best, self.masks) if again else (run.result, self.layered)
         given = (start, run.original, rows, settings, masks, run.device, self.seed, self._tell)
-        return fitted(*given, within, thaw)
+        return fitted(*given, within, thaw, run.ranks)
 
     def _tell(self, point: RefinePoint) -> None:
         try:
@@ -167,7 +168,7 @@ class Recipe:
         try:
             given = replace(settings, seconds=None if left is None else share * left, loss=self.run.settings.loss)
             done = self._fit(given, within, again=again)
-        except torch.OutOfMemoryError:
+        except (torch.OutOfMemoryError, RankError):
             raise
         except Exception as error:  # a model without a backward pass, or a fit that ran away
             if error is self.stopped:

@@ -58,12 +58,13 @@ def _mean_squares(run: Run, links: dict[str, Link]) -> dict[str, Tensor]:
 
     hooks = [run.original.get_submodule(name).register_forward_pre_hook(partial(look, name)) for name in links]
     try:
-        for batch in run.fit.drawn(-(-run.fit.count // SAMPLES)):
+        for batch in run.fit.drawn(-(-run.fit.count // SAMPLES)).share(run.ranks):
             call(run.original, batch)
     finally:
         for hook in hooks:
             hook.remove()
-    return sums
+    totals = {name: run.ranks.total(sums.get(name)) for name in links}
+    return {name: total.cpu() for name, total in totals.items() if total is not None}
 
 
 def _order(model: nn.Module, name: str, squares: Tensor, pattern: NofM) -> Tensor:

@@ -19,11 +19,15 @@ from feta.calibration.model import clock, device_of, float_dtype, place
 from feta.calibration.notes import Recording
 from feta.calibration.recording import record
 from feta.calibration.trace import LayerTrace, trace_layers, untraced
+from feta.engine.alike import check_same_data, check_same_model, check_whole, everyone, is_sharded
 from feta.engine.offload import brought, fits
-from feta.engine.settings import Settings
-from feta.errors import DataError, ModelError
+from feta.engine.settings import Settings, parse_memory
+from feta.errors import DataError
 from feta.layers import prunable_names
+from feta.ranks import ALONE, Ranks
 
+EACH = 2 * 2**30  # bytes for each thing that waits, where nothing is said
+FULL = 4 * 2**30  # bytes, from which on as many samples run at once as run well
 IMPORTANCE_SAMPLES = 1000  # about
 IMPORTANCE_TOKENS = 2**13
 
@@ -49,21 +53,37 @@ class Run:
     chain: Chain = field(default_factory=Chain)
     several: bool = False  # whether the model returns more than the one output that is compared
     recording: Recording | None = None
+    ranks: Ranks = ALONE  # the processes that share the samples
 
     @classmethod
-    def start(cls, model: nn.Module, data: Any, settings: Settings, device: Any = None, seed: int = 0) -> "Run":
+    def start(
+        cls,
+        model: nn.Module,
+        data: Any,
+        settings: Settings,
+        device: Any = None,
+        seed: int = 0,
+        ranks: Ranks = ALONE,
+    ) -> "Run":
         """A run on the model's own device, or on the one that is asked for."""
-        if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
-            raise ModelError("model must be made of plain modules, got TorchScript; prune the model it was made from")
+        check_whole(model)
         home = device_of(model)
         where = torch.device(device) if device is not None else home
         apart = where != home and not fits(model, where)  # then one segment at a time goes there
         original = model if where == home or apart else copied(model).to(where)
         result = copied(original)
         run = cls(shell(original), shell(result), result, where, settings, home if apart else where)
+        run.ranks = replace(ranks, device=where)
+        check_same_model(model, run.ranks)
         if data is not None:
             size, most = settings.batch_size, settings.n_samples
-            given = Inputs(data, model=model, batch_size=size, n_samples=most, seed=seed)
+            if is_sharded(data, settings.data) and ranks.many:
+                most = None if most is None else -(-most // ranks.count)
+                mine = Inputs(data, model=model, batch_size=size, n_samples=most, seed=seed)
+                given = Inputs(run.room.hold(everyone(mine, run.ranks)), model=model)
+            else:
+                given = Inputs(data, model=model, batch_size=size, n_samples=most, seed=seed)
+                check_same_data(given, run.ranks)
             run._split(given)
             run._trace(run.samples or given)
         else:
@@ -72,14 +92,18 @@ class Run:
 
     @property
     def room(self) -> Room:
-        memory = {"memory": float("inf"), "disk": 0.0}.get(self.settings.cache, self.settings.memory)
-        return Room(self.device, memory * 2**30)
+        limit = parse_memory(self.settings.memory)
+        # Samples, the states of two networks on two sets of samples, old and new ones at times, and a layer's rows.
+        part = EACH if limit is None else limit / 8
+        memory = {"memory": float("inf"), "disk": 0.0}.get(self.settings.cache, part)
+        values = Room.values if limit is None else int(min(Room.values, max(2**16, limit / 256)))
+        return Room(self.device, memory, values)
 
     def lanes(self) -> tuple[Lane, Lane]:
         """The samples to fit, and those to judge by; of few samples none are held out, and all do both."""
         assert self.fit is not None
         return tuple(  # type: ignore[return-value]
-            Lane(self.chain, inputs, self.original, self.pruned, self.room)
+            Lane(self.chain, inputs.share(self.ranks), self.original, self.pruned, self.room)
             for inputs in (self.fit, self.held or self.fit)
         )
 
@@ -110,7 +134,8 @@ class Run:
         # All activations are held for the way back: a quarter of what runs forwards, a sixteenth of long texts.
         batches = Merged(spread, 1 / 16 if tokens else 1 / 4, cut=True)
         try:
-            return output_importance(self.original, layers, batches, seed=seed, probes=1 if tokens else 8)
+            probes = 1 if tokens else 8
+            return output_importance(self.original, layers, batches, seed=seed, probes=probes, ranks=self.ranks)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -126,8 +151,10 @@ class Run:
         """Samples to fit and to judge by, at random; read from the user's data once, unless nothing is to be kept."""
         first = next(iter(given))
         # A GPU would wait for launches: it runs more images at once. Texts are many rows each as it is.
-        budget = 4 if self.device.type == "cuda" and not tokens_of(first) else 1
-        batches = _finite(given if self.settings.batch_size else Merged(given, budget))
+        budget = 4.0 if self.device.type == "cuda" and not tokens_of(first) else 1.0
+        if (limit := parse_memory(self.settings.memory)) is not None:
+            budget = budget * min(1.0, max(1 / 16, limit / FULL))
+        batches = _finite(given if self.settings.batch_size else Merged(given, budget, cut=budget < 1))
         kept = given if self.settings.cache == "replay" else Inputs(self.room.hold(batches), model=self.original)
         self.samples = kept
         self.fit, self.held = kept.split()

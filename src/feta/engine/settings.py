@@ -1,5 +1,6 @@
 """How a run of `prune` works inside: what few people change."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -11,6 +12,8 @@ from feta.problem import Activation
 Mode = Literal["cascade", "parallel"]
 Cache = Literal["auto", "replay", "disk", "memory"]
 Loss = Literal["kl", "mse", "cosine"]
+Data = Literal["auto", "shared", "sharded", "alone"]
+SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?)[bB]\s*")
 
 
 @gated
@@ -30,11 +33,16 @@ class Settings:
     cache: where samples, states and rows wait between passes. "auto": on the device up to `memory`, then as much in
         the CPU's memory, then in a file; rows that would not fit are made again by running a part of the network.
         "disk" keeps all in a file, "memory" all on the device, "replay" nothing: the network runs from its start.
-    memory: GiB for that, on each of the two: for the samples, for each network's states, and for a layer's rows.
-
+    memory: what a run may take beyond the two networks, about: "4GiB", "512MB", or a number of GiB. It decides what
+        waits in a file, how many samples run at once, the chunks of rows, and when feta solves without a Gram
+        matrix. None: 2 GiB for each thing that waits, on the device and again in the CPU's memory. Less than 256
+        MiB is not kept: what a layer's solver cannot do without stays.
     reorder: whether inputs of layers may change places before a pattern N:M is found, together with the outputs of
         the layer before: the network's function stays, its weights are in other places.
     loss: what the fits of an effort match, "kl", "mse" or "cosine"; None: by what the model returns.
+    data: in a job of many processes (torch.distributed). "shared": every process is given the same data and works on
+        its share. "sharded": every process is given samples of its own. "alone": this process prunes by itself.
+        "auto": sharded if the data is a loader with a DistributedSampler, otherwise shared.
 
     Raises ConfigError for a value outside of these.
     """
@@ -45,23 +53,37 @@ class Settings:
     n_samples: int | None = None
     batch_size: int | None = None
     cache: Cache = "auto"
-    memory: float = 2.0
+    memory: float | str | None = None
     loss: Loss | None = None
     reorder: bool = True
+    data: Data = "auto"
 
     def __post_init__(self) -> None:
-        for name, known in (("mode", get_args(Mode)), ("cache", get_args(Cache)), ("loss", (None, *get_args(Loss)))):
+        words = {"mode": get_args(Mode), "cache": get_args(Cache), "data": get_args(Data)}
+        for name, known in {**words, "loss": (None, *get_args(Loss))}.items():
             if getattr(self, name) not in known:
                 raise unknown_name(f"Settings.{name}", str(getattr(self, name)), list(filter(None, known)))
         for name in ("n_samples", "batch_size"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ConfigError(f"Settings.{name} must be a whole number >= 1, got {value!r}")
-        if isinstance(self.memory, bool) or not isinstance(self.memory, int | float) or not self.memory >= 0:
-            raise ConfigError(f"Settings.memory must be a number of GiB >= 0, got {self.memory!r}")
+        parse_memory(self.memory)
         given = self.activation
         for name in given.values() if isinstance(given, Mapping) else [] if given is None else [given]:
             parse_activation(name)
+
+
+def parse_memory(given: float | str | None) -> float | None:
+    """Bytes. Raises ConfigError for what is no size."""
+    if given is None:
+        return None
+    if isinstance(given, int | float) and not isinstance(given, bool) and given >= 0:
+        return given * 2**30
+    found = SIZE.fullmatch(given) if isinstance(given, str) else None
+    if found is None:
+        raise ConfigError(f"Settings.memory must be a size such as '4GiB' or a number of GiB >= 0, got {given!r}")
+    unit: int = (1024 if found[3] else 1000) ** " kmgt".index(found[2].lower() or " ")
+    return float(found[1]) * unit
 
 
 def checked(settings: Settings | None) -> Settings:

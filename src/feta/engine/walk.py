@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby, pairwise
+from pathlib import Path
 from typing import Any, Literal
 
 from torch import Tensor
@@ -16,7 +17,8 @@ from feta.calibration.chain import Segment
 from feta.calibration.lane import Lane, Unlike
 from feta.calibration.stream import Source
 from feta.calibration.trace import LayerTrace
-from feta.engine.layer import LayerJob, naming
+from feta.engine.checkpoint import Checkpoint
+from feta.engine.layer import LayerJob, naming, written
 from feta.engine.run import Run
 from feta.engine.settings import Callback, PruneEvent, parse_activation
 from feta.layers import first_match
@@ -43,6 +45,16 @@ class Walk:
     instead: Callable[[LayerJob], None] | None = None  # of pruning the layers that have a goal
     reports: list[LayerReport] = field(default_factory=list)
     compensated: dict[str, str] = field(default_factory=dict)  # layer -> how its refit ended
+    checkpoint: Checkpoint | None = None
+    finished: set[str] = field(default_factory=set)  # layers that an earlier run has done
+
+    def resume(self, folder: str | Path, key: Mapping[str, str]) -> None:
+        """Keep finished layers in a folder, and begin with those that are there."""
+        self.checkpoint, found = Checkpoint.open(folder, key, self.run.ranks)
+        self.reports, self.compensated, self.finished = found.reports, dict(found.compensated), found.names
+        for layer in self.run.layers:
+            if layer.name in self.finished:
+                self.checkpoint.put(found.tensors, written(self.run.pruned, layer))
 
     def over(self) -> None:
         """Walk over all layers."""
@@ -64,7 +76,11 @@ class Walk:
                 for group in _groups(segment.layers):
                     wanted = [layer for layer in group if layer.name in touched]
                     left -= len(wanted)
-                    self._serve(lanes, segment, wanted, importance)
+                    if wanted and self.finished.issuperset(layer.name for layer in wanted):
+                        self._part(lanes)
+                    else:
+                        self._serve(lanes, segment, wanted, importance)
+                        self._keep(wanted)
                 if not left:
                     return
                 for lane in lanes[: 1 + (run.held is not None)]:
@@ -89,8 +105,19 @@ class Walk:
         except Unlike:
             left = [layer for layer in group if layer.name not in {report.name for report in self.reports}]
             self._fit(lanes, segment, left, importance, False, UNLIKE)
+        self._part(lanes)
+
+    def _part(self, lanes: Sequence[Lane]) -> None:
+        """From here on the pruned network goes its own way."""
         for lane in lanes:
             lane.parted = self.run.settings.mode == "cascade"
+
+    def _keep(self, layers: Sequence[LayerTrace]) -> None:
+        """Finished layers are put where a later run finds them."""
+        if self.checkpoint is not None and layers:
+            parts = [written(self.run.pruned, layer) for layer in layers]
+            tensors = {name: tensor for part in parts for name, tensor in part.items()}
+            self.checkpoint.add(tensors, self.reports, self.compensated)
 
     def _fit(
         self,
@@ -122,12 +149,24 @@ class Walk:
     ) -> Source:
         """The rows of a group: kept where they fit, or where a method reads them many times."""
         source, cache = Source(lane, segment, group, cascaded), self.run.settings.cache
-        room, size = lane.room, sum(layer.entries for layer in group) * lane.inputs.count * 4
+        entries, own = sum(layer.entries for layer in group), lane.inputs.count / lane.inputs.ranks.count
+        room, size = lane.room, entries * own * 4
         # A grouped convolution is many problems: each would run the segment again.
         fits = cache == "auto" and (size <= room.bytes or any(layer.operator.groups > 1 for layer in group))
         if passes != "none" and (fits or cache in ("memory", "disk") or (passes == "many" and cache == "auto")):
-            source.kept = room.hold(lane.seen(segment, group, cascaded))
+            source.kept = self._together(room.hold, lane.seen(segment, group, cascaded))
         return source
+
+    def _together(self, hold: Callable[[Any], Any], seen: Iterator[Any]) -> Any:
+        """Calls that are kept; rows that are unlike in one process are so in all."""
+        held, unlike = None, None
+        try:
+            held = hold(seen)
+        except Unlike as error:
+            unlike = error
+        if self.run.ranks.any(unlike is not None):
+            raise unlike or Unlike("rows must be alike in both networks, got others in another process")
+        return held
 
     def _activation(self, layer: LayerTrace) -> Activation | None:
         """What the user says, which goes before what tracing found."""

@@ -4,6 +4,7 @@ They give the outputs of the layer they were made of, copy, save, load and move 
 On a device or in a dtype that a kernel does not know, they use dense weights, made at the first call there.
 """
 
+from abc import ABC, abstractmethod
 from typing import Any, NoReturn, Self
 
 import torch
@@ -39,27 +40,28 @@ class ForInference(nn.Module):
         super()._load_from_state_dict(*args, **options)
 
 
-class ForLinear(ForInference):
+class ForLinear(ForInference, ABC):
     """A layer in the place of one Linear."""
 
     in_features: int
     out_features: int
 
+    @abstractmethod
     def dense(self) -> tuple[Tensor, Tensor | None]:
         """Weight and bias as those of an nn.Linear."""
-        raise NotImplementedError
 
     @property
     def weight(self) -> Tensor:
         """The dense weight: computed, for code that looks at it."""
         return self.dense()[0]
 
+    @abstractmethod
     def fast(self, x: Tensor, plan: Any) -> Tensor:
-        raise NotImplementedError
+        """The layer's outputs, by what `plan` gave."""
 
+    @abstractmethod
     def plan(self) -> Any:
         """What `fast` needs; None where it cannot work on this device or in this dtype."""
-        raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
         if x.requires_grad and torch.is_grad_enabled():

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from feta.inference import calls
 from feta.inference.chain import Chain
+from feta.inference.dead_neurons import plain_sequentials, used_once
 from feta.inference.grouped import Grouped
-from feta.inference.shrink import plain_sequentials, used_once
 from feta.inference.timing import Timer
 
 SKIPPED = (nn.Identity, nn.Dropout)  # nothing at inference

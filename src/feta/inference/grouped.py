@@ -3,7 +3,7 @@
 So it is copied, saved, loaded and moved like any module, and its weights can always be had back as a dense matrix.
 """
 
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -95,6 +95,3 @@ class Grouped(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.d_in}, {self.d_out}, bias={self.has_bias}, relu={self.relu}"
-
-    def forward(self, *args: Any) -> Any:
-        raise NotImplementedError("a matrix is read by the layer that holds it")

@@ -22,9 +22,9 @@ from feta.gates import gated
 from feta.inference import calls
 from feta.inference.candidates import LEAST_ZEROS
 from feta.inference.choose import DENSE, NOISE, Choice, Chooser
+from feta.inference.dead_neurons import shrink
 from feta.inference.example import Example, called, observed, of_size, outputs, size_of
 from feta.inference.fuse import fuse
-from feta.inference.shrink import shrink
 from feta.inference.timing import CACHE_BYTES, Timer, timed
 from feta.sparsity import measured
 

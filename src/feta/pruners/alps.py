@@ -29,7 +29,7 @@ class Alps:
     """
 
     name: ClassVar[str] = "alps"
-    needs: ClassVar[Needs] = Needs("few", patterns=True)
+    needs: ClassVar[Needs] = Needs("few", patterns=True, shares=True)
 
     ridge: float = 0.01
     rho: float = 0.1
@@ -65,4 +65,4 @@ class Alps:
             V, stats["refit_damping"] = refit.V, refit.damping
             status = Status.DAMPED if refit.status is Status.DAMPED else status
         message = f"support still changing after {found.iterations} iterations"
-        return problem.solved(V, status, message if status is Status.NOT_CONVERGED else "", stats)
+        return problem.solved(V, status, message if status is Status.NOT_CONVERGED else "", stats, target)

@@ -36,7 +36,7 @@ class ExactObs:
     """
 
     name: ClassVar[str] = "exact-obs"
-    needs: ClassVar[Needs] = Needs("few")
+    needs: ClassVar[Needs] = Needs("few", shares=True)
 
     damping: float = 0.01
     fit_bias: bool = True
@@ -49,7 +49,7 @@ class ExactObs:
         check_range("ExactObs", ">= 1", batch_bytes=self.batch_bytes)
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
-        d_in, d_out = problem.W.shape
+        (d_in, d_out), k = problem.W.shape, target.count(problem.W.numel())
         cost = d_out * float(d_in) ** 3
         if cost > self.max_cost:
             got = f"{cost:.1e} for {d_in} x {d_out}; raise max_cost, or use 'alps', which costs d_in^2 * d_out a step"
@@ -57,25 +57,28 @@ class ExactObs:
             raise ConfigError(f"exact-obs must cost {most}, got {got}")
         W = (problem.trained if self.fit_bias else problem.W).double()
         found = gram(problem.rows, with_bias=len(W) > d_in)
-        H = inputs = found.H[:d_in, :d_in]
+        whole = found.H.clone()  # it is changed below
+        H = inputs = whole[:d_in, :d_in]
         if found.with_bias:
             # The Schur complement of the bias: down-dating it is down-dating H~ with the bias always refitted.
-            H = inputs - torch.outer(found.H[-1, :d_in], found.H[-1, :d_in]) / found.rows
-        solved = factor(H, self.damping)
-        inverse = solved.inverse()
+            H = inputs - torch.outer(whole[-1, :d_in], whole[-1, :d_in]) / found.rows
         # Weights of inputs that never vary have no say the bias could not take over: they are the first to go.
-        start = W[:d_in].where((H.diagonal() > 1e-6 * inputs.diagonal())[:, None], 0)
+        varies = (H.diagonal() > 1e-6 * inputs.diagonal())[:, None]
+        start = W[:d_in].where(varies, 0)
+        solved = factor(H.where(varies & varies.t(), 0), self.damping)  # what is left of the others is rounding
+        inverse = solved.inverse()
         budget, parts = self.batch_bytes or (2**23 if W.device.type == "cpu" else 2**32), []
         # The eliminated rows have at most d_in^2 / 4 entries of 8 bytes for each output.
         for columns in torch.arange(d_out).split(max(1, budget // (2 * d_in**2))):
             parts.append(removal_path(inverse, start[:, columns].t()))
             problem.report("remove", outputs=float(columns[-1] + 1))
         order, losses = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
-        mask = choose(order, losses, target.count(problem.W.numel()))
+        mask = choose(order, losses, k)
         inputs.diagonal().add_(solved.damping)
-        refit = masked_refit(found.H, found.H @ W, mask)
+        refit = masked_refit(whole, whole @ W, mask)
         status = Status.DAMPED if refit.status is Status.DAMPED else solved.status
-        return problem.solved(refit.V, status, stats={"damping": solved.damping, "refit_damping": refit.damping})
+        stats = {"damping": solved.damping, "refit_damping": refit.damping}
+        return problem.solved(refit.V, status, stats=stats, target=target)
 
 
 def removal_path(inverse: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:

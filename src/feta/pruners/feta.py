@@ -4,8 +4,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-import torch
-
 from feta.calibration.statistics import gram
 from feta.calibration.stream import TensorStream
 from feta.errors import check_range, unknown_name
@@ -22,7 +20,6 @@ QUALITIES = {  # re-targets, searches for a support, how a search goes
 }
 
 SAMPLE_VALUES = 2**23  # entries of the held rows
-TRACE = 1e-6
 GRAM_BYTES = 20  # of the solver's matrices, for each entry of H: 5 float32 at the most at once
 
 
@@ -37,7 +34,7 @@ class Feta:
     quality: how much work is put in: "fast", "default", or "best", which reads all rows for every re-target.
     outer: re-targets, at the most. None: by quality, 1, 3 or 10.
     sample: rows that targets are read from, but for "best". None: 8 d_in, 4096 at least, and as many as take 32 MiB.
-    memory: GiB for matrices of d_in². A wider layer is solved on rows held in as much memory, without them.
+    memory: GiB for matrices of d_in², and for rows that are held. A wider layer is solved on held rows alone.
     weigh_outputs: whether outputs that matter more to the network's own outputs get more of the weights.
     ridge: of every refit towards the weights before it, as a share of the mean of H's diagonal. None: 0.001, and
         0.01 for wide layers that no activation follows; more for a large layer with few rows.
@@ -61,13 +58,14 @@ class Feta:
 
     @property
     def needs(self) -> Needs:
-        return Needs(importance=self.weigh_outputs, through=True, safe=True, patterns=True)
+        return Needs(importance=self.weigh_outputs, through=True, safe=True, patterns=True, shares=True)
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
         keep, d_in, settings = target.count(problem.W.numel()), len(problem.W), QUALITIES[self.quality]
         settings = replace(settings, ridge=self.ridge, retargets=self.outer or settings.retargets)
         # Rows of convolutions are short, and many of them look alike: as many as fit into the same room.
         sample = self.sample or max(4096, 8 * d_in, SAMPLE_VALUES // (d_in + problem.W.shape[1]))
+        sample = min(sample, max(1024, int(self.memory * 2**28 / (d_in + 2 * problem.W.shape[1]))))
         needed, messages, more = GRAM_BYTES * d_in**2 / 2**30, [], {}
         if needed > self.memory:
             held = self._held(problem, sample)
@@ -81,13 +79,10 @@ class Feta:
             best = self.quality == "best"
             reader = StreamedTargets(problem) if best else SampledTargets(problem, sums, sample)
             solve = solve_gram(GramSystem(sums.H, d_in), reader, keep, settings, target.pattern)
-        # A weight that the refit leaves at zero is worth nothing: a trace of it keeps the count exact.
-        idle = solve.mask & (solve.V[:d_in] == 0)
-        V = torch.cat([solve.V[:d_in].where(~idle, TRACE * problem.W), solve.V[d_in:]])
         if solve.status is not Status.OK:
             messages = [f"the solver ended as {solve.status.value}", *messages]
         stats = {"objectives": solve.objectives, "iterations": solve.iterations, "damping": solve.damping}
-        return problem.solved(V, solve.status, "; ".join(messages), stats | more)
+        return problem.solved(solve.V, solve.status, "; ".join(messages), stats | more, target)
 
     def _held(self, problem: LayerProblem, sample: int) -> TensorStream:
         """As many rows as the memory has room for, up to the sample."""

@@ -96,7 +96,7 @@ class FetaSvrg:
             refit.retarget()
             V, status, stats["debiased_objectives"] = refit.V, refit.status, refit.objectives
         message = "" if status is Status.OK else f"the solver ended as {status.value}"
-        return problem.solved(V, status, message, stats)
+        return problem.solved(V, status, message, stats, target if self.needs.count == "exact" else None)
 
     @property
     def _penalty(self) -> Penalty:

@@ -33,7 +33,7 @@ class Lobs:
     """
 
     name: ClassVar[str] = "lobs"
-    needs: ClassVar[Needs] = Needs("few", patterns=True)
+    needs: ClassVar[Needs] = Needs("few", patterns=True, shares=True)
 
     damping: float = 1e-6
 
@@ -41,15 +41,15 @@ class Lobs:
         check_range("Lobs", ">= 0", damping=self.damping)
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
-        W, found = problem.W, gram(problem.rows, with_bias=problem.bias is not None)
+        W, k = problem.W, target.count(problem.W.numel())
+        found = gram(problem.rows, with_bias=problem.bias is not None)
         H = found.H / found.rows
         solved = factor(H, self.damping / (float(H.diagonal().mean()) or 1.0))
         inverse = solved.inverse()
         sensitivity = W.double().square() / inverse.diagonal()[: len(W), None] / 2
-        k = target.count(W.numel())
         stays = None if target.pattern is None else target.mask(sensitivity.sqrt())
         V = remove(inverse, problem.trained.double(), removal_turns(sensitivity, k, stays))
-        return problem.solved(V, solved.status, stats={"damping": solved.damping})
+        return problem.solved(V, solved.status, stats={"damping": solved.damping}, target=target)
 
 
 def removal_turns(sensitivity: Tensor, k: int, stays: Tensor | None = None) -> Tensor:

@@ -3,15 +3,21 @@
 The k largest weights of a solution are kept, and epsilon goes by what these can do. In the cascade, where A comes
 from the network pruned so far, the trained weights are feasible from sqrt(1.1) ||(A W + bias - B)_Omega|| on, the
 authors' epsilon there: the search for the constraint and a given epsilon keep above it.
+
+The program does not depend on the scale of the data, but what solves it does: rho goes with the size of the weights,
+the bias with that of the inputs, and Omega begins at 1e-6. So a layer of another size than those of trained networks
+is seen at their scale.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from torch import Tensor
 
+from feta.calibration.scaling import Scale, scale_for
+from feta.calibration.statistics import gram
 from feta.errors import ConfigError, check_range
 from feta.problem import LayerProblem, LayerSolution, Needs, Status
 from feta.solvers.net_trim_admm import Gap, NetTrimAdmm
@@ -20,6 +26,8 @@ from feta.sparsity import Sparsity, top_k_mask
 CASCADE_SLACK = math.sqrt(1.1)
 GOLDEN = (math.sqrt(5) - 1) / 2
 SEARCH_RANGE = 16  # epsilon lies between the misfit of plain thresholding and this fraction of it
+
+WINDOWS = ((-3, 3), (-8, -1))  # powers of two: sizes of the strongest input and of the weights as the authors' are
 
 Trial = Callable[[float], Gap]  # epsilon -> how the weights kept there do, after some more iterations
 
@@ -67,6 +75,8 @@ class NetTrim:
         keep = target.count(problem.W.numel())
         if self.epsilon is None and int(problem.W.count_nonzero()) <= keep:
             return LayerSolution(problem.W.clone(), problem.bias, stats={"iterations": 0})
+        scale = _scale(problem)
+        problem = scale.seen(problem) if any(scale) else problem
         admm = NetTrimAdmm(problem, problem.trained, self.rho)
         trained = admm.gap(problem.trained)
         floor = CASCADE_SLACK * trained.misfit if problem.cascaded else 0.0
@@ -76,7 +86,11 @@ class NetTrim:
             epsilon = self._search(admm, keep, trained, floor)
         admm.run(max(0, self.iterations - admm.iterations), epsilon)
         X = admm.kept(keep) if self.epsilon is None else admm.W2
-        return self._solution(admm, X.to(problem.W.dtype), epsilon)
+        found = scale.back(self._solution(admm, X.to(problem.W.dtype), epsilon, target))
+        norms = {
+            name: found.stats[name] * 2.0**-scale.outputs for name in ("epsilon", "misfit", "excess", "worst_excess")
+        }
+        return replace(found, stats=found.stats | norms)
 
     def _search(self, admm: NetTrimAdmm, keep: int, trained: Gap, floor: float) -> float:
         problem, thresholded = admm.problem, admm.problem.trained.clone()
@@ -97,7 +111,7 @@ class NetTrim:
         # Half the tolerance, so that what the last iterations change does not break it.
         return least_feasible(trial, max(start, floor), floor, self.search_steps, self.tolerance / 2)
 
-    def _solution(self, admm: NetTrimAdmm, X: Tensor, epsilon: float) -> LayerSolution:
+    def _solution(self, admm: NetTrimAdmm, X: Tensor, epsilon: float, target: Sparsity) -> LayerSolution:
         """U and its bias out of X, with what became of the constraints."""
         gap, status, message = admm.gap(X), admm.status, ""
         program, kept = (int(V[: admm.d_in].count_nonzero()) for V in (admm.W2, X))
@@ -113,7 +127,15 @@ class NetTrim:
         stats |= {"misfit": gap.misfit, "excess": gap.excess, "worst_excess": gap.worst}
         stats |= {"primal_residual": admm.primal, "dual_residual": admm.dual}
         stats |= {"program_nonzeros": program, "nonzeros": kept}
-        return admm.problem.solved(X, status, message, stats)
+        return admm.problem.solved(X, status, message, stats, target if self.epsilon is None else None)
+
+
+def _scale(problem: LayerProblem) -> Scale:
+    sums = gram(problem.rows, with_bias=False)
+    inputs = math.sqrt(max(0.0, float(sums.H.diagonal().max()) / sums.rows))
+    weights = float(problem.W.double().square().mean().sqrt())
+    bias = 0.0 if problem.bias is None else float(problem.bias.abs().max())
+    return scale_for(problem, inputs, weights, max(inputs * weights, bias), WINDOWS)
 
 
 def least_error(trial: Trial, low: float, high: float, steps: int) -> float:

@@ -32,7 +32,7 @@ class SparseGpt:
     """
 
     name: ClassVar[str] = "sparsegpt"
-    needs: ClassVar[Needs] = Needs("few", patterns=True)
+    needs: ClassVar[Needs] = Needs("few", patterns=True, shares=True)
 
     damping: float = 0.01
     block: int = 128
@@ -77,7 +77,8 @@ class SparseGpt:
                 W[j].masked_fill_(~kept, 0)
                 W[j + 1 : stop] -= torch.outer(R[j, j + 1 : stop], errors[row])
             W[stop:] -= R[start:stop, stop:].t() @ errors
-        return problem.solved(W[order.argsort()], solved.status, stats={"damping": damping + solved.damping})
+        stats = {"damping": damping + solved.damping}
+        return problem.solved(W[order.argsort()], solved.status, stats=stats, target=target)
 
 
 def _blocks(sizes: list[int], least: int) -> Iterator[list[int]]:

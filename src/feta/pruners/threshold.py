@@ -17,7 +17,7 @@ class Threshold:
     """
 
     name: ClassVar[str] = "threshold"
-    needs: ClassVar[Needs] = Needs("none", patterns=True)
+    needs: ClassVar[Needs] = Needs("none", patterns=True, shares=True)
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
         return LayerSolution(problem.W.where(target.mask(problem.W.abs()), 0), problem.bias)

@@ -8,7 +8,7 @@ import torch
 from feta.calibration.statistics import column_norms
 from feta.errors import ConfigError
 from feta.problem import LayerProblem, LayerSolution, Needs
-from feta.sparsity import Sparsity
+from feta.sparsity import Sparsity, top_k_mask
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Wanda:
     """
 
     name: ClassVar[str] = "wanda"
-    needs: ClassVar[Needs] = Needs("few", patterns=True)
+    needs: ClassVar[Needs] = Needs("few", patterns=True, shares=True)
 
     scope: Literal["output", "layer"] = "output"
 
@@ -35,6 +35,8 @@ class Wanda:
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
         W, k = problem.W, target.count(problem.W.numel())
         scores = W.double().abs() * column_norms(problem.rows)[:, None]
+        if target.pattern is None:
+            scores = scores.where(W != 0, -1)  # of inputs that say nothing, weights go before zeros
         if self.scope == "layer" or target.pattern is not None:
             return LayerSolution(W.where(target.mask(scores), 0), problem.bias)
         every, rest = divmod(k, W.shape[1])  # what is left over goes to the first outputs: the layer has exactly k
@@ -42,4 +44,7 @@ class Wanda:
         mask = torch.zeros_like(best_first, dtype=torch.bool)
         mask.scatter_(1, best_first[:, :every], True)
         mask[:rest].scatter_(1, best_first[:rest, every : every + 1], True)
-        return LayerSolution(W.where(mask.t(), 0), problem.bias)
+        # An output with fewer weights than its share leaves the rest to those that carry most in the others.
+        empty = mask.t() & (W == 0)
+        mask = (mask.t() & ~empty) | top_k_mask(scores.where((W != 0) & ~mask.t(), -1), int(empty.sum()))
+        return LayerSolution(W.where(mask, 0), problem.bias)

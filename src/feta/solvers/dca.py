@@ -12,12 +12,14 @@ An exact solve never raises F. The stochastic one can, when the step is too long
 taken back and the step halved. An iterate with fewer non-zeros than are wanted is taken back too, and lambda halved.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from feta.calibration.stream import minibatches
+from feta.errors import DataError
 from feta.objective.penalty import Penalty, Regularised
 from feta.problem import ActivationStream, LayerProblem, Status
 from feta.sparsity import top_k_mask
@@ -85,6 +87,8 @@ class Dca:
         start: the full pass at V, where the caller has it.
         """
         here = start or self.full_pass(V)
+        if not math.isfinite(here.fit):
+            raise DataError("a layer's outputs must be finite, got NaN or infinite ones on the data")
         solver, values = self, [here.fit + self.objective.penalise(V)]
         for _ in range(outer):
             moved, objective = solver.acc_prox_svrg(V, here), solver.objective

@@ -172,7 +172,7 @@ class GramSolve:
             return
         if self.pattern is not None and self.pattern.share is None:  # blocks have no exchanges
             return
-        chunks = list(self.reader.rows())
+        chunks = self.reader.all_rows()
         if any(rows.R is not None for rows in chunks):
             return
         A, Z = (torch.cat([getattr(rows, name).cpu().float() for rows in chunks]) for name in ("A", "Z"))

@@ -70,7 +70,7 @@ def exchanged(look: Look, mask: Tensor, worth: Tensor, least: float, rounds: int
     for _ in range(rounds):
         inside = known.inside * worth
         across = ((known.gain * worth)[:, None] - known.cost * worth).fill_diagonal_(-torch.inf)  # [to, from]
-        if float(torch.maximum(inside.max(), across.max())) <= least:
+        if not float(torch.maximum(inside.max(), across.max())) > least:  # NaN, where errors overflow, is no gain
             break
         if float(across.max()) > float(inside.max()):
             to, of = divmod(int(across.argmax()), len(S))

@@ -7,6 +7,7 @@ Z are the original's outputs before the activation, R what the network adds to t
 that only what the activation changes is estimated, and for a linear layer nothing is.
 """
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,8 +15,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from feta.calibration.statistics import Gram, add_cross, complete
+from feta.calibration.statistics import Gram, add_cross, complete, ranks_of
 from feta.problem import ActivationStream, LayerProblem, Rows
+from feta.ranks import ALONE, Ranks
 
 
 @dataclass
@@ -24,8 +26,17 @@ class StreamedTargets:
 
     problem: LayerProblem
 
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that have the other rows."""
+        return ranks_of(self.problem.rows)
+
     def rows(self) -> Iterator[Rows]:
         yield from self.originals(self.problem.rows)
+
+    def all_rows(self) -> list[Rows]:
+        """Those of all processes."""
+        return list(self.originals(self.problem.rows.sampled(sys.maxsize)) if self.ranks.many else self.rows())
 
     def originals(self, stream: ActivationStream) -> Iterator[Rows]:
         """The rows of a stream. Where it knows B alone, Z is what the trained weights give where B is not active."""
@@ -42,7 +53,7 @@ class StreamedTargets:
         C = torch.zeros_like(self.problem.trained, dtype=torch.float64)
         for A, Z, R in self.originals(self.problem.rows):
             add_cross(C, A, Z if R is None else Z - R)
-        return complete(C)
+        return complete(ranks_of(self.problem.rows).add_(C))
 
     def at(self, V: Tensor, *, revive: bool = True, targets: bool = True) -> tuple[float, Tensor]:
         """F(V), and C (d_in [+ 1], d_out) of the next least-squares problem: sums over rows in float64, like H.
@@ -57,7 +68,8 @@ class StreamedTargets:
             count += len(A)
             if targets:
                 add_cross(C, A, self.wanted(fit.targets(Z, B, revive=revive), original, R))
-        return total / count, complete(C)
+        whole, rows = self.ranks.sum([total, count])
+        return whole / rows, complete(self.ranks.add_(C) if targets else C)
 
     def wanted(self, T: Tensor, original: Tensor, R: Tensor | None) -> Tensor:
         """What the layer itself must give for T, or how far that is from what is known."""
@@ -70,6 +82,10 @@ class SampledTargets(StreamedTargets):
 
     statistics: Gram  # of all rows
     size: int
+
+    @property
+    def ranks(self) -> Ranks:
+        return ALONE  # every process has the rows that are held
 
     @cached_property
     def held(self) -> list[Rows]:

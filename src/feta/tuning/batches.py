@@ -15,7 +15,8 @@ from feta.calibration.given import LABEL_KEYS
 from feta.calibration.inputs import size_of
 from feta.calibration.model import evaluating, outputs_of, place, run_on
 from feta.errors import ConfigError, DataError
-from feta.tuning.stepping import Ranks, generator_of
+from feta.ranks import Ranks
+from feta.tuning.stepping import generator_of
 
 
 class Batch(NamedTuple):

@@ -16,13 +16,13 @@ from feta.calibration.model import call, clock, evaluating, float_dtype, outputs
 from feta.errors import ConfigError
 from feta.layers import weight_of
 from feta.masks import ZeroHold
+from feta.ranks import ALONE, Ranks
 from feta.tuning.draws import Draws, Original, Rows
 from feta.tuning.fitting import Fit, Judge, adam
 from feta.tuning.matching import Match, match_for
 from feta.tuning.mixing import ALIKE, Mixing, is_image
 from feta.tuning.refinement import Refinement
 from feta.tuning.rewriting import rewriter_of
-from feta.tuning.stepping import Ranks
 from feta.tuning.support import Choose, MovingSupport, chooser
 
 RATES = (6e-3, 3e-3, 1e-3, 3e-4, 1e-4)  # of Adam, that are tried
@@ -32,14 +32,19 @@ BATCH = 100  # rows, where that many run well
 
 
 def distance_of(
-    model: nn.Module, reference: nn.Module, held: Inputs, where: torch.device, loss: str | None = None
+    model: nn.Module,
+    reference: nn.Module,
+    held: Inputs,
+    where: torch.device,
+    loss: str | None = None,
+    ranks: Ranks = ALONE,
 ) -> float:
     """How far a network's outputs are from the original's, by the measure that fits are judged by."""
     original = Original(reference, where, float_dtype(model))
     with evaluating(model, reference), torch.no_grad():
         first = next(iter(Merged(held)))
         match = match_for(reference, call(reference, first, where, float_dtype(reference)), loss)
-        return Judge(held, original, match, mixing_of(original, first, match))(model)
+        return Judge(held, original, match, mixing_of(original, first, match), ranks)(model)
 
 
 @dataclass
@@ -52,6 +57,7 @@ class Bench:
     masks: Mapping[str, Tensor]
     settings: Refinement
     started: float
+    ranks: Ranks
     pace: float = 0.0  # seconds that a step took in the trials
 
     @classmethod
@@ -65,6 +71,7 @@ class Bench:
         where: torch.device,
         seed: int,
         started: float,
+        ranks: Ranks = ALONE,
     ) -> "Bench":
         original = Original(reference, where, float_dtype(work))
         first = next(iter(Merged(rows[1])))
@@ -75,8 +82,11 @@ class Bench:
         part = whole.for_passes(settings.steps * size / rows[0].count) if settings.mixing is True else settings.mixing
         mixing = part if isinstance(part, Mixing) else Mixing(0.0, 0.0, 0.0, 0.0)
         rewriter = rewriter_of(original.outputs, first) if mixing.rewrite and match.kind == "kl" else None
-        drawn = Draws(Rows(rows[0], where, original.dtype), original, mixing, size, settings.steps, seed, rewriter)
-        return cls(work, drawn, Judge(rows[1], original, match, whole), masks, settings, started)
+        drawn = Draws(
+            Rows(rows[0], where, original.dtype), original, mixing, size, settings.steps, seed, rewriter, ranks
+        )
+        judge = Judge(rows[1], original, match, whole, ranks)
+        return cls(work, drawn, judge, masks, settings, started, replace(ranks, device=where))
 
     @property
     def original(self) -> Original:
@@ -98,7 +108,8 @@ class Bench:
             optimiser=optimiser,
             loss=self._loss,
             batches=replace(self.draws, length=steps),
-            ranks=Ranks(self.original.device),
+            ranks=self.ranks,
+            record=not self.ranks.many,  # an exchange in a recorded step was not tried
             started=self.started,
             seconds=self.settings.seconds,
             callback=callback,
@@ -120,7 +131,8 @@ class Bench:
             masks = {name: choose(name, weight_of(start, name).detach().abs(), kept[name], 1.0) for name in kept}
         steps, found = min(max(TRIED[0], self.settings.steps // TRIAL), TRIED[1]), []
         for rate in RATES:
-            if clock(self.original.device) - self.started > TRIAL_TIME * (self.settings.seconds or math.inf):
+            spent = clock(self.original.device) - self.started
+            if self.ranks.any(spent > TRIAL_TIME * (self.settings.seconds or math.inf)):
                 break
             network = copy.deepcopy(start)
             fit = replace(self, masks=masks).fit(network, steps, rate)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from feta.calibration.inputs import Batch, Merged, alike, joined, rows_of, size_of
 from feta.calibration.lane import kept_rows
 from feta.calibration.model import call, float_dtype, outputs_of, place
+from feta.ranks import ALONE, Ranks
 from feta.tuning.batches import Batch as Step
 from feta.tuning.mixing import Mixing
 from feta.tuning.rewriting import Rewriter
@@ -83,6 +84,7 @@ class Draws:
     length: int  # in batches
     seed: int
     rewriter: Rewriter | None = None  # of texts
+    ranks: Ranks = ALONE  # every one of them draws all batches, and takes its share of each
     by_rows = False
 
     @property
@@ -96,12 +98,19 @@ class Draws:
             mixed = self.mixing(x, other, noise)
             if self.rewriter is not None:
                 mixed = self.rewriter(mixed, self.original.quick_outputs(mixed), self.mixing.rewrite, noise)
-            yield Step(mixed, targets(self.original.quick_outputs, mixed), size_of(mixed))
+            size, mixed = size_of(mixed), own_part(mixed, self.ranks)
+            target = targets(self.original.quick_outputs, mixed) if size_of(mixed) else None
+            yield Step(mixed, target, size)
 
     def some(self) -> Iterator[Any]:
         """A few batches as they are drawn."""
         for _, (x, _) in zip(range(2 + CHECKED), self.rows.pairs(self.batch_size, generator_of(0, 0)), strict=False):
             yield x
+
+
+def own_part(batch: Batch, ranks: Ranks) -> Batch:
+    """This process's share of a batch that all have; perhaps nothing."""
+    return rows_of(batch, slice(ranks.rank, None, ranks.count)) if ranks.many else batch
 
 
 def targets(outputs: Callable[[Batch], Tensor], x: Batch) -> Any:

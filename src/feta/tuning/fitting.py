@@ -11,8 +11,9 @@ from feta.calibration.inputs import Inputs, Merged, size_of
 from feta.calibration.model import call, clock, outputs_of
 from feta.errors import ConfigError, ModelError
 from feta.masks import ZeroHold
+from feta.ranks import ALONE, Ranks
 from feta.report import RefinePoint
-from feta.tuning.draws import Draws, Original, Rows, targets
+from feta.tuning.draws import Draws, Original, Rows, own_part, targets
 from feta.tuning.loop import Loop
 from feta.tuning.matching import Match
 from feta.tuning.mixing import Mixing
@@ -33,8 +34,8 @@ class Judge:
     Of few rows mixtures are judged too: where the original is sure, twenty rows cannot tell two networks apart.
     """
 
-    def __init__(self, held: Inputs, original: Original, match: Match, mixing: Mixing) -> None:
-        self.original, self.match = original, match
+    def __init__(self, held: Inputs, original: Original, match: Match, mixing: Mixing, ranks: Ranks = ALONE) -> None:
+        self.original, self.match, self.ranks = original, match, ranks
         self.held: list[Any] = list(Merged(held))
         target = self._target(self.held[0])[0]
         answers = target.numel() // target.shape[-1] if target.ndim > 1 else len(target)
@@ -47,22 +48,29 @@ class Judge:
             while wanted > 0:
                 self.held.append(every(*next(pairs), generator))
                 wanted -= size_of(self.held[-1])
+        self.sizes = torch.tensor([size_of(batch) for batch in self.held], dtype=torch.float64)
+        self.held = [own_part(batch, ranks) for batch in self.held]
         small = target.numel() * len(self.held) <= KEPT
-        self.targets = [self._target(batch) for batch in self.held] if small else None
+        self.targets = [self._target(batch) if size_of(batch) else None for batch in self.held] if small else None
 
     @torch.no_grad()
     def __call__(self, model: nn.Module) -> float:
-        total, count = torch.zeros((), dtype=torch.float64, device=self.original.device), 0
+        # Of each batch: the sum over what counts in it, and how much that is.
+        sums = torch.zeros(len(self.held), 2, dtype=torch.float64, device=self.original.device)
         for index, batch in enumerate(self.held):
-            target, keep = self._target(batch) if self.targets is None else self.targets[index]
+            if size_of(batch) == 0:
+                continue
+            target, keep = self._target(batch) if self.targets is None else self.targets[index]  # type: ignore[misc]
             output = outputs_of(call(model, batch, self.original.device, target.dtype))
             if output.shape != target.shape:
                 shapes = f"{tuple(output.shape[1:])} and {tuple(target.shape[1:])}"
                 raise ModelError(f"model and reference must give outputs of one shape, got {shapes}")
             far = self.match.differing(output, target) if self.classes else self.match(output, target, keep, T=1.0)
-            total += far * len(target)
-            count += len(target)
-        return float(total) / count
+            weight = counted(target, keep)
+            sums[index, 0], sums[index, 1] = far * weight, weight
+        means = self.ranks.add_(sums).cpu()
+        far_each = means[:, 0] / means[:, 1].clamp_min(1)
+        return float((far_each * self.sizes).sum() / self.sizes.sum())
 
     def _target(self, batch: Any) -> tuple[Tensor, Tensor | None]:
         found = targets(self.original.outputs, batch)
@@ -70,6 +78,11 @@ class Judge:
         if self.match.kind == "kl" and (target.ndim < 2 or target.shape[-1] == 1):
             raise ConfigError("loss must be 'mse' for a model with one output, got 'kl'")
         return target.clone(), None if keep is None else keep.to(target.device)
+
+
+def counted(target: Tensor, keep: Tensor | None) -> Tensor | int:
+    """What a mean over these targets is over: samples, or positions that are no padding."""
+    return len(target) if keep is None else keep.sum()
 
 
 def adam(model: nn.Module, device: torch.device, rate: float) -> torch.optim.Adam:
@@ -103,6 +116,29 @@ class Fit(Loop):
         with in_halves(self.model, self.ranks.device):
             return super().forward(x)
 
+    def update(self, x: Any, y: Any) -> Tensor:
+        if not self.ranks.many:
+            return super().update(x, y)
+        self.optimiser.zero_grad(set_to_none=True)
+        loss, weight = torch.zeros((), device=self.ranks.device), torch.zeros((), device=self.ranks.device)
+        if size_of(x):
+            weight += counted(*y) if isinstance(y, tuple) else counted(y, None)
+            loss = self.loss(self.forward(x), y) * weight
+            loss.backward()
+        mean = self._average_gradients(loss.detach(), weight)
+        self.optimiser.step()
+        return mean
+
+    def _average_gradients(self, loss: Tensor, weight: Tensor) -> Tensor:
+        """Gradients as those of the mean over all processes' rows, in one exchange; that mean."""
+        fitted = [p for group in self.optimiser.param_groups for p in group["params"]]
+        parts = [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in fitted]
+        flat = self.ranks.add_(torch.cat([*parts, loss.to(parts[0])[None], weight.to(parts[0])[None]]))
+        flat = flat / flat[-1].clamp_min(1)
+        for parameter, gradient in zip(fitted, flat.split([*(p.numel() for p in fitted), 2])[:-1], strict=True):
+            parameter.grad = gradient.view_as(parameter)
+        return flat[-2]
+
     def go(self) -> str:
         """Fit, and leave the network with the best weights."""
         stopped = self.look() or self.run()
@@ -125,7 +161,7 @@ class Fit(Loop):
             self.steps += 1
             self.done += 1
         found = float(total)
-        self.pace = (clock(device) - began) / max(1, self.steps - half)
+        self.pace = self.ranks.most((clock(device) - began) / max(1, self.steps - half))
         self.step = self.update  # frees a graph now, not whenever garbage is collected
         return found if math.isfinite(found) else math.inf
 

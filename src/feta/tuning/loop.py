@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from feta.calibration.model import clock, run_on
 from feta.errors import DataError, ModelError
 from feta.masks import plain
+from feta.ranks import Ranks
 from feta.tuning.batches import Batches
-from feta.tuning.stepping import Loss, Ranks, Recorder, recordable
+from feta.tuning.stepping import Loss, Recorder, recordable
 
 TALK_EVERY = 16  # steps between two questions to the other processes whether the time is up
 
@@ -61,6 +62,7 @@ class Loop(ABC):
         self.best_weights: dict[str, Any] | None = None
         self.history: list[Any] = []
         self.judging = 0.0  # seconds
+        self.spent = 0.0  # the share of the time budget that was used up when it was asked for last
 
     def rate(self, first: float, over: float) -> float:
         """The learning rate, given the first one, when a share `over` of the run is over."""
@@ -160,11 +162,10 @@ class Loop(ABC):
         return self.look()
 
     def _spent(self) -> float:
-        """The share of the time budget that is used up; 1 or more in every process if it is so in one."""
-        if self.seconds is None or (self.ranks.many and self.steps % TALK_EVERY):
-            return 0.0
-        spent = (time.perf_counter() - self.started) / self.seconds
-        return max(spent, 1.0) if self.ranks.any(spent >= 1) else spent
+        """The share of the time budget that is used up, the same in every process."""
+        if self.seconds is not None and not (self.ranks.many and self.steps % TALK_EVERY):
+            self.spent = self.ranks.most((time.perf_counter() - self.started) / self.seconds)
+        return self.spent
 
     def _set_rate(self, spent: float) -> None:
         over = self.over = max(self._passed(self.passes), spent)

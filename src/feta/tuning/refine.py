@@ -17,6 +17,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from feta.calibration.batchnorm import statistics_of
 from feta.calibration.copies import copied, shell
 from feta.calibration.inputs import Inputs
 from feta.calibration.model import call, clock, device_of, differentiable, evaluating, float_dtype
@@ -25,6 +26,7 @@ from feta.errors import ConfigError
 from feta.gates import gated
 from feta.layers import owner_of
 from feta.masks import masks_of
+from feta.ranks import ALONE, Ranks
 from feta.report import RefinePoint, RefineReport
 from feta.tuning.bench import Bench, copy_weights_
 from feta.tuning.refinement import Refinement
@@ -101,11 +103,13 @@ def fitted(
     callback: Callable[[RefinePoint], None] | None = None,
     within: float = math.inf,
     thaw: bool = False,
+    ranks: Ranks = ALONE,
 ) -> RefineResult:
     """`refine` on rows to fit and rows to judge by.
 
     within: seconds that the steps may take at the pace of the rate's trials; they are halved until they do.
     thaw: whether what was pruned is fitted even where it is frozen.
+    ranks: processes that have the same rows, and work on their share of every batch.
     """
     wake_up()
     started = clock(where)
@@ -121,7 +125,7 @@ def fitted(
             for network in (work, twin):
                 call(network, first)
         bench = Bench.of(
-            work, twin, rows, settings, masks_of(model) if masks is None else masks, where, seed, started
+            work, twin, rows, settings, masks_of(model) if masks is None else masks, where, seed, started, ranks
         )
         before = bench.judge(work)
         moving = settings.support == "moving"
@@ -133,6 +137,7 @@ def fitted(
         with fit.hold:
             stopped = fit.go()
             fit.hold.apply_()
+            ranks.same_([*work.parameters(), *(buffer for buffer, _ in statistics_of(work))])
         bench.original.close()
     copy_weights_(result, work)
     report = RefineReport(

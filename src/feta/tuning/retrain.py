@@ -24,10 +24,11 @@ from feta.calibration.recording import running
 from feta.errors import ConfigError, DataError, FetaError, one_line
 from feta.gates import gated
 from feta.masks import hold_zeros, plain
+from feta.ranks import Ranks
 from feta.report import RetrainPoint, RetrainReport
 from feta.tuning.batches import Batches, Judge, LoaderBatches, TensorBatches, labelled, score_of
 from feta.tuning.loop import Loop
-from feta.tuning.stepping import NARROW, Loss, Ranks, check, copy_of, learning, overridden, sgd, threads_for, wake_up
+from feta.tuning.stepping import NARROW, Loss, check, copy_of, learning, overridden, sgd, threads_for, wake_up
 
 
 @gated

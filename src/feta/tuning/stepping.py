@@ -2,13 +2,12 @@
 
 import gc
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -87,39 +86,6 @@ def threads_for(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """The processes of a DistributedDataParallel model, or this one alone."""
-
-    device: torch.device
-    group: Any = None
-    count: int = 1
-    rank: int = 0
-
-    @classmethod
-    def of(cls, model: nn.Module, device: torch.device) -> "Ranks":
-        if not isinstance(model, DistributedDataParallel):
-            return cls(device)
-        group = model.process_group
-        return cls(device, group, dist.get_world_size(group), dist.get_rank(group))
-
-    @property
-    def many(self) -> bool:
-        return self.group is not None
-
-    def sum(self, values: Sequence[float]) -> list[float]:
-        """Each value summed over the processes."""
-        if not self.many:
-            return list(values)
-        total = torch.tensor(values, dtype=torch.float64, device=self.device)
-        dist.all_reduce(total, group=self.group)
-        return list(total.tolist())
-
-    def any(self, flag: bool) -> bool:
-        """Whether the flag is set in one of the processes."""
-        return self.sum([float(flag)])[0] > 0
 
 
 def copy_of(model: nn.Module, device: torch.device) -> nn.Module:

@@ -33,3 +33,4 @@ def demo(
     print_table(title, ("method", "sparsity", "non-zeros", "test accuracy", "file", "seconds"), rows)
     for name in ("report.html", "accuracy.png"):
         out().print(f"written: {output / name}")
+    out().print(f"see how much faster it runs: feta speed {output / 'pruned.safetensors'}")

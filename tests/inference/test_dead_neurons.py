@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from feta.inference.dead_neurons import shrink
 from feta.inference.example import observed
-from feta.inference.shrink import shrink
 
 ACTIVATIONS = [nn.ReLU(), nn.Sigmoid(), nn.GELU(), nn.LeakyReLU(0.3), nn.Softplus(), nn.Dropout(0.5), nn.Identity()]
 
