@@ -21,7 +21,18 @@ import torch
 from torch import nn
 
 import feta
-from feta.pruners import METHODS
+from feta.allocation import make_allocation
+from feta.certificates.attack import Attack
+from feta.files.exports import FORMS, export
+from feta.files.low_rank import low_rank
+from feta.masks import torch_masks
+from feta.pruners import METHODS, make
+from feta.theory.bounds import generalisation_bounds
+from feta.theory.dimension import intrinsic_dimension
+from feta.theory.robustness import Manifold
+from feta.tuning.mixing import Mixing
+from feta_lab import data, store
+from feta_lab.training import Training, train
 from soak.misuse_values import BAD, TEXTS
 from soak.tally import Tally
 
@@ -78,9 +89,20 @@ def calls() -> dict[str, Call]:
         "save": (feta.save, lambda folder: {"network": network(), "path": folder / "out.safetensors"}),
         "load": (feta.load, lambda folder: {"path": folder / "net.safetensors"}),
         "load_into": (feta.load_into, lambda folder: {"model": network(), "path": folder / "net.safetensors"}),
+        "torch_masks": (torch_masks, lambda _: {"model": network()}),
+        "low_rank": (low_rank, lambda _: {"model": network(), "rank": 2}),
+        "export": (export, lambda folder: {"model": plain(), "example": rows(), "safetensors": folder / "out"}),
+        "generalisation_bounds": (
+            generalisation_bounds,
+            lambda _: {"dense": plain(), "pruned": plain(), "data": rows(), "max_starts": 0},
+        ),
+        "intrinsic_dimension": (intrinsic_dimension, lambda _: {"rows": rows()}),
+        "make": (make, lambda _: {"method": "feta"}),
+        "make_allocation": (make_allocation, lambda _: {"allocation": "uniform"}),
     }
-    kinds = (feta.Settings, feta.Refinement, feta.Retraining, *METHODS.values())
+    kinds = (feta.Settings, feta.Refinement, feta.Retraining, Attack, Mixing, *METHODS.values())
     functions |= {kind.__name__: (kind, lambda _: {}) for kind in kinds}
+    functions["Manifold"] = Manifold, lambda _: {"dimension": 2.0, "regularity": 1.0}
     return functions | {"Sparsity": (feta.Sparsity, lambda _: {"share": 0.5})}
 
 
@@ -89,7 +111,8 @@ def misuses() -> list[tuple[str, str, str]]:
     return [
         (name, parameter, bad)
         for name, (made, _) in calls().items()
-        for parameter in inspect.signature(made).parameters
+        for key in inspect.signature(made).parameters
+        for parameter in {"paths": FORMS}.get(key, [key])
         for bad in BAD
     ]
 
@@ -140,14 +163,16 @@ def misused(name: str, parameter: str, bad: str, folder: Path) -> str:
         return f"{type(other).__name__}: {' '.join(str(other).split())[:200]}"
     if not torch.equal(drawn, torch.get_rng_state()):
         return "torch's random state has moved on"
-    # load_into fills its model, hold_zeros holds its zeros: where they work that is what they are for.
-    changing = name in ("load_into", "hold_zeros") and error is None
+    # load_into fills its model, the others hold its zeros: where they work that is what they are for.
+    changing = name in ("load_into", "hold_zeros", "torch_masks") and error is None
     changed = [key for key, value in given.items() if not changing and repr(state(value)) != before[key]]
     return f"changed: {', '.join(changed)}" if changed else ""
 
 
 def commands() -> list[list[str]]:
     """Command lines: each option of each command × words it should not have."""
+    from feta.cli.bounds import bounds
+    from feta.cli.certify import certify
     from feta.cli.export import export
     from feta.cli.networks import evaluate, info
     from feta.cli.own_options import OwnOptions, StoreOptions
@@ -159,9 +184,11 @@ def commands() -> list[list[str]]:
         "prune": (prune, ["soak_net:make", "--data", "rows.npy", "--effort", "fast"]),
         "export": (export, ["soak_net:make", "--shape", "8", "--safetensors", "out.safetensors"]),
         "speed": (speed, ["soak_net:make", "--input", "8", "--batch", "1", "--threads", "1"]),
-        "retrain": (retrain, ["net.safetensors"]),
-        "eval": (evaluate, ["net.safetensors"]),
-        "info": (info, ["net.safetensors"]),
+        "retrain": (retrain, ["known.safetensors", "--max-epochs", "1", "--batch-size", "1000"]),
+        "eval": (evaluate, ["known.safetensors"]),
+        "info": (info, ["known.safetensors"]),
+        "bounds": (bounds, ["known.safetensors", "known.safetensors", "--samples", "100", "--starts", "0"]),
+        "certify": (certify, ["known.safetensors", "known.safetensors", "--samples", "2", "--attack", "false"]),
     }
     found = []
     for name, (function, good) in usual.items():
@@ -211,6 +238,7 @@ def workplace() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         feta.save(network(), folder / "net.safetensors")
+        store.save(train("8FC-10SM", data.load("mnist-mini"), Training(max_epochs=1)), folder / "known.safetensors")
         (folder / "soak_net.py").write_text(CODE)
         import numpy as np
 

@@ -4,6 +4,7 @@ A message reads *where must what, got value*, and names the cure where there is 
 """
 
 import difflib
+import math
 import reprlib
 from collections.abc import Iterable
 from numbers import Real
@@ -36,18 +37,32 @@ def check_range(owner: str, rule: str, **values: float | None) -> None:
     """Refuse values that are out of range; None stands for "not set" and passes.
 
     owner: the class or function whose fields or arguments they are.
-    rule: ">= 1" or "> 0", a unit may follow: "> 0 GiB".
+    rule: ">= 1" or "> 0", a unit may follow: "> 0 GiB"; "> 0 and finite", "finite", "in [0, 1)".
 
     Example: check_range("Alps", "> 0", rho=-1.0) raises "Alps.rho must be > 0, got -1.0".
     """
-    sign, least, *_ = rule.split()
     for name, value in values.items():
-        if value is None:
-            continue
-        # NaN is neither above nor at the limit.
         number = isinstance(value, Real) and not isinstance(value, bool)
-        if not number or not (value >= float(least) if sign == ">=" else value > float(least)):
-            raise ConfigError(f"{owner}.{name} must be {rule}, got {shown(value)}")
+        if value is not None and not (number and _keeps(rule, value)):
+            where = f"{owner}.{name}" if owner else name
+            raise ConfigError(f"{where} must be {rule}, got {shown(value)}")
+
+
+def check_fields(settings: object, rule: str, *names: str) -> None:
+    """`check_range` of some fields of an object."""
+    check_range(type(settings).__name__, rule, **{name: getattr(settings, name) for name in names})
+
+
+def _keeps(rule: str, value: float) -> bool:
+    """Whether a number keeps a rule; NaN is neither above, at, nor below a limit."""
+    sign, *words = rule.split(maxsplit=1)
+    if sign == "in":
+        low, high = map(float, words[0][1:-1].split(","))
+        return (low < value or ("[" in rule and value == low)) and (value < high or ("]" in rule and value == high))
+    if rule.endswith("finite") and not abs(value) < math.inf:
+        return False
+    least = float(words[0].split()[0]) if words else 0.0
+    return {">=": value >= least, ">": value > least, "finite": True}[sign]
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConfigError:

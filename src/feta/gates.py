@@ -11,9 +11,12 @@ Torch's random state is the caller's: it is put back when a function returns or 
 import functools
 import inspect
 import os
+import sys
+import threading
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import ContextDecorator
 from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any, Literal, TypeVar, Union, cast
@@ -32,6 +35,8 @@ WORDS |= {nn.Module: "a torch.nn.Module", Tensor: "a tensor", os.PathLike: "a pa
 WORDS |= {Mapping: "a mapping", dict: "a dict", tuple: "a tuple", Callable: "a function"}  # type: ignore[dict-item]
 WORDS |= {Sequence: "a list", Iterable: "an iterable"}
 CURES = {
+    "method": ", such as 'feta'",
+    "pattern": ", such as '2:4', '4x1' or 'neurons'",
     "optimiser": "; the model is copied, so pass a function of the parameters, such as "
     "optimiser=lambda parameters: torch.optim.AdamW(parameters, 1e-4)"
 }
@@ -46,15 +51,28 @@ def gated(made: Made) -> Made:
     if isinstance(made, type):
         made.__init__ = _guarded(made.__init__, f"{made.__name__}.", made)  # type: ignore[misc]
         return made
-    guarded = _guarded(made, "", made)
+    return cast(Made, _RandomState()(_guarded(made, "", made)))
 
-    @functools.wraps(made)
-    def calm(*args: Any, **kwargs: Any) -> Any:
-        cuda = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-        with torch.random.fork_rng(list(cuda)):
-            return guarded(*args, **kwargs)
 
-    return cast(Made, calm)
+class _RandomState(ContextDecorator):
+    """Torch's random state, one for all threads: the first that comes in notes it, the last to leave restores it."""
+
+    lock, inside, before = threading.Lock(), 0, (torch.empty(0), list[Tensor]())
+
+    def __enter__(self) -> None:
+        with self.lock:
+            if _RandomState.inside == 0:
+                cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+                _RandomState.before = torch.get_rng_state(), cuda
+            _RandomState.inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self.lock:
+            _RandomState.inside -= 1
+            if _RandomState.inside == 0:
+                torch.set_rng_state(self.before[0])
+                if self.before[1]:
+                    torch.cuda.set_rng_state_all(self.before[1])
 
 
 def _guarded(function: Callable[..., Any], owner: str, hinted: Any) -> Callable[..., Any]:
@@ -67,8 +85,10 @@ def _guarded(function: Callable[..., Any], owner: str, hinted: Any) -> Callable[
         except TypeError:
             return function(*args, **kwargs)  # Python's own message names the function
         for name, value in given.items():
-            if name in hints() and value is not signature.parameters[name].default:
-                check_argument(owner + name, value, hints()[name])
+            several = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
+            for key, one in value.items() if several else [(name, value)]:
+                if name in hints() and one is not signature.parameters[name].default:
+                    check_argument(owner + key, one, hints()[name])
         return function(*args, **kwargs)
 
     return guarded
@@ -175,5 +195,6 @@ def _words(hint: Any) -> str:
         return ", ".join(map(repr, typing.get_args(hint)))
     if kind in (Sequence, Mapping) and (inner := typing.get_args(hint)) and inner[-1] is not Any:
         return f"{WORDS[kind]} {'of' if kind is Sequence else 'to'} {_words(inner[-1])}"
-    ours = "feta." if str(getattr(kind, "__module__", "")).startswith("feta.") else ""
-    return WORDS.get(kind, f"a {ours}{getattr(kind, '__name__', str(kind))}")
+    name = getattr(kind, "__name__", str(kind))
+    ours = "feta." * (name in sys.modules["feta"].__all__)
+    return WORDS.get(kind, f"a {ours}{name}")

@@ -43,6 +43,7 @@ def masks_of(model: nn.Module, layers: Sequence[str] | str | None = None) -> dic
     return {name: mask for name, mask in masks.items() if layers is not None or not bool(mask.all())}
 
 
+@gated
 def torch_masks(model: nn.Module, masks: Mapping[str, Tensor] | None = None) -> nn.Module:
     """Hand the zeros of a model over to torch.nn.utils.prune, whose masks then hold them.
 

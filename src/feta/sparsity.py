@@ -83,8 +83,6 @@ class Sparsity:
 
 def check_share(share: float, where: str = "sparsity") -> float:
     """A share of zeros in [0, 1), or a ConfigError that says where it was asked for."""
-    if isinstance(share, bool) or not isinstance(share, int | float):
-        raise ConfigError(f"{where} must be a number in [0, 1), got {share!r}")
     if not (math.isfinite(share) and 0 <= share < 1):
         hint = f"; write {share / 100:g} for {share:g} %" if 1 < share < 100 else ""
         raise ConfigError(f"{where} must be in [0, 1), got {share}{hint}")

@@ -19,13 +19,13 @@ from feta.allocation.measure import Probe
 from feta.calibration.model import device_of, fused_attention_off
 from feta.engine.checkpoint import key_of
 from feta.engine.finish import Stages, settle_batchnorm, size_of_model, warn_of
-from feta.engine.recipe import MANY_LAYERS, Effort, Recipe, check_effort
+from feta.engine.recipe import MANY_LAYERS, Effort, Recipe
 from feta.engine.reorder import reorder
 from feta.engine.run import Run
 from feta.engine.select import SparsityRequest, check_pattern, in_pattern, select, share_asked, skipped, targets
-from feta.engine.settings import Callback, Settings, checked, parse_memory
+from feta.engine.settings import Callback, Settings, parse_memory
 from feta.engine.walk import Walk
-from feta.errors import ConfigError, DataError
+from feta.errors import ConfigError, DataError, check_range
 from feta.gates import gated
 from feta.layers import weight_of
 from feta.patterns import NofM, parse_pattern
@@ -110,14 +110,14 @@ def prune(
     models or layers that cannot be pruned.
     """
     started = time.perf_counter()
-    check_effort(effort, seconds)
+    check_range("", "> 0 and finite", seconds=seconds)
     if effort is None and method is None and not refine:
         effort = "default"
     if effort is not None and refine:
         raise ConfigError(f"refine must be left to the effort, got effort='{effort}' and refine; give one of the two")
     if effort is None and seconds is not None:
         raise ConfigError(f"seconds must go with an effort, got {seconds} for a method alone; effort='default' does")
-    how = checked(settings)
+    how = settings or Settings()
     pruner, form = make(method or DEFAULT_METHOD, options), parse_pattern(pattern)
     sparsity = share_asked(sparsity, form)
     check_pattern(form, pruner, allocation)

@@ -5,14 +5,15 @@
 The paper leaves the softmax layer to this. It pays when r (d_in + d_out) < d_in d_out.
 """
 
-import copy
-
 import torch
 from torch import nn
 
+from feta.calibration.copies import copied
 from feta.errors import ConfigError, ModelError
+from feta.gates import gated
 
 
+@gated
 @torch.no_grad()
 def low_rank(
     model: nn.Module, layer: str | None = None, *, rank: int | None = None, energy: float | None = None
@@ -29,7 +30,7 @@ def low_rank(
     if layer is None and not linear:
         raise ModelError("low_rank must have a Linear to replace, got a model without one")
     name = linear[-1] if layer is None else layer
-    result = copy.deepcopy(model)
+    result = copied(model)
     try:
         old = result.get_submodule(name)
     except AttributeError:

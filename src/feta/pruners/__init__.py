@@ -29,6 +29,7 @@ METHODS: dict[str, type[Any]] = {
 }
 
 
+@gated
 def make(method: str | Pruner, options: Mapping[str, Any] | None = None) -> Pruner:
     """A pruner by name with its options, or the pruner itself when one is given.
 
@@ -39,13 +40,11 @@ def make(method: str | Pruner, options: Mapping[str, Any] | None = None) -> Prun
 
     Example: make("alps", {"ridge": "0.02"}) is Alps(ridge=0.02).
     """
-    if isinstance(method, Pruner) and not isinstance(method, type):
+    if not isinstance(method, str):
         if options:
             kind = type(method).__name__
             raise ConfigError(f"options must be empty when method is a {kind} object, got {dict(options)}")
         return method
-    if not isinstance(method, str):
-        raise ConfigError(f"method must be a name or a Pruner object, got {method!r}")
     options = dict(options or {})
     if method == "feta" and options.get("solver") in ("gram", "svrg"):  # the spelling of 0.1
         solver = options.pop("solver")

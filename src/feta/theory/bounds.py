@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from feta.calibration.inputs import Inputs
 from feta.certificates.chain import chain_of
 from feta.errors import ConfigError
+from feta.gates import gated
 from feta.solvers.norms import NormEstimate
 from feta.theory.dimension import Dimension, Regularity, intrinsic_dimension, regularity
 from feta.theory.perturbation import Perturbation, log_product, measure
@@ -70,6 +71,7 @@ class BoundsReport(Setting):
         return json.loads(json.dumps(plain), parse_constant=lambda number: None)  # type: ignore[no-any-return]
 
 
+@gated
 def generalisation_bounds(
     dense: nn.Module,
     pruned: nn.Module,

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from feta.errors import ConfigError, check_range
+from feta.gates import gated
 from feta.theory.robustness import Manifold
 
 DISCARDED = 0.1  # the largest ratios, where the density is least even
@@ -47,6 +48,7 @@ class Dimension:
     ambient: int
 
 
+@gated
 def intrinsic_dimension(
     rows: Tensor,
     *,

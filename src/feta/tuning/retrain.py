@@ -21,14 +21,14 @@ from torch import Tensor, nn
 
 from feta.calibration.model import clock, device_of, evaluating, float_dtype, outputs_of, place, run_on
 from feta.calibration.recording import running
-from feta.errors import ConfigError, DataError, FetaError, one_line
+from feta.errors import ConfigError, DataError, FetaError, check_fields, one_line
 from feta.gates import gated
 from feta.masks import hold_zeros, plain
 from feta.ranks import Ranks
 from feta.report import RetrainPoint, RetrainReport
 from feta.tuning.batches import Batches, Judge, LoaderBatches, TensorBatches, labelled, score_of
 from feta.tuning.loop import Loop
-from feta.tuning.stepping import NARROW, Loss, check, copy_of, learning, overridden, sgd, threads_for, wake_up
+from feta.tuning.stepping import NARROW, Loss, copy_of, learning, overridden, sgd, threads_for, wake_up
 
 
 @gated
@@ -49,11 +49,13 @@ class Retraining:
     check_every: float = 0.25  # share of an epoch between two looks at the validation data
 
     def __post_init__(self) -> None:
-        check(self, "> 0 and finite", "learning_rate", "decay", "batch_size", "max_epochs", "patience", "seconds")
-        check(self, ">= 0 and finite", "weight_decay", "tolerance")
-        check(self, "in [0, 1)", "momentum")
-        check(self, "in (0, 1]", "check_every")
-        check(self, "finite", "goal")
+        check_fields(
+            self, "> 0 and finite", "learning_rate", "decay", "batch_size", "max_epochs", "patience", "seconds"
+        )
+        check_fields(self, ">= 0 and finite", "weight_decay", "tolerance")
+        check_fields(self, "in [0, 1)", "momentum")
+        check_fields(self, "in (0, 1]", "check_every")
+        check_fields(self, "finite", "goal")
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
 """What every training run needs: settings, optimisers, seeds, threads, processes, and steps as CUDA graphs."""
 
 import gc
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -20,28 +19,10 @@ Settings = TypeVar("Settings")
 NARROW = (torch.float16, torch.bfloat16)  # too coarse for small steps
 LARGE = 2**24  # parameters, from which on a step takes longer than its launches
 CHECKED = 3  # recorded calls of code of users that are compared with plain ones
-RANGES: Mapping[str, Callable[[float], bool]] = {
-    "finite": math.isfinite,
-    "> 0 and finite": lambda value: 0 < value < math.inf,
-    ">= 0 and finite": lambda value: 0 <= value < math.inf,
-    "in [0, 1)": lambda value: 0 <= value < 1,
-    "in (0, 1]": lambda value: 0 < value <= 1,
-    "in (0, 0.5]": lambda value: 0 < value <= 0.5,
-}
-
-
-def check(settings: object, range_: str, *names: str) -> None:
-    """Raise ConfigError unless each named field is None or in one of the RANGES."""
-    for name in names:
-        value = getattr(settings, name)
-        if value is not None and not RANGES[range_](value):
-            raise ConfigError(f"{type(settings).__name__}.{name} must be {range_}, got {value}")
 
 
 def overridden(kind: type[Settings], settings: Settings | None, **given: float | None) -> Settings:
     """The settings, or the defaults of their kind, with the arguments that were given in their place."""
-    if not isinstance(settings, kind | None):
-        raise ConfigError(f"settings must be a feta.{kind.__name__}, got {type(settings).__name__}")
     changes = {name: value for name, value in given.items() if value is not None}
     return replace(settings or kind(), **changes)  # type: ignore[type-var]
 
