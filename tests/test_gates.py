@@ -10,8 +10,11 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import feta
-from feta.errors import ConfigError, FetaError, FileError, ModelError, printable, shown
+from feta.errors import ConfigError, DataError, FetaError, FileError, ModelError, printable, shown
+from feta.files.exports import export
+from feta.files.low_rank import low_rank
 from feta.gates import check_argument, gated
+from feta.theory.bounds import generalisation_bounds
 from nets import mlp
 
 ROWS = torch.randn(60, 8, generator=torch.Generator().manual_seed(0))
@@ -141,6 +144,34 @@ def test_paths_that_no_file_can_have():
         ):
             with pytest.raises(FileError, match=r"^path must be"):
                 call(path)
+
+
+def test_a_checkpoint_is_a_path_too():
+    with pytest.raises(FileError, match=r"^checkpoint must be of names of 1 to 255 bytes"):
+        CALLS["prune"](checkpoint="a\0b")
+
+
+def test_batches_that_do_not_fit_the_model_are_the_datas_fault():
+    pair = ROWS, torch.zeros(60, 1)  # labels beside them, read as a second batch
+    model = mlp(8, 8, 3)
+    with pytest.raises(DataError, match=r"data must be batches that the model can run on.*\(1,\)"):
+        feta.refine(model, model, pair, steps=2)
+    with pytest.raises(DataError, match=r"data must hold samples of one shape, got \(1,\) after \(8,\)"):
+        generalisation_bounds(model, model, pair)
+
+
+def test_weights_that_have_no_singular_values():
+    model = mlp(8, 8, 3)
+    nn.init.constant_(model[-1].weight, float("nan"))
+    with pytest.raises(ModelError, match=r"layer 'out' must have finite weights, got NaN"):
+        low_rank(model, rank=2)
+
+
+def test_files_of_an_export_have_names_too(tmp_path):
+    with pytest.raises(FileError, match=r"^onnx must be of names"):
+        export(mlp(8, 3), ROWS, onnx="x" * 300)
+    with pytest.raises(ConfigError, match=r"^safetensors must be text or a path, got 3"):
+        export(mlp(8, 3), ROWS, safetensors=3)
 
 
 def test_the_random_state_is_the_callers(tmp_path):

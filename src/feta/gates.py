@@ -38,7 +38,7 @@ CURES = {
     "method": ", such as 'feta'",
     "pattern": ", such as '2:4', '4x1' or 'neurons'",
     "optimiser": "; the model is copied, so pass a function of the parameters, such as "
-    "optimiser=lambda parameters: torch.optim.AdamW(parameters, 1e-4)"
+    "optimiser=lambda parameters: torch.optim.AdamW(parameters, 1e-4)",
 }
 
 
@@ -51,28 +51,41 @@ def gated(made: Made) -> Made:
     if isinstance(made, type):
         made.__init__ = _guarded(made.__init__, f"{made.__name__}.", made)  # type: ignore[misc]
         return made
-    return cast(Made, _RandomState()(_guarded(made, "", made)))
+    return cast(Made, RANDOM(_guarded(made, "", made)))
 
 
-class _RandomState(ContextDecorator):
-    """Torch's random state, one for all threads: the first that comes in notes it, the last to leave restores it."""
+class Shared(ContextDecorator):
+    """A state that all threads share: the first that comes in notes it, the last to leave puts it back."""
 
-    lock, inside, before = threading.Lock(), 0, (torch.empty(0), list[Tensor]())
+    def __init__(self, read: Callable[[], Any], write: Callable[[Any], object]) -> None:
+        self.read, self.write, self.before = read, write, None
+        self._lock, self._inside = threading.Lock(), 0
 
-    def __enter__(self) -> None:
-        with self.lock:
-            if _RandomState.inside == 0:
-                cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-                _RandomState.before = torch.get_rng_state(), cuda
-            _RandomState.inside += 1
+    def __enter__(self) -> Any:
+        with self._lock:
+            if self._inside == 0:
+                self.before = self.read()
+            self._inside += 1
+            return self.before
 
     def __exit__(self, *error: object) -> None:
-        with self.lock:
-            _RandomState.inside -= 1
-            if _RandomState.inside == 0:
-                torch.set_rng_state(self.before[0])
-                if self.before[1]:
-                    torch.cuda.set_rng_state_all(self.before[1])
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self.write(self.before)
+
+
+def _random_state() -> tuple[Tensor, list[Tensor]]:
+    return torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+
+
+def _set_random_state(state: tuple[Tensor, list[Tensor]]) -> None:
+    torch.set_rng_state(state[0])
+    for number, there in enumerate(state[1]):
+        torch.cuda.set_rng_state(there, number)
+
+
+RANDOM = Shared(_random_state, _set_random_state)
 
 
 def _guarded(function: Callable[..., Any], owner: str, hinted: Any) -> Callable[..., Any]:

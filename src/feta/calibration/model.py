@@ -1,6 +1,5 @@
 """The one door to a user's model: where it lives, how it is called, and which tensor is its output."""
 
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from feta.errors import ModelError
-from feta.gates import check_device
+from feta.gates import Shared, check_device
 
 MAIN_OUTPUTS = frozenset({"logits", "last_hidden_state"})  # what others call the output beside which more is returned
 
@@ -115,27 +114,15 @@ def evaluating(*models: nn.Module) -> Iterator[None]:
         yield
 
 
-class _Fused:
-    """Torch has one switch for all threads: the first run that needs it off sets it, the last one restores it."""
-
-    lock, users, before = threading.Lock(), 0, True
+_FUSED = Shared(torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled)
 
 
 @contextmanager
 def fused_attention_off() -> Iterator[None]:
     """Inside, torch's transformer layers run step by step: their fused form skips the layers they are made of."""
-    with _Fused.lock:
-        if _Fused.users == 0:
-            _Fused.before = torch.backends.mha.get_fastpath_enabled()
-            torch.backends.mha.set_fastpath_enabled(False)
-        _Fused.users += 1
-    try:
+    with _FUSED:
+        torch.backends.mha.set_fastpath_enabled(False)
         yield
-    finally:
-        with _Fused.lock:
-            _Fused.users -= 1
-            if _Fused.users == 0:
-                torch.backends.mha.set_fastpath_enabled(_Fused.before)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ rows, the method's own matrices (d_in^2 for a Gram matrix), and what waits betwe
 Settings.memory where that is given, however many samples there are.
 """
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -70,7 +71,7 @@ def prune(
     device: str | torch.device | None = None,
     settings: Settings | None = None,
     callback: Callback | None = None,
-    checkpoint: str | Path | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
 ) -> PruneResult:
     """Prune a copy of a trained model without retraining it.
 
@@ -153,7 +154,7 @@ def prune(
                 "compensate": compensate,
                 "seed": seed,
             }
-            walk.resume(checkpoint, key_of(run, **asked))
+            walk.resume(Path(checkpoint), key_of(run, **asked))
         walk.over()
         stages.end("layers")
         said = settle_batchnorm(run)

@@ -37,6 +37,8 @@ def low_rank(
         raise ConfigError(f"low_rank.layer must name a layer of the model, got '{name}'") from None
     if not isinstance(old, nn.Linear):
         raise ModelError(f"layer '{name}' must be a Linear, got {type(old).__name__}")
+    if not bool(torch.isfinite(old.weight).all()):
+        raise ModelError(f"layer '{name}' must have finite weights, got NaN or infinite ones")
     left, values, right = torch.linalg.svd(old.weight.double(), full_matrices=False)  # (out, r), (r,), (r, in)
     if rank is not None and not 1 <= rank <= len(values):
         raise ConfigError(f"low_rank.rank must be in 1 … {len(values)}, got {rank}")

@@ -12,6 +12,7 @@ With a support that moves (tuning.support) it starts from the original's weights
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, cast
 
 import torch
@@ -20,8 +21,8 @@ from torch import Tensor, nn
 from feta.calibration.batchnorm import statistics_of
 from feta.calibration.copies import copied, shell
 from feta.calibration.inputs import Inputs
-from feta.calibration.model import call, clock, device_of, differentiable, evaluating, float_dtype
-from feta.calibration.recording import running
+from feta.calibration.model import clock, device_of, differentiable, evaluating, float_dtype
+from feta.calibration.recording import running_on
 from feta.errors import ConfigError
 from feta.gates import gated
 from feta.layers import owner_of
@@ -119,11 +120,8 @@ def fitted(
     if thaw:
         _thaw(work, masks_of(model) if masks is None else masks)
     twin = shell(reference) if device_of(reference) == where else copied(reference).to(where)
-    with evaluating(work, twin), differentiable(work), threads_for(work):
-        first = next(iter(rows[1]))
-        with running(first), torch.no_grad():
-            for network in (work, twin):
-                call(network, first)
+    settled = running_on(chain(*rows), work, twin)
+    with evaluating(work, twin), differentiable(work), threads_for(work), settled:
         bench = Bench.of(
             work, twin, rows, settings, masks_of(model) if masks is None else masks, where, seed, started, ranks
         )

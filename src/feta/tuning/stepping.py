@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from feta.calibration.copies import copied
 from feta.calibration.model import device_of, outputs_of, run_on
 from feta.errors import ConfigError, ModelError
+from feta.gates import Shared
 
 Loss = Callable[[Any, Any], Tensor]
 Settings = TypeVar("Settings")
@@ -57,16 +58,20 @@ def wake_up() -> None:
     torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.1)
 
 
+_THREADS = Shared(torch.get_num_threads, torch.set_num_threads)
+
+
 @contextmanager
 def threads_for(model: nn.Module) -> Iterator[None]:
     """One thread for small dense networks, where sharing out the work costs more than doing it."""
-    threads, parameters = torch.get_num_threads(), list(model.parameters())
+    parameters = list(model.parameters())
     small = sum(p.numel() for p in parameters) < 1_000_000 and all(p.ndim <= 2 for p in parameters)
-    torch.set_num_threads(1 if small else threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+    with _THREADS as threads:
+        torch.set_num_threads(1 if small else threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)  # of this thread, and of those that begin now
 
 
 def copy_of(model: nn.Module, device: torch.device) -> nn.Module:
