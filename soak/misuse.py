@@ -179,7 +179,11 @@ def commands() -> list[list[str]]:
     from feta.cli.prune import prune
     from feta.cli.retrain import retrain
     from feta.cli.speed import speed
+    from feta_lab.cli.data import check
+    from feta_lab.cli.report import report
+    from feta_lab.cli.train import train as train_command
 
+    tiny = ["8FC-10SM", "--data", "mnist-mini", "--max-epochs", "1", "-o", "trained.safetensors"]
     usual = {
         "prune": (prune, ["soak_net:make", "--data", "rows.npy", "--effort", "fast"]),
         "export": (export, ["soak_net:make", "--shape", "8", "--safetensors", "out.safetensors"]),
@@ -189,6 +193,9 @@ def commands() -> list[list[str]]:
         "info": (info, ["known.safetensors"]),
         "bounds": (bounds, ["known.safetensors", "known.safetensors", "--samples", "100", "--starts", "0"]),
         "certify": (certify, ["known.safetensors", "known.safetensors", "--samples", "2", "--attack", "false"]),
+        "train": (train_command, tiny),
+        "report": (report, ["."]),
+        "data check": (check, ["mnist-mini"]),
     }
     found = []
     for name, (function, good) in usual.items():
@@ -201,9 +208,10 @@ def commands() -> list[list[str]]:
         for option in options:
             flag = "--input" if option == "sample" else f"--{option.replace('_', '-')}"
             rest = good[: good.index(flag)] + good[good.index(flag) + 2 :] if flag in good else good
-            found += [[name, *rest, f"{flag}={text}"] for text in TEXTS]
-        found += [[name, text, *good[1:]] for text in TEXTS]
-    return found
+            found += [[*name.split(), *rest, f"{flag}={text}"] for text in TEXTS]
+        found += [[*name.split(), text, *good[1:]] for text in TEXTS]
+    # With anything that may be, these work for minutes.
+    return found + [[*words, text] for words in (["reproduce"], ["bench", "--allocation"]) for text in TEXTS]
 
 
 def typed(words: list[str]) -> str:

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -15,6 +16,7 @@ from feta.files.exports import export
 from feta.files.low_rank import low_rank
 from feta.gates import check_argument, gated
 from feta.theory.bounds import generalisation_bounds
+from feta.theory.dimension import intrinsic_dimension
 from nets import mlp
 
 ROWS = torch.randn(60, 8, generator=torch.Generator().manual_seed(0))
@@ -106,8 +108,6 @@ def test_wrong_types_are_named_with_what_they_may_be():
 
 
 def test_what_is_as_good_passes():
-    import numpy as np
-
     for value, hint in (
         (np.int64(3), int),
         (np.float32(3), float),
@@ -160,9 +160,56 @@ def test_batches_that_do_not_fit_the_model_are_the_datas_fault():
         generalisation_bounds(model, model, pair)
 
 
+@pytest.mark.parametrize("name", ["prune", "shrink"])
+def test_a_later_batch_that_does_not_fit(name):
+    """What fails in the middle of a run is looked for in the data, before anybody blames the code."""
+    call = {"prune": feta.prune, "shrink": feta.shrink}[name]
+    with pytest.raises(DataError, match=r"data must be batches that the model can run on.*\(7,\)"):
+        call(mlp(8, 8, 8, 3), [ROWS, torch.ones(30, 7)], 0.5, effort="fast")
+
+
+@pytest.mark.parametrize(
+    "example", [torch.tensor(1.0), torch.ones(2, 5), {"nothing": ROWS}, ROWS.to(torch.uint8), {}]
+)
+def test_examples_that_cannot_be_exported(example, tmp_path):
+    with pytest.raises(DataError, match=r"data must be batches that the model can run on"):
+        export(mlp(8, 3), example, safetensors=tmp_path / "out")
+
+
+def test_labels_that_are_no_classes():
+    with pytest.raises(DataError, match=r"a class below the number of scores.*\(32, 1\) torch\.float32"):
+        feta.retrain(mlp(8, 8, 3), (ROWS, torch.zeros(60, 1)), max_epochs=1)
+    with pytest.raises(ConfigError, match=r"labels must be in the order of the data, got a set"):
+        feta.certify(mlp(8, 8, 3), mlp(8, 8, 3), ROWS, {1, 2})
+    with pytest.raises(ConfigError, match=r"labels must be one per sample, 60, got a Tensor of shape \(\)"):
+        generalisation_bounds(mlp(8, 8, 3), mlp(8, 8, 3), ROWS, labels=torch.tensor(1))
+
+
+def test_data_that_bounds_and_certificates_cannot_use():
+    model = mlp(8, 8, 3)
+    with pytest.raises(ConfigError, match=r"data must yield tensors of samples.*got \(tensor\(1\.\), None\)"):
+        feta.certify(model, model, torch.tensor(1.0))
+    with pytest.raises(DataError, match=r"data must be batches that the model can run on"):
+        generalisation_bounds(mlp(5, 8, 3), model, ROWS)
+    assert generalisation_bounds(model, model, [ROWS[:0], ROWS], max_starts=0).samples == 60
+    with pytest.raises(ConfigError, match=r"rows must be floats with samples as rows, got shape \(8, 0\)"):
+        intrinsic_dimension(torch.zeros(8, 0))
+    for neighbours in ((), (1, 2, 3), ("x", 2), (ROWS, ROWS)):
+        with pytest.raises(ConfigError, match=r"neighbours must be a tuple, got"):
+            intrinsic_dimension(ROWS, neighbours=neighbours)
+
+
+def test_numbers_of_samples_of_numpy():
+    assert feta.sparsify(mlp(8, 8, 3), ROWS, np.int64(2))
+    with pytest.raises(ConfigError, match=r"sparsify\.batches must be whole numbers >= 1, got"):
+        feta.sparsify(mlp(8, 8, 3), ROWS, np.int64(-3))
+
+
 def test_weights_that_have_no_singular_values():
     model = mlp(8, 8, 3)
     nn.init.constant_(model[-1].weight, float("nan"))
+    with pytest.raises(ConfigError, match=r"must name a layer of the model, got '.x1b\[31m'"):
+        low_rank(model, "\x1b[31m", rank=2)
     with pytest.raises(ModelError, match=r"layer 'out' must have finite weights, got NaN"):
         low_rank(model, rank=2)
 

@@ -129,7 +129,7 @@ def check_argument(where: str, value: Any, hint: Any) -> None:
         raise ConfigError(f"{where} must be a dense tensor with values, got a {kind} one; to_dense or dequantize it")
     if name == "device" and value is not None:
         check_device(value, where)
-    if any(typing.get_origin(part) is os.PathLike for part in _options(hint)):
+    if value is not None and any(typing.get_origin(part) is os.PathLike for part in _options(hint)):
         check_path(value, where)
 
 
@@ -186,6 +186,9 @@ def _fits(value: Any, hint: Any) -> bool:
     if kind is Mapping or kind is dict:
         pairs = value.items() if isinstance(value, kind) else None
         return pairs is not None and all(_fits(k, inner[0]) and _fits(v, inner[1]) for k, v in pairs if inner)
+    if kind is tuple and inner:
+        each = inner[:1] * len(value) if isinstance(value, tuple) and inner[-1] is ... else inner
+        return isinstance(value, tuple) and len(value) == len(each) and all(map(_fits, value, each))
     if kind is Iterable:
         return isinstance(value, Iterable) and not isinstance(value, str | bytes)
     if not isinstance(kind, type):

@@ -69,6 +69,7 @@ def test_debugging_shows_the_traceback(run, monkeypatch):
         ),
         ("prune own_net:make --data rows.npy --device cuda:99", "--device must be a device torch can use here"),
         ("prune own_net:make --data rows.npy --samples 0", "--samples must be >= 1, got 0"),
+        ("speed own_net:make --input 8 --threads " + "9" * 30, "--threads must be whole numbers >= 1 such as"),
         ("prune own_net:make -o " + "x" * 300 + ".safetensors", "x" * 50),
     ],
 )
@@ -81,6 +82,25 @@ def test_seeds(run, own, seed):
     answer = run(f"prune own_net:make --seed={seed}")
     assert (answer.code, answer.out) == (2, "")
     assert "whole number" in answer.err
+
+
+def test_whole_numbers_that_torch_cannot_count_to(run, own):
+    answer = run(f"prune own_net:make --samples={2**63}")
+    assert (answer.code, answer.out) == (2, "")
+    assert "whole number below 2**63" in answer.err
+
+
+@pytest.mark.parametrize("line", ["speed own_net:make --input", "export own_net:make --safetensors o --shape"])
+def test_shapes_that_torch_cannot_count_to(run, own, line):
+    answer = run(f"{line} {'9' * 5000}")
+    assert (answer.code, answer.out) == (1, "")
+    assert "must be whole numbers >= 1 such as 3,32,32, got '9999" in answer.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+def test_too_little_memory_is_nobodys_fault(run, monkeypatch, error):
+    break_app(monkeypatch, error)
+    run("info x").refused("there is not enough memory for this")
 
 
 def test_a_folder_named_as_the_settings(run):

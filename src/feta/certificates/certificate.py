@@ -6,7 +6,7 @@
 A sample on which the networks already disagree is counted, with radius 0.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from statistics import median_low
 from typing import Any, Literal, get_args
@@ -180,6 +180,8 @@ def _held_out(data: Tensor | Iterable[Any], labels: Any, kept: list[Tensor], cou
     """(inputs, labels or None), batch by batch; only the first `count` inputs are stored, in `kept`."""
     if labels is not None and not isinstance(data, Tensor):
         raise ConfigError("labels must come with the batches, got them beside an iterable")
+    if isinstance(labels, Set):
+        raise ConfigError("labels must be in the order of the data, got a set")
     for batch in [(data, labels)] if isinstance(data, Tensor) else data:
         inputs = next(iter(Inputs([batch])))
         if not isinstance(inputs, Tensor):

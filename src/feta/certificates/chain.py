@@ -19,6 +19,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from feta.calibration.copies import copied
 from feta.calibration.model import device_of
+from feta.calibration.recording import running
 from feta.certificates.stages import Affine, AvgPool, Flatten, MaxPool, Normed, ReLU, Shape, Stage, window_means
 from feta.errors import ConfigError, ModelError
 
@@ -111,7 +112,8 @@ def _stages(model: nn.Module, example: Tensor) -> list[Stage]:
     except Exception as error:  # fx lets through whatever the model's own code raised
         reason = " ".join(str(error).split())
         raise ModelError(f"the network must be {UNDERSTOOD}, got one that cannot be traced: {reason}") from error
-    run.run(example.clone())
+    with running(example):
+        run.run(example.clone())
     values: dict[fx.Node, Any] = run.env
     last: Any = next((node for node in values if node.op == "placeholder"), None)
     # normed: stages that hold a batch-norm already; the rounding between it and a second one would be in no box.

@@ -25,6 +25,8 @@ def told(error: Exception, words: Sequence[str]) -> tuple[str, int]:
         return f"cannot read or write{place}: {printable(error.strerror or str(error))}", 1
     if isinstance(error, UnicodeEncodeError):  # a name that is not text
         return f"names must be text that files can have, got {shown(str(error.object))}", 1
+    if isinstance(error, MemoryError) or ("allocate" in (said := one_line(error)).lower() and "memory" in said):
+        return f"there is not enough memory for this, got {printable(one_line(error))}; take fewer samples", 1
     line = f"{printable(one_line(error))}; this is a fault of feta's"
     try:
         return f"{line}, its report is in {_report(error, words)}", UNFORESEEN

@@ -8,6 +8,7 @@ Settings.memory where that is given, however many samples there are.
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from feta.allocation import Allocation, make_allocation
 from feta.allocation.measure import Probe
 from feta.calibration.model import device_of, fused_attention_off
+from feta.calibration.recording import running_on
 from feta.engine.checkpoint import key_of
 from feta.engine.finish import Stages, settle_batchnorm, size_of_model, warn_of
 from feta.engine.recipe import MANY_LAYERS, Effort, Recipe
@@ -129,8 +131,9 @@ def prune(
     compensate = effort is not None and data is not None if compensate is None else compensate
     _check_data(data, pruner, allocation, compensate or how.batchnorm or bool(refine))
     here = Ranks.here(device_of(model)) if how.data != "alone" else ALONE
-    with fused_attention_off(), here.working() as ranks:
+    with fused_attention_off(), here.working() as ranks, ExitStack() as stack:
         run = Run.start(model, data, how, device, seed, ranks)
+        stack.enter_context(running_on(run.samples or (), run.original))
         stages = Stages(started, run.clock)
         chosen = select(run.original, run.layers, layers)
         reordered = reorder(run, chosen, form) if isinstance(form, NofM) and how.reorder else {}

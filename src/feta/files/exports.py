@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from feta.calibration.copies import copied
 from feta.calibration.inputs import Batch, rows_of, size_of
 from feta.calibration.model import device_of, float_dtype, outputs_of, place, run_on
+from feta.calibration.recording import running
 from feta.errors import ConfigError, FileError, ModelError
 from feta.gates import gated
 
@@ -71,14 +72,13 @@ def export(model: nn.Module, example: Batch, **paths: str | os.PathLike[str] | N
         raise ConfigError(f"export must be asked for forms out of {', '.join(FORMS)}, got {', '.join(unknown)}")
     wanted = {form: Path(path) for form, path in paths.items() if path is not None}
     network = copied(model).cpu().eval()
-    batch = place(rows_of(example, slice(2)), device_of(network), float_dtype(network))
-    if size_of(batch) < 2:  # one sample would fix the number of samples to one
-        batch = {key: torch.cat([v, v]) if isinstance(v, Tensor) else v for key, v in _named(batch).items()}
-        batch = batch if isinstance(example, Mapping) else batch[""]
-    names = tuple(batch) if isinstance(batch, Mapping) else None
-    inputs = tuple(_named(batch).values())
-    plain = Plain(network, names)
-    with torch.no_grad():
+    with running(example), torch.no_grad():
+        batch = place(rows_of(example, slice(2)), device_of(network), float_dtype(network))
+        if size_of(batch) < 2:  # one sample would fix the number of samples to one
+            batch = {key: torch.cat([v, v]) if isinstance(v, Tensor) else v for key, v in _named(batch).items()}
+            batch = batch if isinstance(example, Mapping) else batch[""]
+        inputs = tuple(_named(batch).values())
+        plain = Plain(network, tuple(batch) if isinstance(batch, Mapping) else None)
         expected = plain(*inputs)
     return [_written(form, path, plain, inputs, expected) for form, path in wanted.items()]
 

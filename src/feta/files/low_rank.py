@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from feta.calibration.copies import copied
-from feta.errors import ConfigError, ModelError
+from feta.errors import ConfigError, ModelError, quoted
 from feta.gates import gated
 
 
@@ -34,7 +34,7 @@ def low_rank(
     try:
         old = result.get_submodule(name)
     except AttributeError:
-        raise ConfigError(f"low_rank.layer must name a layer of the model, got '{name}'") from None
+        raise ConfigError(f"low_rank.layer must name a layer of the model, got {quoted(name)}") from None
     if not isinstance(old, nn.Linear):
         raise ModelError(f"layer '{name}' must be a Linear, got {type(old).__name__}")
     if not bool(torch.isfinite(old.weight).all()):

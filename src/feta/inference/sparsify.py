@@ -11,6 +11,7 @@ import statistics
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral
 
 import torch
 from torch import Tensor, nn
@@ -90,15 +91,10 @@ def sparsified(
 ) -> Sparsified:
     """`sparsify` with everything that was measured; `progress` is told layer, how many are done, and of how many."""
     given = size_of(example) if batches is None else batches
-    if isinstance(given, Tensor):
-        given = given.reshape(-1).tolist()
-    asked: list[int] = [given] if isinstance(given, int) else list(given)
-    if not all(isinstance(size, int) and not isinstance(size, bool) and 0 < size < 2**31 for size in asked):
+    asked = [given] if isinstance(given, int | Integral) else list(given)
+    if not asked or not all(isinstance(size, Integral) and 0 < size < 2**31 for size in asked):
         raise ConfigError(f"sparsify.batches must be whole numbers >= 1, got {shown(asked)}")
-    sizes = sorted(set(asked))
-    examples = {size: of_size(example, size) for size in sizes}
-    if not examples:
-        raise ConfigError("sparsify.batches must name a number of samples, got none")
+    examples = {int(size): of_size(example, int(size)) for size in sorted(set(asked))}
     dense, fast = plain_copy(model), plain_copy(model)
     result = Sparsified(fast, dense_bytes=bytes_of(dense))
     inputs = observed(fast, examples)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from feta.calibration.inputs import Batch, rows_of, size_of
 from feta.calibration.model import device_of, float_dtype, fused_attention_off, place
+from feta.calibration.recording import running_on
 from feta.engine.recipe import FLOOR, TIMES
 from feta.engine.run import Run
 from feta.engine.settings import Settings
@@ -85,9 +87,10 @@ def shrink(
     started = time.perf_counter()
     how = _checked(data, share, settings)
     check_range("", "> 0 and finite", seconds=seconds)
-    with fused_attention_off():
+    with fused_attention_off(), ExitStack() as stack:
         run = Run.start(model, data, how, device, seed)
         assert run.fit is not None
+        stack.enter_context(running_on(run.samples or (), run.original))
         batch = _example(run)
         groups, refused = find_groups(run.original, batch, run.layers)
         groups, refused = _allowed(groups, refused, layers, keep)

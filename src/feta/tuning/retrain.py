@@ -229,7 +229,9 @@ def _cross_entropy(output: Any, labels: Any) -> Tensor:
     scores = outputs_of(output)
     try:
         return F.cross_entropy(scores, labels)
-    except (TypeError, ValueError, IndexError) as error:
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
         kind = f"{tuple(labels.shape)} {labels.dtype}" if isinstance(labels, Tensor) else type(labels).__name__
         got = f"scores {tuple(scores.shape)} and labels {kind}: {one_line(error)}"
         raise DataError(f"data must have a class below the number of scores for each sample, got {got}") from error
