@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from feta.errors import ConfigError, FileError, ModelError, printable, shown, unknown_name
+from feta.errors import ConfigError, FileError, ModelError, printable, quoted, shown, unknown_name
 
 Made = TypeVar("Made", bound=Callable[..., Any])
 
@@ -152,7 +152,7 @@ def check_model(model: nn.Module, where: str = "model") -> None:
             cure = "make it on a device that holds numbers, with model.to_empty and load_state_dict"
         else:
             continue
-        raise ModelError(f"{where} must have weights, got '{name}' without values; {cure}")
+        raise ModelError(f"{where} must have weights, got {quoted(name)} without values; {cure}")
 
 
 def check_path(value: Any, where: str = "path") -> None:
