@@ -35,8 +35,9 @@ WORDS |= {nn.Module: "a torch.nn.Module", Tensor: "a tensor", os.PathLike: "a pa
 WORDS |= {Mapping: "a mapping", dict: "a dict", tuple: "a tuple", Callable: "a function"}  # type: ignore[dict-item]
 WORDS |= {Sequence: "a list", Iterable: "an iterable"}
 CURES = {
-    "method": ", such as 'feta'",
-    "pattern": ", such as '2:4', '4x1' or 'neurons'",
+    "method": "; write method='feta'",
+    "pattern": "; write pattern='2:4', '4x1' or 'neurons'",
+    "settings": "; write settings={kind}(…)",
     "optimiser": "; the model is copied, so pass a function of the parameters, such as "
     "optimiser=lambda parameters: torch.optim.AdamW(parameters, 1e-4)",
 }
@@ -116,8 +117,9 @@ def check_argument(where: str, value: Any, hint: Any) -> None:
         ]
         if near and isinstance(value, str) and ("." not in where or get_close_matches(value, near)):
             raise unknown_name(where, value, near)
-        must = _any_of(hint) + " in [0, 1)" * (name == "share")
-        raise ConfigError(f"{where} must be {must}, got {shown(value)}{CURES.get(name, '')}")
+        must, cure = _any_of(hint), CURES.get(name, "")
+        got = f"{shown(value)}{cure.format(kind=must.removeprefix('a '))}"
+        raise ConfigError(f"{where} must be {must}{' in [0, 1)' * (name == 'share')}, got {got}")
     if isinstance(value, Integral) and not -MOST <= int(value) < MOST:
         raise ConfigError(f"{where} must be a whole number below 2**63, got {shown(value)}")
     if name == "seed" and isinstance(value, Integral) and value < 0:
@@ -213,4 +215,4 @@ def _words(hint: Any) -> str:
         return f"{WORDS[kind]} {'of' if kind is Sequence else 'to'} {_words(inner[-1])}"
     name = getattr(kind, "__name__", str(kind))
     ours = "feta." * (name in sys.modules["feta"].__all__)
-    return WORDS.get(kind, f"a {ours}{name}")
+    return WORDS.get(kind, f"a{'n' * (name[0] in 'AEIOU' and not ours)} {ours}{name}")
