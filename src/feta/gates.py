@@ -192,7 +192,7 @@ def _fits(value: Any, hint: Any) -> bool:
         each = inner[:1] * len(value) if isinstance(value, tuple) and inner[-1] is ... else inner
         return isinstance(value, tuple) and len(value) == len(each) and all(map(_fits, value, each))
     if kind is Iterable:
-        return isinstance(value, Iterable) and not isinstance(value, str | bytes)
+        return isinstance(value, Iterable) and not isinstance(value, str | bytes) and getattr(value, "ndim", 1) != 0
     if not isinstance(kind, type):
         return True
     if getattr(kind, "_is_protocol", False) and isinstance(value, type):
