@@ -50,7 +50,7 @@ def make(method: str | Pruner, options: Mapping[str, Any] | None = None) -> Prun
         solver = options.pop("solver")
         method = "feta-svrg" if solver == "svrg" else "feta"
         cure = f"method 'feta' with option solver={solver} is deprecated; use method=\"{method}\" without it"
-        warnings.warn(cure, FutureWarning, stacklevel=2)
+        warnings.warn(cure, FutureWarning, stacklevel=4)
     if method not in METHODS:
         raise unknown_name("method", method, METHODS)
     kinds = {field.name: field.type for field in dataclasses.fields(METHODS[method])}
