@@ -203,9 +203,7 @@ def test_numbers_of_samples_of_numpy():
     assert feta.sparsify(mlp(8, 8, 3), ROWS, np.int64(2))
     with pytest.raises(ConfigError, match=r"sparsify\.batches must be whole numbers >= 1, got"):
         feta.sparsify(mlp(8, 8, 3), ROWS, np.int64(-3))
-    with pytest.raises(
-        ConfigError, match=r"batches must be an iterable or a whole number, got a Tensor"
-    ):
+    with pytest.raises(ConfigError, match=r"batches must be an iterable or a whole number, got a Tensor"):
         feta.sparsify(mlp(8, 8, 3), ROWS, torch.tensor(2))
 
 
