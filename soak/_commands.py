@@ -12,6 +12,7 @@ import importlib
 import json
 import os
 import pkgutil
+import signal as signals
 import sys
 import tempfile
 from contextlib import suppress
@@ -49,6 +50,9 @@ def main() -> None:
 def _command(words: list[str], place: str, step: int = 0, signal: int = 0) -> None:
     """Become the command: its own session, by which its processes are known, its own folder, its own errors."""
     os.setsid()
+    for number in (signals.SIGTERM, signals.SIGHUP):
+        signals.signal(number, signals.SIG_DFL)  # nohup has them ignored
+    signals.signal(signals.SIGINT, signals.default_int_handler)
     os.chdir(place)
     os.environ["TMPDIR"] = f"{place}/tmp"
     tempfile.tempdir = None

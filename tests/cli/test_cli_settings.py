@@ -67,7 +67,7 @@ def test_a_part_of_a_whole_is_refused(run, line):
     """Not rounded: 1.5 epochs would be 2 without a word."""
     answer = run(line)
     assert answer.code == 2
-    assert "must be a whole number, got 1.5" in answer.err
+    assert "must be a whole number, got '1.5'" in answer.err
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe"])
@@ -75,7 +75,7 @@ def test_something_else_of_that_name(run, kind):
     os.mkdir("feta.toml") if kind == "folder" else os.mkfifo("feta.toml")
     answer = run("prune net.safetensors")
     assert answer.code != 0
-    assert "must be a file of settings in TOML" in " ".join(answer.err.split())
+    assert "must be a file of settings" in " ".join(answer.err.split())
     assert "Traceback" not in answer.err
 
 
