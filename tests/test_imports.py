@@ -20,7 +20,8 @@ layout.loader.exec_module(drawn)
 # A room imports from rooms in rows above its own, and from nothing else of ours.
 PRODUCT = (
     ("errors",),
-    ("plugins", "ranks"),
+    ("plugins", "ranks", "pages"),
+    ("progress",),
     ("objective",),
     ("layers", "sparsity"),
     ("patterns",),

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from feta.errors import ConfigError, unknown_name
 from feta.problem import Activation
@@ -111,3 +111,12 @@ class PruneEvent:
 
 
 Callback = Callable[[PruneEvent], None]
+
+
+def shown(event: PruneEvent) -> dict[str, Any]:
+    """What a bar shows of an event."""
+    if event.index < event.total:
+        done = event.index + (event.kind == "done")
+        return {"completed": done, "total": event.total, "note": f"{event.layer} {event.phase}".strip()}
+    values = ", ".join(f"{name} {value:.4g}" for name, value in event.values.items())
+    return {"completed": event.total, "total": event.total, "note": f"fitting the whole network, {values}"}

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from feta.report import RefineReport, StageReport, amount
+from feta.pages import notebook
+from feta.pages.words import amount
+from feta.report import RefineReport, StageReport
 
 
 class Scale(NamedTuple):
@@ -52,9 +54,8 @@ class ShrinkReport:
 
     def __repr__(self) -> str:
         one, other = self.before, self.after
-        gone = 100 * (1 - other.multiply_adds / max(one.multiply_adds, 1))
         lines = [
-            f"{gone:.1f} % of the multiply-adds removed, {self.seconds:.2f} s",
+            self.headline(),
             _change("multiply-adds", one.multiply_adds, other.multiply_adds),
             _change("parameters", one.parameters, other.parameters),
             f"milliseconds for {self.batch} samples on {self.device}: "
@@ -62,9 +63,24 @@ class ShrinkReport:
         ]
         width = max((len(group.name) for group in self.groups), default=0)
         lines += [f"{group.name.ljust(width)}  {group.before} → {group.after}" for group in self.groups]
-        lines += [f"left as it is: {', '.join(names)}: {why}" for why, names in _by_reason(self.refused).items()]
-        lines += [self.batchnorm] if self.batchnorm else []
-        return "\n".join([*lines, *map(str, self.stages)])
+        return "\n".join([*lines, *self.notes()])
+
+    def _repr_html_(self) -> str:
+        whats = ("parameters", "multiply-adds", f"milliseconds for {self.batch} samples")
+        sizes = zip(whats, map(amount, self.after), map(amount, self.before), strict=True)
+        widths = notebook.rows_of(("layer", "before", "after"), self.groups)
+        return notebook.fragment(
+            self.headline(), sizes, self.notes(), notebook.folded(f"{len(self.groups)} widths", widths)
+        )
+
+    def headline(self) -> str:
+        gone = 100 * (1 - self.after.multiply_adds / max(self.before.multiply_adds, 1))
+        return f"{gone:.1f} % of the multiply-adds removed, {self.seconds:.2f} s"
+
+    def notes(self) -> list[str]:
+        """What there is to say beside the widths."""
+        left = [f"left as it is: {', '.join(names)}: {why}" for why, names in _by_reason(self.refused).items()]
+        return [*left, *([self.batchnorm] if self.batchnorm else []), *map(str, self.stages)]
 
 
 def _change(what: str, before: float, after: float) -> str:

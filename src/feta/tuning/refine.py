@@ -24,6 +24,7 @@ from feta.calibration.model import clock, device_of, differentiable, evaluating,
 from feta.errors import ConfigError
 from feta.layers import owner_of
 from feta.masks import masks_of
+from feta.progress import Progress
 from feta.ranks import ALONE, Ranks
 from feta.report import RefinePoint, RefineReport
 from feta.tuning.bench import Bench, copy_weights_
@@ -41,6 +42,12 @@ class RefineResult:
     masks: dict[str, Tensor]
     report: RefineReport
 
+    def __repr__(self) -> str:
+        return repr(self.report)
+
+    def _repr_html_(self) -> str:
+        return self.report._repr_html_()
+
 
 def refine(
     model: nn.Module,
@@ -56,6 +63,7 @@ def refine(
     seed: int = 0,
     device: str | torch.device | None = None,
     callback: Callable[[RefinePoint], None] | None = None,
+    progress: bool = False,
 ) -> RefineResult:
     """Fit a copy of a pruned model to the outputs of the original on unlabelled data, with its zeros held.
 
@@ -70,6 +78,7 @@ def refine(
     seed: for the order of the rows, and for the choice of `n_samples`.
     device: where to work; by default where the model is.
     callback: called with a (seconds, steps, loss) after each look at the held-out rows.
+    progress: whether a bar is shown, as by `feta.prune`.
 
     Returns a RefineResult: `model`, on the device of the given one, `masks` and `report`.
     Raises ConfigError if a setting, the data or a mask is not what it may be, and ModelError if a loss is not
@@ -86,7 +95,14 @@ def refine(
     if held is None:
         raise ConfigError(f"data must hold 4 or more samples to refine on, one to judge by, got {inputs.count}")
     where = torch.device(device_of(model) if device is None else device)
-    return fitted(model, reference, (fit, held), settings, masks, where, seed, callback)
+    with Progress("refining", progress, settings.steps) as bar:
+        tell = bar.followed(callback, shown)
+        return fitted(model, reference, (fit, held), settings, masks, where, seed, tell)
+
+
+def shown(point: RefinePoint) -> dict[str, Any]:
+    """What a bar shows of a look at the held-out rows."""
+    return {"completed": point.steps, "note": f"loss {point.loss:.4g}"}
 
 
 def fitted(

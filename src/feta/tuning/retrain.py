@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from feta.calibration.model import clock, device_of, evaluating, float_dtype, outputs_of, run_on
 from feta.errors import ConfigError, DataError
 from feta.masks import hold_zeros, plain
+from feta.progress import Progress
 from feta.ranks import Ranks
 from feta.report import RetrainPoint, RetrainReport
 from feta.tuning.batches import Batches, Judge, labelled, score_of
@@ -63,6 +64,9 @@ class RetrainResult:
     def __repr__(self) -> str:
         return repr(self.report)
 
+    def _repr_html_(self) -> str:
+        return self.report._repr_html_()
+
 
 def retrain(
     model: nn.Module,
@@ -80,6 +84,7 @@ def retrain(
     seed: int = 0,
     device: str | torch.device | None = None,
     callback: Callable[[RetrainPoint], None] | None = None,
+    progress: bool = False,
 ) -> RetrainResult:
     """Fine-tune a copy of a pruned model on labelled data, with its zeros held.
 
@@ -95,6 +100,7 @@ def retrain(
     seed: for the order of the samples and for dropout.
     device: where to work; by default where the model is.
     callback: called with a (seconds, epoch, accuracy) after each look at the validation data.
+    progress: whether a bar is shown, as by `feta.prune`.
 
     Returns a RetrainResult: `model`, on the device of the given one, and `report`.
     Raises ConfigError if a setting, the data or a mask is not what it may be, DataError if there are no batches,
@@ -136,7 +142,9 @@ def retrain(
     if validation is not None and not callable(validation):
         validation = labelled(validation, Ranks(where), dtype, 1000, seed, name="validation")
     frozen = _frozen(plain(work))
-    with hold_zeros(work, masks), threads_for(work), evaluating(work), _own_random_numbers(where, seed + ranks.rank):
+    bar = Progress("retraining", progress, settings.max_epochs)
+    drawing = _own_random_numbers(where, seed + ranks.rank)
+    with hold_zeros(work, masks), threads_for(work), evaluating(work), drawing, bar:
         loop = _RetrainLoop(
             model=work,
             optimiser=optimiser(learning(work)) if optimiser else sgd(plain(work), where, *numbers),
@@ -149,7 +157,7 @@ def retrain(
             seconds=settings.seconds,
             check_every=settings.check_every,
             record=optimiser is None and loss is None,
-            callback=callback,
+            callback=bar.followed(callback, _shown),
             settings=settings,
             shown=shown,
             validation=validation,
@@ -204,6 +212,11 @@ class _RetrainLoop(Loop):
         elif patience is not None and passes - self.best_at >= patience:
             reason = "saturated"
         return RetrainPoint(seconds, passes, score), reason
+
+
+def _shown(point: RetrainPoint) -> dict[str, Any]:
+    """What a bar shows of a look at the validation data."""
+    return {"completed": point.epoch, "note": "" if point.accuracy is None else f"validation {point.accuracy:.2f}"}
 
 
 @contextmanager
