@@ -41,7 +41,7 @@ class Answer(NamedTuple):
 
 @pytest.fixture(autouse=True)
 def empty_folder(monkeypatch, tmp_path):
-    """No settings but those a test makes, the quick method whose counts are known beforehand, no lines of progress."""
+    """No settings but those a test makes, the quick method with known counts, no lines of progress."""
     monkeypatch.setattr("feta.progress.SELDOM", math.inf)
     for name in [name for name in os.environ if name.startswith("FETA_")]:
         monkeypatch.delenv(name)
