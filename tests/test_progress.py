@@ -29,7 +29,7 @@ def test_on_a_pipe_a_line_now_and_then(clock, capsys):
             clock.value += 1
             bar.update(step + 1, note=f"fc{step}\x1b[31m")
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "feta: pruning: 10 of 40, 0:10, fc9[31m"  # without what a terminal would obey
+    assert lines[0] == "feta: pruning: 10 of 40, 0:10, fc9\\x1b[31m"  # as words that no terminal obeys
     assert len(lines) == 3
 
 

@@ -9,12 +9,11 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
-from html import escape
 from typing import Any
 
 import torch.distributed as dist
 
-from feta.pages.words import duration
+from feta.pages.words import duration, in_html, printable
 
 OFTEN, SELDOM = 0.1, 10.0  # seconds between two drawings, and between two lines
 WIDTH = 20  # of a bar
@@ -56,8 +55,8 @@ class Progress:
         """What has changed: how much is done and of how much, a word on what is being done, another title."""
         self.done = self.done if completed is None else completed
         self.total = self.total if total is None else total
-        self.note = self.note if note is None else _plain(note)
-        self.title = self.title if description is None else _plain(description)
+        self.note = self.note if note is None else printable(note)
+        self.title = self.title if description is None else printable(description)
         now = time.monotonic()
         drawn = self.terminal or self.cell is not None
         if self.show and now - self.last >= (OFTEN if drawn else SELDOM):
@@ -103,12 +102,7 @@ class Progress:
 
     def _shown(self) -> dict[str, str]:
         bar = f'<progress value="{self.done}" max="{self.total}"></progress> ' if self.total else ""
-        return {"text/plain": self._text(), "text/html": f"<div>{bar}{escape(self._text())}</div>"}
-
-
-def _plain(text: str) -> str:
-    """Names of a user's modules may hold what a terminal obeys."""
-    return "".join(letter for letter in text if letter.isprintable())
+        return {"text/plain": self._text(), "text/html": f"<div>{bar}{in_html(self._text())}</div>"}
 
 
 def _in_notebook() -> bool:

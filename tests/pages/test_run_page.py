@@ -124,6 +124,14 @@ def test_names_cannot_inject_markup():
     assert EVIL in Reader(text).words
 
 
+def test_names_cannot_hide_turn_around_or_go_on_for_ever():
+    odd = LayerReport("a\u202eb\x1b[2J\n" + "x" * 10**6, (4, 5), 2, 0.9, 0.3, 0.1)
+    text = page(run(layers=(odd,)))
+    assert "a\\u202eb\\x1b[2J\\n" in text
+    assert not {"\u202e", "\x1b"} & set(text)
+    assert len(text) < 50_000
+
+
 def test_one_file_that_needs_nothing_else():
     text = page()
     assert not re.search(r'https?://|@import|url\(|<script|(src|href)=(?!"data:,")', text)

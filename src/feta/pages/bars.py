@@ -1,8 +1,9 @@
 """Bar charts: inline SVG for the bars, the page's own text for the words, so that these are readable at any width."""
 
 from collections.abc import Iterable, Sequence
-from html import escape
 from typing import NamedTuple
+
+from feta.pages.words import in_html
 
 
 class Bar(NamedTuple):
@@ -25,10 +26,10 @@ def bar(share: float | None, kind: str = "one") -> str:
 
 def columns_of_bars(heads: Sequence[str], rows: Iterable[tuple[str, Sequence[Bar]]]) -> str:
     """A line for each name with a bar in every column; heads: of the names and of the columns."""
-    lines = [f"<div>{''.join(f'<span class=head>{escape(head)}</span>' for head in heads)}</div>\n"]
+    lines = [f"<div>{''.join(f'<span class=head>{in_html(head)}</span>' for head in heads)}</div>\n"]
     for name, bars in rows:
         cells = "".join(_cell(label, one) for label, one in zip(heads[1:], bars, strict=True))
-        lines.append(f'<div><span class="name">{escape(name)}</span>{cells}</div>\n')
+        lines.append(f'<div><span class="name">{in_html(name)}</span>{cells}</div>\n')
     return _grid(f"minmax(6rem, 1.1fr) repeat({len(heads) - 1}, minmax(0, 1fr))", lines)
 
 
@@ -37,12 +38,12 @@ def paired_bars(rows: Iterable[tuple[str, Sequence[Bar]]]) -> str:
     lines = []
     for name, bars in rows:
         pair = "".join(_cell("", one, "cell long") for one in bars)
-        lines.append(f'<div><span class="name">{escape(name)}</span><div class="pair">{pair}</div></div>\n')
+        lines.append(f'<div><span class="name">{in_html(name)}</span><div class="pair">{pair}</div></div>\n')
     return _grid("minmax(6rem, 10rem) minmax(0, 1fr)", lines)
 
 
 def _cell(label: str, one: Bar, kind: str = "cell") -> str:
-    words = f'<span class="label">{escape(label)}</span>{bar(one.share, one.kind)}<span>{escape(one.words)}</span>'
+    words = f'<span class="label">{in_html(label)}</span>{bar(one.share, one.kind)}<span>{in_html(one.words)}</span>'
     return f'<span class="{kind}">{words}</span>'
 
 
