@@ -1,9 +1,10 @@
 """The answer: which recipe to take, what it costs in accuracy at which sparsity, and for how much time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean, median
 
-from feta_lab.page.blocks import Block, Cell, Facts, Fold, Section, Shown, Table, Text
+from feta_lab.page.blocks import Cell, Facts, Fold, Section, Shown, Table, Text
 from feta_lab.page.sections.table1 import machines
 from feta_lab.records import groups
 from feta_lab.results import Record, Results
@@ -11,89 +12,109 @@ from feta_lab.results.summaries import duration
 
 CALLS = {"default": "feta.prune(model, inputs, sparsity)", "fast": 'feta.prune(…, effort="fast")'}
 CALLS["best"] = 'feta.prune(…, effort="best")'
-Cells = Mapping[tuple[float, object, str], list[Record]]  # by sparsity, rows and recipe
+QUICK = 0.2  # of the best recipe's time, that a quick one may take
+SHOWN = 5  # recipes in the table that is open
+Place = tuple[float, object]  # sparsity and number of samples
 
 
 def sections(results: Results) -> list[Section]:
-    """One section; none without records of recipes that ran."""
-    ran = [record for record in results.of("recipes") if record["accuracy"] is not None]
-    cells = {
-        (share, rows, name): mine for (share, rows, name), mine in groups(ran, "sparsity", "rows", "recipe").items()
-    }
-    recipes = list(dict.fromkeys(name for _, _, name in cells))
-    common = [place for place in _places(cells) if all((*place, name) in cells for name in recipes)]
-    if not common:
+    """One section; none without records of recipes that can be compared."""
+    found = compared([record for record in results.of("recipes") if record["accuracy"] is not None])
+    if found is None:
         return []
-    best = min(recipes, key=lambda name: fmean(lost(cells[*place, name]) for place in common))
-    blocks: list[Block] = [Facts(tuple(_facts(cells, best, common))), Text(*_sentences(cells, best, recipes, common))]
-    rest = Fold("With fewer samples", (_table("answer-by-samples", cells, recipes, common),))
-    blocks += [_table("answer", cells, recipes, _most(common)), *([rest] if _most(common) != common else [])]
-    return [Section("The answer", tuple(blocks))]
+    every = Fold("Every recipe, and with fewer samples", (_table("answer-by-samples", found, found.places),))
+    table = _table("answer", found, found.most, SHOWN)
+    return [Section("The answer", (Facts(tuple(_facts(found))), Text(*_sentences(found)), table, every))]
 
 
-def lost(records: Sequence[Record]) -> float:
-    """Points of test accuracy, mean over networks and seeds."""
-    return fmean(record["dense_accuracy"] - record["accuracy"] for record in records)
+@dataclass(frozen=True)
+class Compared:
+    """Recipes on the same networks, seeds, sparsities and numbers of samples, the one that loses least first."""
+
+    cells: dict[tuple[str, Place], list[Record]]
+    recipes: list[str]
+    places: list[Place]
+
+    @property
+    def most(self) -> list[Place]:
+        """Each sparsity with as many samples as it was measured with."""
+        return list({place[0]: place for place in self.places}.values())
+
+    def lost(self, recipe: str, *places: Place) -> float:
+        """Points of test accuracy, mean over networks and seeds."""
+        mine = (record for place in places for record in self.cells[recipe, place])
+        return fmean(record["dense_accuracy"] - record["accuracy"] for record in mine)
+
+    def seconds(self, recipe: str, places: Sequence[Place]) -> float:
+        """The median; of runs that had the machine to themselves, where there are any."""
+        mine = [record for place in places for record in self.cells[recipe, place]]
+        return float(median(record["seconds"] for record in (list(filter(_alone, mine)) or mine)))
+
+    def losses(self, recipe: str, places: Sequence[Place]) -> str:
+        return " and ".join(f"{self.lost(recipe, place):.2f} at {100 * place[0]:g} %" for place in places)
 
 
-def seconds(records: Sequence[Record]) -> float | None:
-    """The median of those that had the machine to themselves."""
-    known = [record["seconds"] for record in records if record.get("timed", True)]
-    return median(known) if known else None
+def compared(records: Sequence[Record]) -> Compared | None:
+    """The cells that all recipes have; None: there are none."""
+    recipes = list(dict.fromkeys(record["recipe"] for record in records))
+    cells: dict[tuple[str, Place], list[Record]] = {}
+    for place, mine in groups(records, "sparsity", "rows").items():
+        known = [{(r["net"], r["seed"]) for r in mine if r["recipe"] == recipe} for recipe in recipes]
+        common = set.intersection(*known)
+        for record in mine:
+            if (record["net"], record["seed"]) in common:
+                cells.setdefault((record["recipe"], (place[0], place[1])), []).append(record)
+    # The fewest samples first and all of them last.
+    places = sorted({place for _, place in cells}, key=lambda p: (p[0], isinstance(p[1], str), str(p[1]).zfill(9)))
+    if not places:
+        return None
+    found = Compared(cells, recipes, places)
+    return Compared(cells, sorted(recipes, key=lambda recipe: found.lost(recipe, *places)), places)
 
 
-def _places(cells: Cells) -> list[tuple[float, object]]:
-    """Sparsity and rows, the fewest rows first and all of them last."""
-    found = {(share, rows) for share, rows, _ in cells}
-    return sorted(found, key=lambda place: (place[0], isinstance(place[1], str), str(place[1]).zfill(9)))
+def _alone(record: Record) -> bool:
+    return bool(record.get("timed", True))
 
 
-def _most(common: Sequence[tuple[float, object]]) -> list[tuple[float, object]]:
-    """Each sparsity with as many rows as it was measured with."""
-    return list({share: (share, rows) for share, rows in common}.values())
+def _facts(found: Compared) -> list[tuple[str, str]]:
+    best = found.recipes[0]
+    lost = [(f"points lost at {100 * p[0]:g} % zeros", f"{found.lost(best, p):.2f}") for p in found.most]
+    what = "the effort to take" if best in CALLS else "the recipe to take"
+    return [(what, best), *lost, ("to prune a network", duration(found.seconds(best, found.most)))]
 
 
-def _facts(cells: Cells, best: str, common: Sequence[tuple[float, object]]) -> list[tuple[str, str]]:
-    shown = _most(common)
-    facts = [("the effort to take" if best in CALLS else "the recipe to take", best)]
-    facts += [
-        (f"points lost at {100 * share:g} % zeros", f"{lost(cells[share, rows, best]):.2f}") for share, rows in shown
-    ]
-    times = [time for place in shown if (time := seconds(cells[*place, best])) is not None]
-    return [*facts, *([("to prune a network", duration(median(times)))] if times else [])]
-
-
-def _sentences(cells: Cells, best: str, recipes: Sequence[str], common: Sequence[tuple[float, object]]) -> list[str]:
-    first = cells[*common[0], best]
-    nets = sorted({record["net"] for record in first})
+def _sentences(found: Compared) -> list[str]:
+    best, first = found.recipes[0], found.cells[found.recipes[0], found.places[0]]
+    nets = ", ".join(sorted({record["net"] for record in first}))
     said = [
-        f"Take {CALLS.get(best, best)}: of {len(recipes)} recipes it loses least on average over sparsities and "
-        f"numbers of samples, on {', '.join(nets)}; without labels, without retraining."
+        f"Take {CALLS.get(best, best)}: of {len(found.recipes)} recipes it loses least, on average over sparsities "
+        f"and numbers of samples, on {nets}; without labels, without retraining."
     ]
-    quick = min(recipes, key=lambda name: median(seconds(cells[*place, name]) or 0.0 for place in common))
-    if quick != best:
-        parts = [f"{lost(cells[*place, quick]):.2f} at {100 * place[0]:g} %" for place in _most(common)]
-        time = duration(median(seconds(cells[*place, quick]) or 0.0 for place in _most(common)))
-        said.append(f"If seconds count, {CALLS.get(quick, quick)} takes {time} and loses {' and '.join(parts)}.")
-    least = [place for place in common if place[1] == common[0][1]]
-    parts = [f"{lost(cells[*place, best]):.2f} at {100 * place[0]:g} %" for place in least]
-    if least != _most(common):
-        said.append(f"With {common[0][1]} samples it loses {' and '.join(parts)}.")
-    return [*said, f"Times are medians: {machines(first)}"]
+    limit = QUICK * found.seconds(best, found.most)
+    quick = next((name for name in found.recipes if found.seconds(name, found.most) <= limit), None)
+    if quick is not None:
+        time = duration(found.seconds(quick, found.most))
+        said.append(
+            f"If seconds count, {CALLS.get(quick, quick)} takes {time} and loses {found.losses(quick, found.most)}."
+        )
+    if (least := [place for place in found.places if place[1] == found.places[0][1]]) != found.most:
+        said.append(f"With {least[0][1]} samples {best} loses {found.losses(best, least)}.")
+    shared = "" if any(map(_alone, first)) else ", and other runs shared the machine"
+    return [*said, f"Times are medians{shared}: {machines(first)}"]
 
 
-def _table(name: str, cells: Cells, recipes: Sequence[str], common: Sequence[tuple[float, object]]) -> Table:
-    """A row per recipe, a column per sparsity and rows; the least loss of a column stands out."""
-    order = sorted(recipes, key=lambda name: fmean(lost(cells[*place, name]) for place in common))
+def _table(name: str, found: Compared, places: Sequence[Place], most: int | None = None) -> Table:
+    """A row per recipe, a column per sparsity and number of samples; the least loss of a column stands out."""
+    recipes = found.recipes[:most]
     lines: list[tuple[Cell, ...]] = []
-    for recipe in order:
-        scores = [Shown(f"{lost(cells[*place, recipe]):.2f}", lost(cells[*place, recipe])) for place in common]
-        time = median(seconds(cells[*place, recipe]) or 0.0 for place in common)
+    for recipe in recipes:
+        scores = [Shown(f"{found.lost(recipe, place):.2f}", found.lost(recipe, place)) for place in places]
+        time = found.seconds(recipe, places)
         lines.append((recipe, *scores, Shown(duration(time), time)))
     strong = frozenset(
-        (min(range(len(order)), key=lambda row: lost(cells[*place, order[row]])), column)
-        for column, place in enumerate(common, start=1)
+        (min(range(len(recipes)), key=lambda row: found.lost(recipes[row], place)), column)
+        for column, place in enumerate(places, start=1)
     )
-    heads = tuple(f"{100 * share:g} %, {rows} samples" for share, rows in common)
+    heads = tuple(f"{100 * share:g} %, {samples} samples" for share, samples in places)
     caption = "Points of test accuracy lost, mean over networks; bold: the least"
     return Table(caption, ("recipe", *heads, "time"), tuple(lines), strong, name)
