@@ -13,7 +13,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from feta.pages.words import duration, in_html, printable
+from feta.errors import printable
+from feta.pages.words import duration, in_html
 
 OFTEN, SELDOM = 0.1, 10.0  # seconds between two drawings, and between two lines
 WIDTH = 20  # of a bar

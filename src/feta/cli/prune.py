@@ -10,7 +10,7 @@ from cyclopts import Group, Parameter
 import feta
 from feta.cli.console import err, out, print_json, print_table, progress_bar, size
 from feta.cli.job import device_here, job
-from feta.cli.options import DataDir, Device, Flag, Json, MaybeWhole, Output, Records, Report, Whole, check_page
+from feta.cli.options import DataDir, Device, Flag, Json, MaybeWhole, Output, Records, Report, Seed, check_page
 from feta.cli.own_options import OwnOptions, StoreOptions
 from feta.errors import ConfigError, DataError, ModelError
 
@@ -51,7 +51,7 @@ def prune(
     reorder: bool = True,
     refine: Flag = False,
     refine_steps: MaybeWhole = None,
-    seed: Whole = 0,
+    seed: Seed = 0,
     device: Device = None,
     output: Output = None,
     resume: Flag = False,
@@ -174,11 +174,11 @@ def _pruned(
     from torch import OutOfMemoryError
 
     from feta.cli.subject import prune_subject
-    from feta.engine.settings import shown
+    from feta.engine.settings import on_bar
 
     with progress_bar(f"pruning by {name}") as update:
         try:
-            return prune_subject(subject, target, method, callback=lambda event: update(**shown(event)), **work)
+            return prune_subject(subject, target, method, callback=lambda event: update(**on_bar(event)), **work)
         except OutOfMemoryError:
             raise ModelError(
                 f"the work must fit into the memory of {work['device']}, got out of it; give a smaller --batch-size "

@@ -9,10 +9,11 @@ import torch
 from torch import nn
 
 from feta.calibration.batchnorm import reestimate, statistics_of
+from feta.calibration.copies import shell
 from feta.calibration.inputs import Inputs
 from feta.calibration.model import call, outputs_of
 from feta.calibration.trace import LayerTrace
-from feta.engine.run import Run, shell
+from feta.engine.run import Run
 from feta.layers import owner_of
 from feta.problem import Status
 from feta.report import Held, PruneReport, Size
@@ -111,4 +112,4 @@ def warn_of(report: PruneReport) -> None:
     bad = [layer for layer in report.layers if layer.status in (Status.FELL_BACK, Status.POOR, Status.FEW_ROWS)]
     if bad:
         first = f"{bad[0].name}: {bad[0].message}"
-        warnings.warn(f"{len(bad)} of {len(report.layers)} layers need a look; {first}", PruneWarning, stacklevel=3)
+        warnings.warn(f"{len(bad)} of {len(report.layers)} layers need a look; {first}", PruneWarning, stacklevel=5)

@@ -3,17 +3,14 @@
 import html
 from collections.abc import Sequence
 
+from feta.errors import printable
+
 LONGEST = 1000  # letters of a name or a sentence
 
 
 def in_html(text: str) -> str:
     """Somebody else's words: no markup, nothing that hides or turns the rest around, and no end of letters."""
     return html.escape(printable(text if len(text) <= LONGEST else text[:LONGEST] + "…"))
-
-
-def printable(text: str) -> str:
-    """Text with every letter that cannot be printed as its escape."""
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def amount(number: float) -> str:
