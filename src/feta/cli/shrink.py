@@ -58,7 +58,7 @@ def shrink(
         effort: fast: layer by layer alone; default, best: then the whole network is fitted to the original's outputs.
         seconds: A time budget; the layers are always finished, the fit is cut to what is left.
         allocation: uniform: the same share of every layer; error: from where the outputs suffer least; by default
-            several ways are built, and held-out samples decide.
+            both are built, and held-out samples decide.
         layers: Name or pattern of the layers that may lose outputs, once per pattern; by default all that can.
         samples: Calibration samples, drawn at random; by default all, of images 2000 and of text 256 at the most.
         batch_size: Samples that run at once; by default as many as run well.

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from feta.calibration.fold import Folded
 from feta.calibration.statistics import gram
@@ -50,31 +50,6 @@ def orders(run: Run, groups: Sequence[Group], importance: Mapping[str, Tensor]) 
                 break
             lane.advance(segment)
     return {root: Order(*eliminate(found)) for root, found in readers.items() if found}
-
-
-def by_magnitude(model: nn.Module, groups: Sequence[Group]) -> dict[str, list[int]]:
-    """The units of every group from the least on: the squares of all weights that make or read them."""
-    found = {}
-    for group in groups:
-        total = torch.zeros(group.units, dtype=torch.float64)
-        for index, side in ((group.outputs, _made), (group.inputs, _read)):
-            for name, channels in index.items():
-                total += side(model.get_submodule(name)).cpu()[channels].sum(1)
-        found[group.root] = total.argsort(stable=True).tolist()
-    return found
-
-
-def _made(layer: nn.Module) -> Tensor:
-    """The squares of the weights of each output of a layer."""
-    weight: Tensor = layer.weight  # type: ignore[assignment]
-    return weight.detach().double().flatten(1).square().sum(1)
-
-
-def _read(layer: nn.Module) -> Tensor:
-    """The squares of the weights on each input of a layer."""
-    weight: Tensor = layer.weight  # type: ignore[assignment]
-    parts = weight.detach().double().chunk(getattr(layer, "groups", 1))
-    return torch.cat([part.transpose(0, 1).flatten(1).square().sum(1) for part in parts])
 
 
 def _readers(

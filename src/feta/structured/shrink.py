@@ -17,7 +17,7 @@ from feta.errors import ConfigError, ModelError, unknown_name
 from feta.layers import matching
 from feta.sparsity import check_share
 from feta.structured.build import build, improve, lost_channels
-from feta.structured.choice import Order, by_magnitude, orders
+from feta.structured.choice import Order, orders
 from feta.structured.groups import Group, find_groups, torch_pruning
 from feta.structured.report import Narrowed, Scale, ShrinkReport
 from feta.structured.timing import milliseconds
@@ -26,7 +26,6 @@ from feta.tuning.refinement import Refinement
 
 STEPS = {"fast": 0, "default": 2000, "best": 8000}  # of the fit of the whole network
 ALLOCATIONS = ("uniform", "error")
-MAGNITUDE = "magnitude"  # the widths of "uniform", without the units of the smallest weights
 TIMED = 64  # samples that a network is timed with
 
 
@@ -72,8 +71,7 @@ def shrink(
         fit is kept if held-out samples say that it helped.
     seconds: a time budget; the layers are always finished, the fit is cut to what is left.
     allocation: "error": from where the model's outputs suffer least for what is saved; "uniform": the same share of
-        every layer's outputs; None: both, and the same share of those with the smallest weights; the one that is
-        nearest to the original on held-out samples is kept.
+        every layer's outputs; None: both, and the one that is nearer to the original on held-out samples.
     layers: names or shell patterns of the layers that may lose outputs; by default all whose removal leaves no trace.
     keep: instead of a share, the outputs that stay of some layers, by name: a choice of one's own that is refitted.
     seed, device, settings: as for `feta.prune`.
@@ -96,8 +94,6 @@ def shrink(
         if keep is None:
             spread = [name for name in ALLOCATIONS if allocation in (None, name)]
             chosen = _chosen(orders(run, groups, weights), widths, share, spread)
-            if allocation is None:
-                chosen[MAGNITUDE] = _smallest(run.original, groups, chosen["uniform"])
         else:
             chosen = {"given": {group.root: _rest(group, keep) for group in groups}}
         tries = {name: build(run, batch, groups, gone, weights, seed) for name, gone in chosen.items()}
@@ -188,12 +184,6 @@ def _chosen(
         counts = widths.uniform(share) if name == "uniform" else widths.by_error(share, errors)
         chosen[name] = {root: torch.tensor(found[root].units[:count]).long() for root, count in counts.items()}
     return chosen
-
-
-def _smallest(model: nn.Module, groups: Sequence[Group], gone: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """As many units of each group, those of the smallest weights."""
-    order = by_magnitude(model, groups)
-    return {root: torch.tensor(order[root][: len(units)]).long() for root, units in gone.items()}
 
 
 def _rest(group: Group, keep: Mapping[str, Sequence[int]]) -> Tensor:
