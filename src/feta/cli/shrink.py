@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from feta.cli.console import err, out, print_json, print_table, progress_bar, size
+from feta.cli.console import err, out, print_json, print_table, progress_bar, resolve_device, size
 from feta.cli.options import DataDir, Device, Json, MaybeWhole, Output, Whole
 from feta.cli.own_options import OwnOptions
 from feta.errors import ConfigError, FileError, ModelError
@@ -66,7 +66,6 @@ def shrink(
         output: File to write. What its name ends in says how: .pt2, torch.export's program; .onnx; and for a file of
             `feta train` .safetensors, which every command of feta reads.
     """
-    from feta.cli.job import device_here
     from feta.cli.source import Source
     from feta.cli.subject import accuracy
     from feta.sparsity import check_share
@@ -77,7 +76,7 @@ def shrink(
     if share is not None and keep is not None:
         raise ConfigError(f"--share must not go with --keep, which says what stays, got {share:g} and {keep}")
     given = check_share(0.5 if share is None else share, "--share")
-    where, stays, source = device_here(device), _read(keep), Source(network, own or OwnOptions())
+    where, stays, source = resolve_device(device), _read(keep), Source(network, own or OwnOptions())
     _check(source, output)
     subject = source.open(data_dir, samples=samples, seed=seed, batch_size=batch_size)
     work: dict[str, Any] = {"effort": effort, "seconds": seconds, "allocation": allocation, "layers": layers}
