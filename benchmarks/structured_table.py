@@ -31,7 +31,9 @@ def table(net: str, records: list[Record]) -> str:
     counts = sorted({len(groups(mine, "seed")) for mine in cells.values()})
     seeds = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
     dense = summary(records, "dense_accuracy")
-    told = f"{net}, {records[0]['data']}: {dense:.2f} % before" + (f", mean of {seeds} networks" if counts[-1] > 1 else "")
+    told = f"{net}, {records[0]['data']}: {dense:.2f} % before" + (
+        f", mean of {seeds} networks" if counts[-1] > 1 else ""
+    )
     lines = [f"**{told}**", "", f"| which go | {' | '.join(heads)} |", f"| --- |{' ---: |' * len(columns)}"]
     for choice, name in NAMES.items():
         found = [summary(cells.get((*column, choice), []), "accuracy") for column in columns]
