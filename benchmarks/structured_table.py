@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def table(net: str, records: list[Record]) -> str:
     heads = [f"−{100 * share:g} %, {AFTERS[after]}" for share, after in columns]
     counts = sorted({len(groups(mine, "seed")) for mine in cells.values()})
     seeds = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
-    dense = summary(records, "dense_accuracy")
+    dense = statistics.mean(mine[0]["dense_accuracy"] for mine in groups(records, "seed").values())
     told = f"{net}, {records[0]['data']}: {dense:.2f} % before" + (
         f", mean of {seeds} networks" if counts[-1] > 1 else ""
     )
