@@ -47,40 +47,39 @@ class ShrinkReport:
     refinement: RefineReport | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"groups": [group._asdict() for group in self.groups]}
+        scales = {"before": self.before._asdict(), "after": self.after._asdict()}
+        return asdict(self) | scales | {"groups": [group._asdict() for group in self.groups]}
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), allow_nan=False)
 
-    def __repr__(self) -> str:
+    def headline(self) -> list[str]:
+        """All but the widths, a line each."""
         one, other = self.before, self.after
+        gone = 100 * (1 - other.multiply_adds / max(one.multiply_adds, 1))
         lines = [
-            self.headline(),
+            f"{gone:.1f} % of the multiply-adds removed, {self.seconds:.2f} s",
             _change("multiply-adds", one.multiply_adds, other.multiply_adds),
             _change("parameters", one.parameters, other.parameters),
             f"milliseconds for {self.batch} samples on {self.device}: "
             f"{one.milliseconds:.3g} → {other.milliseconds:.3g}",
         ]
+        lines += [f"left as it is: {', '.join(names)}: {why}" for why, names in _by_reason(self.refused).items()]
+        lines += [self.batchnorm] if self.batchnorm else []
+        return [*lines, *map(str, self.stages)]
+
+    def __repr__(self) -> str:
         width = max((len(group.name) for group in self.groups), default=0)
-        lines += [f"{group.name.ljust(width)}  {group.before} → {group.after}" for group in self.groups]
-        return "\n".join([*lines, *self.notes()])
+        widths = [f"{group.name.ljust(width)}  {group.before} → {group.after}" for group in self.groups]
+        lines = self.headline()
+        return "\n".join([*lines[:4], *widths, *lines[4:]])
 
     def _repr_html_(self) -> str:
+        first, *said = self.headline()
         whats = ("parameters", "multiply-adds", f"milliseconds for {self.batch} samples")
         sizes = zip(whats, map(amount, self.after), map(amount, self.before), strict=True)
         widths = notebook.rows_of(("layer", "before", "after"), self.groups)
-        return notebook.fragment(
-            self.headline(), sizes, self.notes(), notebook.folded(f"{len(self.groups)} widths", widths)
-        )
-
-    def headline(self) -> str:
-        gone = 100 * (1 - self.after.multiply_adds / max(self.before.multiply_adds, 1))
-        return f"{gone:.1f} % of the multiply-adds removed, {self.seconds:.2f} s"
-
-    def notes(self) -> list[str]:
-        """What there is to say beside the widths."""
-        left = [f"left as it is: {', '.join(names)}: {why}" for why, names in _by_reason(self.refused).items()]
-        return [*left, *([self.batchnorm] if self.batchnorm else []), *map(str, self.stages)]
+        return notebook.fragment(first, sizes, said[3:], notebook.folded(f"{len(self.groups)} widths", widths))
 
 
 def _change(what: str, before: float, after: float) -> str:
