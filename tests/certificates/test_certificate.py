@@ -145,7 +145,7 @@ def test_progress_is_told():
         ({"radii": (0.1, -1)}, "certify.radii must be numbers > 0"),
         ({"samples": 0}, "certify.samples must be >= 1, got 0"),
         ({"norm": "l1"}, "unknown norm 'l1'. Known: l2, linf"),
-        ({"forms": ("world",)}, "forms must be a list of 'global' or 'local', got ('world',)"),
+        ({"forms": ("world",)}, r"forms must be a list of 'global' or 'local', got \('world',\)"),
         ({"refined": -1}, "certify.refined must be >= 0, got -1"),
     ],
 )
