@@ -7,7 +7,8 @@ from typing import Any
 
 from feta.cli.speed_page import speed_page
 from feta.files.card import with_pruning
-from feta.report import LayerReport, PruneReport
+from feta.pages.run import run_page
+from feta.report import LayerReport, PruneReport, Skipped
 from feta_lab.demo import write_demo
 from feta_lab.page.blocks import Facts, Fold, Section, Table, Text
 from feta_lab.page.certificate import certificate_page
@@ -29,6 +30,8 @@ def everything(names: Names, slow: bool = True) -> dict[str, tuple[str, tuple[in
         ),
         "card.md": (_card(names), ()),
         "report.txt": (repr(_report(names)), ()),
+        "notebook.html": (_report(names)._repr_html_(), (0, 1, 2, 3)),
+        "run.html": (run_page(_report(names).to_dict() | {"network": names(4)}), (0, 1, 2, 3, 4)),
     }
     table = _table(names)
     found |= {
@@ -37,7 +40,7 @@ def everything(names: Names, slow: bool = True) -> dict[str, tuple[str, tuple[in
         "table.tex": (latex(table), ()),
     }
     if slow:
-        found["certificate.html"] = (certificate_page(_certificate(names)), (0, 1, 2))
+        found["certificate.html"] = (certificate_page(_certificate(names)), (0,))
         with tempfile.TemporaryDirectory() as folder:
             found |= _of_records(names, Path(folder))
     return found
@@ -77,8 +80,9 @@ def _card(names: Names) -> str:
 
 
 def _report(names: Names) -> PruneReport:
-    layers = tuple(LayerReport(f"{names(place)}{place}", (3, 4), 6, 0.5, 0.1, 0.2) for place in (0, 1))
-    return PruneReport("feta", 0.5, 0.5, 1.0, "cpu", 0, {}, layers)
+    how: dict[str, Any] = {"status": "poor", "message": names(2)}
+    layers = tuple(LayerReport(f"{names(place)}{place}", (3, 4), 6, 0.5, 0.1, 0.2, **how) for place in (0, 1))
+    return PruneReport("feta", 0.5, 0.5, 1.0, "cpu", 0, {}, layers, skipped=(Skipped(names(3), "Linear", 5, "why"),))
 
 
 def _table(names: Names) -> Table:

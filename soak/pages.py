@@ -10,6 +10,7 @@ import io
 import random
 import re
 import unicodedata
+import warnings
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from typing import Any
@@ -36,6 +37,7 @@ IN_SVG = {"svg", "g", "path", "defs", "use", "clippath", "rect", "text", "style"
 
 
 def run(count: int, seed: int) -> Tally:
+    warnings.filterwarnings("ignore", "Glyph .* missing")  # of matplotlib: there is no font for everything
     tally, plain = Tally("pages"), everything(lambda place: f"name{place}")
     for number in range(count):
         draw = random.Random(f"{seed}/{number}")

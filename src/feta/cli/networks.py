@@ -75,6 +75,8 @@ def _history(about: Mapping[str, Any]) -> Iterator[str]:
     done = about.get("pruning") or {}
     if "method" in done:
         yield f"pruned by: {done['method']} to {done.get('target_sparsity')}, options {done.get('options')}"
+    if shrunk := done.get("shrunk"):
+        yield f"shrunk from: {shrunk.get('from')}, {100 * shrunk.get('removed', 0):.1f} % of the multiply-adds gone"
     if refined := done.get("refinement"):
         yield f"refined: {refined.get('steps')} steps, loss {refined.get('loss')}, support {refined.get('support')}"
     if retrained := done.get("retraining"):

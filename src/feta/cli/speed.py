@@ -31,7 +31,7 @@ def speed(
     threads: str | None = None,
     sample: Annotated[str | None, Parameter(name="--input")] = None,
     device: str = "cpu",
-    page: Path | None = None,
+    page: Annotated[Path | None, Parameter(name=("--report", "--page"))] = None,
     json: Json = False,
     own: OwnOptions | None = None,
 ) -> None:
