@@ -6,8 +6,6 @@ from typing import Annotated
 
 from cyclopts import Parameter, Token
 
-from feta.errors import ConfigError
-
 
 def _whole(kind: object, tokens: Sequence[Token]) -> int:
     """An integer as written. The library would round, and 1.5 epochs would become 2 without a word."""
@@ -27,17 +25,5 @@ Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSO
 Output = Annotated[
     Path | None, Parameter(name=("--output", "-o"), help="File to write; by default nothing is saved.")
 ]
-_RECORDS = "JSONL file that gets the run's record; by default feta-records.jsonl beside the output."
-Records = Annotated[Path | None, Parameter(help=_RECORDS)]
-
-
-def check_places(network: Path | None, output: Path | None, records: Path | None) -> Path:
-    """The file for the run's record. Raises ConfigError or FileError, before the work, for a bad place to write."""
-    from feta.files.atomic import check_writable
-
-    if output and network and output.resolve() == network.resolve():
-        raise ConfigError(f"--output must differ from the input, got {output} for both")
-    record_file = records or (output.parent if output else Path()) / "feta-records.jsonl"
-    for path in filter(None, (output, record_file)):
-        check_writable(path)
-    return record_file
+Force = Annotated[bool, Parameter(negative="", help="Replace files that are there already.")]
+Records = Annotated[Path | None, Parameter(help="JSONL file that gets the run's record; by default there is none.")]
