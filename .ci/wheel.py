@@ -18,11 +18,13 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
-LATER = ("python3.12", "python3.13", "python3.14")
+LATER = ("3.12", "3.13", "3.14")
 
 
 def built(source: Path, folder: Path) -> None:
-    subprocess.run([sys.executable, "-m", "hatchling", "build", "-d", folder], cwd=source, capture_output=True, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-d", folder], cwd=source, capture_output=True, check=True
+    )
 
 
 def contents(wheel: Path) -> set[str]:
@@ -38,7 +40,9 @@ def wheel_of(source: Path, folder: Path) -> Path:
         opened.extractall(folder / "unpacked", filter="data")
     built(next((folder / "unpacked").iterdir()), folder / "again")
     (again,) = (folder / "again").glob("*.whl")
-    assert not (unlike := contents(wheel) ^ contents(again)), f"in the wheel of the tree or of the sdist alone: {unlike}"
+    assert not (unlike := contents(wheel) ^ contents(again)), (
+        f"in the wheel of the tree or of the sdist alone: {unlike}"
+    )
     return wheel
 
 
@@ -96,18 +100,23 @@ def main() -> None:
         if "--install" not in sys.argv:
             lend(needed("feta-prune-lab", set()) - {"feta-prune", "feta-prune-lab"}, python)
         tried(python, place / "lab-work")
-        for later in filter(works, LATER):
-            tried(environment(later, place / later, wheel, "cyclopts", "rich"), place / f"{later}-work")
+        for version in LATER:
+            if later := interpreter(version):
+                env = environment(later, place / version, wheel, "cyclopts", "rich")
+                tried(env, place / f"{version}-work")
 
 
 def requirements() -> list[str]:
     return [line for line in distribution("feta-prune").requires or () if "extra ==" not in line]
 
 
-def works(python: str) -> bool:
-    """Whether there is such an interpreter; a name alone may be a stand-in that tells of none."""
-    found = shutil.which(python)
-    return found is not None and subprocess.run([found, "-c", ""], capture_output=True).returncode == 0
+def interpreter(version: str) -> str | None:
+    """A Python of this version: on the path, or beside the one that runs this, as pyenv has them."""
+    beside = sorted(Path(sys.base_prefix).parent.glob(f"{version}.*/bin/python3"))
+    for found in filter(None, (shutil.which(f"python{version}"), *map(str, beside))):
+        if subprocess.run([found, "-c", ""], capture_output=True).returncode == 0:  # pyenv's stand-ins run nothing
+            return found
+    return None
 
 
 if __name__ == "__main__":

@@ -23,13 +23,12 @@ FORM = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<factory>[A-Za-z_][\w.]*)")  
 
 def check_network(network: str, own: OwnOptions | None = None) -> None:
     """Refuse a network, weights or data that are not there. A pickle is refused later, with the cure."""
-    given = own or OwnOptions()
-    named = FORM.fullmatch(network)
+    named, given = FORM.fullmatch(network), own or OwnOptions()
     if os.path.exists(network) or named is None:
         check_inputs(Path(network))
     else:
         _check_module(named["module"])
-    check_inputs(given.weights, given.tokenizer)
+        check_inputs(given.weights)
     if given.data is not None and (named or os.path.isdir(network)):  # elsewhere it is the name of a data set
         check_inputs(Path(given.data))
 
