@@ -37,7 +37,7 @@ PICTURED = ("best", "default", "fast", "feta-sensitivity-refined", "alps-sensiti
 def tables(records: Sequence[Record], score: str = "lost") -> str:
     half = "validation" if score == "validation_lost" else "test"
     intro = f"Points lost on the {half} half, mean of networks; the best of a column is bold."
-    texts = [f"{intro} Seconds on {where(records)}.", table(records, score)]
+    texts = [f"{intro} Measured on {where(records)}.", table(records, score)]
     if dense := [one for one in records if one["net"] in DENSE and one["recipe"] in EFFORTS]:
         texts += ["The small dense networks beside the goals; what reaches them is bold.", table(dense, score, GOALS)]
     return "\n\n".join(texts)
@@ -62,6 +62,8 @@ def table(records: Sequence[Record], score: str, goals: Mapping[Place, float] | 
         times = {p: brief(one.seconds[recipe]) for p, one in found.items() if recipe in one.seconds}
         line(called(recipe), texts, " / ".join(times.get((count, shares[-1]), "–") for count in rows))
     line("cells", {place: counted(len(one.members), one.begun) for place, one in found.items()})
+    if not any(one.seconds for one in found.values()):  # all cells ran beside others
+        lines = [line[:-1] for line in lines]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + f"\n\n{membership(found)}"
 
 

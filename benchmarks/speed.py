@@ -25,8 +25,9 @@ import torch
 from llama import random_llama
 from torch import Tensor, nn
 
-from feta.inference.sparsify import plain_copy, sparsified
+from feta.inference.sparsify import sparsified
 from feta.inference.timing import timed
+from feta.inference.whole import plain_copy
 from feta_lab.records import append, latest, read, record
 
 MARKS = "<!-- speed: benchmarks/speed.py -->", "<!-- end of speed -->"

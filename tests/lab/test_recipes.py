@@ -168,6 +168,8 @@ def test_a_recipe_that_finished_nothing_takes_no_cell_from_the_others():
 def test_seconds_of_cells_that_ran_beside_others_are_not_shown():
     found = lines(recipes_table.table([record("fast", 1.0, timed=False), record("alps", 1.0)], "lost"))
     assert found['`effort="fast"`'] == ["**1.00**", "–"]
+    found = lines(recipes_table.table([record("fast", 1.0, timed=False)], "lost"))
+    assert (found["at 95 %"], found['`effort="fast"`']) == (["200 rows"], ["**1.00**"])
 
 
 def test_efforts_stand_beside_the_goals_of_the_dense_networks():

@@ -163,7 +163,8 @@ def prune(
         def left() -> float | None:
             return None if seconds is None else seconds - ranks.most(run.clock() - started)
 
-        recipe = Recipe(run, masks, seed, left, walk.tell_loss, None if form is None else str(form))
+        free = allocation is None and allocated.name == "sensitivity"  # not where a layer could not be measured
+        recipe = Recipe(run, masks, seed, left, walk.tell_loss, None if form is None else str(form), free)
         if effort is not None and run.fit is not None:
             recipe.layers_done(ranks.most(sum(stages.parts.values())))
             if effort != "fast" and not all(bool(mask.all()) for mask in masks.values()):

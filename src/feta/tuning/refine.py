@@ -101,12 +101,14 @@ def fitted(
     within: float = math.inf,
     thaw: bool = False,
     ranks: Ranks = ALONE,
+    wider: int = 1,
 ) -> RefineResult:
     """`refine` on rows to fit and rows to judge by.
 
     within: seconds that the steps may take at the pace of the rate's trials; they are halved until they do.
     thaw: whether what was pruned is fitted even where it is frozen.
     ranks: processes that have the same rows, and work on their share of every batch.
+    wider: times as many rows in a batch as usual, where no size is asked for and as many run well.
     """
     wake_up()
     started = clock(where)
@@ -118,10 +120,19 @@ def fitted(
     twin = reference if device_of(reference) == where else copy.deepcopy(reference).to(where)
     with evaluating(work, twin), differentiable(work), threads_for(work):
         bench = Bench.of(
-            work, twin, rows, settings, masks_of(model) if masks is None else masks, where, seed, started, ranks
+            work,
+            twin,
+            rows,
+            settings,
+            masks_of(model) if masks is None else masks,
+            where,
+            seed,
+            started,
+            ranks,
+            wider,
         )
         before = bench.judge(work)
-        moving = settings.support == "moving"
+        moving = settings.support != "fixed"
         rate = settings.learning_rate or bench.best_rate(moving)
         steps = settings.steps
         while steps >= 2 * LEAST_STEPS and steps * bench.pace > within:

@@ -9,13 +9,16 @@ from feta.tuning.matching import KINDS
 from feta.tuning.mixing import Mixing
 from feta.tuning.stepping import check
 
+SUPPORTS = ("fixed", "moving", "free")
+
 
 @dataclass(frozen=True)
 class Refinement:
     """How to refine: `feta.refine(…, Refinement(steps=5000))` or `feta.prune(…, refine=Refinement(steps=5000))`."""
 
     steps: int = 2000  # at the most; the learning rate falls to zero over them
-    support: Literal["fixed", "moving"] = "fixed"  # "moving": zeros are chosen anew, as many in each layer
+    # "moving": zeros are chosen anew, as many in each layer; "free": as many in all layers together
+    support: Literal["fixed", "moving", "free"] = "fixed"
     learning_rate: float | None = None  # of Adam, at the start; None: the best of a few short tries
     batch_size: int | None = None  # None: 100, or as many as run well
     loss: Literal["kl", "mse", "cosine"] | None = None  # None: by what the model returns
@@ -30,8 +33,9 @@ class Refinement:
                 raise ConfigError(f"Refinement.{name} must be a whole number, got {value!r}")
         if self.loss is not None and self.loss not in KINDS:
             raise unknown_name("loss", self.loss, KINDS)
-        if self.support not in ("fixed", "moving"):
-            raise unknown_name("support", self.support, ("fixed", "moving"))
-        parse_pattern(self.pattern, "Refinement.pattern")
+        if self.support not in SUPPORTS:
+            raise unknown_name("support", self.support, SUPPORTS)
+        if parse_pattern(self.pattern, "Refinement.pattern") is not None and self.support == "free":
+            raise ConfigError(f"Refinement.support must be 'moving' with a pattern, got 'free' and '{self.pattern}'")
         if not isinstance(self.mixing, bool | Mixing):
             raise ConfigError(f"Refinement.mixing must be True, False or a Mixing, got {self.mixing!r}")
