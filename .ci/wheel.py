@@ -52,7 +52,7 @@ def environment(python: str, folder: Path, *packages: str | Path) -> Path:
     pip = [folder / "bin" / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     wheels = [name for name in packages if isinstance(name, Path)]
     names = [name for name in packages if isinstance(name, str)]
-    for options, given in ((["--no-deps"], wheels), (["-c", ROOT / "constraints.txt"], names)):
+    for options, given in ((["-c", ROOT / "constraints.txt"], names), (["--no-deps"], wheels)):
         if given:
             subprocess.run([*pip, *options, *given], check=True)
     return folder / "bin" / "python"
