@@ -746,5 +746,5 @@ def test_few_rows_are_said_after_a_fit_too(monkeypatch):
 
 
 def test_an_effort_that_is_no_word():
-    with pytest.raises(ConfigError, match="unknown effort '3'"):
+    with pytest.raises(ConfigError, match="effort must be 'fast', 'default' or 'best', got 3"):
         feta.prune(network(), X, 0.5, effort=3)
