@@ -46,7 +46,17 @@ def test_info_shows_only_the_options_that_are_not_the_default():
 
 @pytest.mark.parametrize("odd", [None, 3, "text", [1], {"a": {}}, float("nan"), True])
 def test_info_of_a_file_that_says_odd_things_of_itself(odd):
-    keys = ("method", "target_sparsity", "options", "layers", "pattern", "refinement", "retraining", "compensated")
+    keys = (
+        "method",
+        "target_sparsity",
+        "options",
+        "layers",
+        "pattern",
+        "refinement",
+        "retraining",
+        "compensated",
+        "shrunk",
+    )
     pruning = dict.fromkeys((*keys, "dense_accuracy"), odd)
     about = dict.fromkeys(("specification", "data", "seed", "epochs", "preset", "accuracy"), odd)
     assert all(isinstance(line, str) for line in history(about | {"pruning": pruning}))

@@ -32,6 +32,8 @@ LINES = {
     "prune net.safetensors -o old": "--output must be a new file, got old, which is there already; --force",
     "retrain none": "cannot read none",
     "retrain net.safetensors -o old": "--output must be a new file",
+    "shrink none": "cannot read none",
+    "shrink net.safetensors -o old": "--output must be a new file",
     "eval none": "cannot read none",
     "info none": "cannot read none",
     "bounds net.safetensors none": "cannot read none",

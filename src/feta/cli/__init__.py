@@ -28,6 +28,7 @@ app = App(
     suppress_keyboard_interrupt=False,  # main says that it was interrupted
 )
 app.command("feta.cli.prune:prune")
+app.command("feta.cli.shrink:shrink")
 app.command("feta.cli.retrain:retrain")
 app.command("feta.cli.export:export")
 app.command("feta.cli.networks:evaluate", name="eval")

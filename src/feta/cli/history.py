@@ -27,6 +27,8 @@ def history(about: Mapping[str, Any]) -> Iterator[str]:
         yield f"Pruned by {done['method']}: {_zeros(done)}{_options(done)}"
     if done.get("compensated"):
         yield f"Refitted behind pruned layers: {', '.join(map(str, _mapping(done['compensated'])))}"
+    if shrunk := _mapping(done.get("shrunk")):
+        yield f"Shrunk from {shrunk.get('from')}: {_share(shrunk.get('removed'))} of the multiply-adds gone"
     if refined := _mapping(done.get("refinement")):
         zeros = "zeros chosen anew" if refined.get("support") == "moving" else "zeros kept"
         yield f"Refined: {refined.get('steps')} steps towards the original's outputs ({refined.get('loss')}), {zeros}"
