@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from feta.cli.console import err, out, print_json, print_table, progress_bar, resolve_device, size
 from feta.cli.options import DataDir, Device, Force, Json, MaybeWhole, Output, Whole
 from feta.cli.own_options import OwnOptions
-from feta.cli.places import check_inputs, check_network, check_output
+from feta.cli.places import check_network, check_output
 from feta.errors import ConfigError, FileError, ModelError
 
 if TYPE_CHECKING:
@@ -69,7 +69,6 @@ def shrink(
             `feta train` .safetensors, which every command of feta reads.
     """
     check_network(network, own)
-    check_inputs(keep)
     check_output(output, force, network)
     from feta.cli.source import Source
     from feta.cli.subject import accuracy
