@@ -12,7 +12,7 @@ import torch
 import feta
 from feta.certificates import radius
 from feta.certificates.agreement import lower_limit
-from feta.cli.certify import at_least, at_most
+from feta.pages.words import at_least, at_most
 from feta_lab import networks
 
 

@@ -39,7 +39,7 @@ LINES = {
     "bounds net.safetensors none": "cannot read none",
     "certify none net.safetensors": "cannot read none",
     "speed none": "cannot read none",
-    "speed net.safetensors --page old": "--page must be a new file",
+    "speed net.safetensors --report old": "--report must be a new file",
     "export none --onnx new": "cannot read none",
     "export net.safetensors --onnx old": "--onnx must be a new file",
     "train dense-mnist -o old": "--output must be a new file",

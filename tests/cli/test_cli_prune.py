@@ -270,3 +270,31 @@ def test_a_pattern_is_in_the_file_the_record_and_the_table(run, trained, tmp_pat
 )
 def test_patterns_that_cannot_be(run, trained, options, message):
     run(f"prune {trained} {options}").refused(message)
+
+
+def test_a_page_of_the_run(run, trained):
+    answer = run(f"prune {trained} -o out.safetensors --report deep/page.html")
+    answer.says("written: deep/page.html")
+    page, found = Path("deep/page.html").read_text(encoding="utf-8"), run(f"prune {trained} --json").json()
+    after, before = (found["accuracy"][name]["test"] for name in ("pruned", "dense"))
+    for words in (f"{after:.2f} %", f"{before:.2f} % before", "net.safetensors, pruned", "What to try next", "fc2"):
+        assert words in page
+    size = Path("out.safetensors").stat().st_size
+    assert f"{size / 1e3:.3g} kB" in page
+
+
+@pytest.mark.parametrize("place", ["out.safetensors", "records.jsonl", "{trained}", "folder"])
+def test_a_page_goes_onto_no_other_file(run, trained, place):
+    Path("folder").mkdir()
+    before = trained.read_bytes()
+    options = f"-o out.safetensors --records records.jsonl --report {place.format(trained=trained)}"
+    run(f"prune {trained} {options}").refused(place.format(trained=trained))
+    assert trained.read_bytes() == before
+    assert not Path("out.safetensors").exists()
+
+
+def test_long_work_says_that_it_goes_on(run, trained, monkeypatch):
+    monkeypatch.setattr("feta.progress.SELDOM", 0.0)
+    answer = run(f"prune {trained} --method alps --samples 500 --json")
+    assert answer.code == 0
+    assert "\nfeta: pruning by alps: 2 of 2, " in answer.err

@@ -280,3 +280,16 @@ def test_without_torch_pruning(monkeypatch):
     monkeypatch.setattr(groups.importlib, "import_module", missing)
     with pytest.raises(feta.ConfigError, match=r"must have the package torch-pruning.*feta-prune\[structured\]"):
         feta.shrink(mlp(12, 20, 4), ROWS)
+
+
+def test_what_notebooks_show_and_progress(monkeypatch, capsys):
+    monkeypatch.setattr("feta.progress.SELDOM", 0.0)
+    model = nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 4))
+    result = feta.shrink(model, torch.randn(100, 12), 0.5, effort="fast", progress=True)
+    shown = result._repr_html_()
+    assert f"<b>{result.report.headline()[0]}</b>" in shown
+    assert f"<summary>{len(result.report.groups)} widths</summary>" in shown
+    assert "left as it is: 4" in shown
+    notes = [line.rpartition(", ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert notes[:2] == ["which channels hang together", "which of them matter least"]
+    assert notes[-1] == "timing both"

@@ -12,6 +12,7 @@ from feta.cli.console import out, print_json, print_table, progress_bar, resolve
 from feta.cli.options import DataDir, DataName, Device, Force, Json, Seed, Whole
 from feta.cli.places import check_inputs, check_output, check_places
 from feta.errors import ConfigError, ModelError
+from feta.pages.words import at_least, at_most
 from feta.plugins import added
 
 if TYPE_CHECKING:
@@ -158,16 +159,6 @@ def verdict(form: Mapping[str, Any]) -> str:
         return "vacuous: no sample is certified at any of the radii asked for"
     grey = form["one_grey_level"] / form["samples"]
     return f"median radius {form['median_radius']:.3g}; {100 * grey:.0f} % of the samples have a grey level or more"
-
-
-def at_least(percent: float) -> str:
-    """Two decimals, never more than the value: a lower bound must not be rounded up."""
-    return f"{int(percent * 100) / 100:.2f}"
-
-
-def at_most(percent: float) -> str:
-    """Two decimals, never less than the value."""
-    return f"{-(-percent * 100 // 1) / 100:.2f}"
 
 
 def share(row: Mapping[str, Any]) -> str:

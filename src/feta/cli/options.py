@@ -40,7 +40,23 @@ Output = Annotated[
     Path | None, Parameter(name=("--output", "-o"), help="File to write; by default nothing is saved.")
 ]
 Force = Annotated[bool, Parameter(negative="", help="Replace files that are there already.")]
+Report = Annotated[
+    Path | None, Parameter(help="HTML file to write: what was lost and saved, layer by layer, and what to try next.")
+]
 Records = Annotated[Path | None, Parameter(help="JSONL file that gets the run's record; by default there is none.")]
+
+
+def check_page(page: Path | None, *others: Path | None) -> None:
+    """Raise ConfigError or FileError, before the work, for a page that would go onto another file or nowhere."""
+    from feta.files.atomic import check_writable
+
+    if page is None:
+        return
+    if page.resolve() in [other.resolve() for other in others if other]:
+        raise ConfigError(
+            f"--report must differ from the network, --output and --records, got {page} for two of them"
+        )
+    check_writable(page)
 
 
 def whole_numbers(text: str, where: str) -> list[int]:

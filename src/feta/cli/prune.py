@@ -10,7 +10,7 @@ from cyclopts import Group, Parameter
 import feta
 from feta.cli.console import err, out, print_json, print_table, progress_bar, size
 from feta.cli.job import device_here, job
-from feta.cli.options import DataDir, Device, Flag, Force, Json, MaybeWhole, Output, Records, Seed
+from feta.cli.options import DataDir, Device, Flag, Force, Json, MaybeWhole, Output, Records, Report, Seed, check_page
 from feta.cli.own_options import OwnOptions, StoreOptions
 from feta.cli.places import check_network, check_output
 from feta.errors import ConfigError, DataError, ModelError
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from feta.cli.source import Source
     from feta.cli.subject import Subject
-    from feta.engine.settings import PruneEvent
 
 _GROUP = Group(
     "Method options", help="For example --feta.quality best; `feta methods --verbose` lists them all.", sort_key=2
@@ -60,6 +59,7 @@ def prune(
     resume: Flag = False,
     data_dir: DataDir = None,
     records: Records = None,
+    report: Report = None,
     json: Json = False,
     own: OwnOptions | None = None,
     stored: StoreOptions | None = None,
@@ -119,6 +119,8 @@ def prune(
     source = Source(network, own)
     storing = stored or StoreOptions()
     source.check(output, records, storing)
+    check_page(report, source.path, output, records)
+    check_output(report, force, option="--report")
     spread: dict[str, Any] = {"effort": effort, "seconds": seconds, "layers": layers, "pattern": pattern}
     spread |= {"allocation": allocation, "compensate": compensate}
     settings = Settings(n_samples=samples, batch_size=batch_size or Settings.batch_size, mode=mode, reorder=reorder)
@@ -154,10 +156,17 @@ def prune(
         config["data"] = subject.note
     if records is not None:
         subject.record(records, "prune", config, seed, summary)
+    if report is not None:
+        from feta.files.atomic import write_atomic
+        from feta.pages.run import run_page
+
+        write_atomic(report, run_page(summary | {"network": source.path.name}).encode())
     if json:
         print_json(summary)
     else:
         _show(summary, subject.note)
+        if report is not None:
+            out().print(f"written: {report}")
         if output is not None:
             out().print(f"written to {output}")
             if (how := source.loading(output)) is not None:
@@ -171,15 +180,11 @@ def _pruned(
     from torch import OutOfMemoryError
 
     from feta.cli.subject import prune_subject
+    from feta.engine.settings import on_bar
 
     with progress_bar(f"pruning by {name}") as update:
-
-        def tell(event: "PruneEvent") -> None:
-            done = event.index + (event.kind == "done")
-            update(total=event.total, completed=done, note=f"{event.layer} {event.phase}")
-
         try:
-            return prune_subject(subject, target, method, callback=tell, **work)
+            return prune_subject(subject, target, method, callback=lambda event: update(**on_bar(event)), **work)
         except OutOfMemoryError:
             raise ModelError(
                 f"the work must fit into the memory of {work['device']}, got out of it; give a smaller --batch-size "

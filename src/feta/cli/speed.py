@@ -32,7 +32,7 @@ def speed(
     threads: str | None = None,
     sample: Annotated[str | None, Parameter(name="--input")] = None,
     device: str = "cpu",
-    page: Path | None = None,
+    page: Annotated[Path | None, Parameter(name=("--report", "--page"))] = None,
     force: Force = False,
     json: Json = False,
     own: OwnOptions | None = None,
@@ -49,7 +49,7 @@ def speed(
         page: An HTML file to write, with a chart.
     """
     check_network(network, own)
-    check_output(page, force, network, option="--page")
+    check_output(page, force, network, option="--report")
     check_places(page)
     import torch
 

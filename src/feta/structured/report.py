@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from feta.report import RefineReport, StageReport, amount
+from feta.pages import notebook
+from feta.pages.words import amount
+from feta.report import RefineReport, StageReport
 
 
 class Scale(NamedTuple):
@@ -71,6 +73,13 @@ class ShrinkReport:
         widths = [f"{group.name.ljust(width)}  {group.before} → {group.after}" for group in self.groups]
         lines = self.headline()
         return "\n".join([*lines[:4], *widths, *lines[4:]])
+
+    def _repr_html_(self) -> str:
+        first, *said = self.headline()
+        whats = ("parameters", "multiply-adds", f"milliseconds for {self.batch} samples")
+        sizes = zip(whats, map(amount, self.after), map(amount, self.before), strict=True)
+        widths = notebook.rows_of(("layer", "before", "after"), self.groups)
+        return notebook.fragment(first, sizes, said[3:], notebook.folded(f"{len(self.groups)} widths", widths))
 
 
 def _change(what: str, before: float, after: float) -> str:
