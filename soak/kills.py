@@ -90,7 +90,10 @@ class Runner:
         info = store.NetworkInfo("30FC-30FC-10SM", data.shape, "mnist-mini", data.normalisation)
         store.save(store.Network(model, info), dense)  # what is tested is not its accuracy
         store.save(store.Network(model, info), trained / "dense-mnist-mnist-mini-seed0.safetensors")
-        out, prune = ("-o", "out.safetensors"), ("prune", str(dense), "--sparsity", "0.9", "--samples", "200")
+        out, prune = (
+            ("--records", "feta-records.jsonl", "--force", "-o", "out.safetensors"),
+            ("prune", str(dense), "--sparsity", "0.9", "--samples", "200"),
+        )
         both = ("feta-records.jsonl", "out.safetensors")
         bench = ("bench", "--nets", "dense-mnist", "--data", "mnist-mini", "--methods", "threshold,wanda")
         bench += ("--seeds", "1", "--sparsity", "0.9", "--samples", "100", "--jobs", "2", "--compensate", "off")
@@ -98,8 +101,12 @@ class Runner:
             "prune": Command((*prune, "--method", "alps", *out), both),
             "train": Command(("train", "30FC-10SM", "--data", "mnist-mini", "--max-epochs", "2", *out), both),
             "resume": Command((*prune, "--method", "feta", "--resume", *out), both),
-            "export": Command(("export", str(dense), "--safetensors", "out.safetensors"), both[1:], _plain),
-            "speed": Command(("speed", str(dense), "--batch", "1", "--page", "out.html"), ("out.html",), _page),
+            "export": Command(
+                ("export", str(dense), "--safetensors", "out.safetensors", "--force"), both[1:], _plain
+            ),
+            "speed": Command(
+                ("speed", str(dense), "--batch", "1", "--report", "out.html", "--force"), ("out.html",), _page
+            ),
             "bench": Command((*bench, "--networks", str(trained), "-o", "bench"), BENCH, _page),
         }
         if folder := self._transformer():
@@ -158,7 +165,8 @@ class Runner:
     def _run(self, name: str, place: Path) -> str:
         self._start(name, place)
         code, said = self._end(place)
-        if code:
+        # A folder that was whole before the kill is not written again.
+        if code and not (name == "folder" and "must be a new or an empty folder" in said):
             return f"the command, left alone, ended with {code}: {said[-300:]}"
         if problem := self._broken(name, place):
             return f"after the run that was left alone {problem}"

@@ -33,7 +33,16 @@ def test_a_link_and_a_mode_outlive_what_is_written(run, trained):
     with open("old.safetensors", "w"):
         os.chmod("old.safetensors", 0o640)
     os.symlink("old.safetensors", "link.safetensors")
-    run(f"prune {trained} -o link.safetensors").says()
+    run(f"prune {trained} -o link.safetensors --force").says()
     assert os.path.islink("link.safetensors")
     assert stat.S_IMODE(os.stat("old.safetensors").st_mode) == 0o640
     assert os.path.getsize("old.safetensors") > 1000
+
+
+def test_what_a_kill_left_is_removed_even_where_the_file_is_there_already(run, trained):
+    """Killed between the last two steps: the file is whole, and the same command has nothing to do."""
+    os.mkdir(".out.safetensors.abcd1234.part")
+    with open("out.safetensors", "w"):
+        pass
+    run(f"prune {trained} -o out.safetensors").refused("is there already; --force replaces it")
+    assert os.listdir() == ["out.safetensors"]

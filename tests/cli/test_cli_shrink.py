@@ -32,7 +32,7 @@ def test_a_network_file_that_every_command_reads(run, trained, mini):
     told = run("eval small.safetensors --json").json()["accuracy"]
     assert told == answer["accuracy"]["shrunk"] == network.info.accuracy
     assert told["test"] > answer["accuracy"]["dense"]["test"] - 15
-    run("info small.safetensors").says("shrunk from: 60FC-60FC-10SM, 5", " % of the multiply-adds gone")
+    run("info small.safetensors").says("Shrunk from 60FC-60FC-10SM: 5", " % of the multiply-adds gone")
     run("prune small.safetensors --sparsity 0.5 -o both.safetensors").says("written to both.safetensors")
     assert feta.load("both.safetensors").info.specification == network.info.specification
 

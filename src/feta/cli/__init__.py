@@ -39,6 +39,7 @@ app.command("feta.cli.bounds:bounds")
 app.command("feta.cli.certify:certify")
 app.command("feta.cli.speed:speed")
 app.command("feta.cli.networks:methods")
+app.register_install_completion_command(help="Have the shell complete commands and options of feta.")
 for _name, _entry in added("feta.commands").items():
     app.command(_entry.value, name=_name)
 

@@ -10,8 +10,9 @@ from cyclopts import Group, Parameter
 import feta
 from feta.cli.console import err, out, print_json, print_table, progress_bar, size
 from feta.cli.job import device_here, job
-from feta.cli.options import DataDir, Device, Flag, Json, MaybeWhole, Output, Records, Report, Seed, check_page
+from feta.cli.options import DataDir, Device, Flag, Force, Json, MaybeWhole, Output, Records, Report, Seed, check_page
 from feta.cli.own_options import OwnOptions, StoreOptions
+from feta.cli.places import check_network, check_output
 from feta.errors import ConfigError, DataError, ModelError
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def prune(
     seed: Seed = 0,
     device: Device = None,
     output: Output = None,
+    force: Force = False,
     resume: Flag = False,
     data_dir: DataDir = None,
     records: Records = None,
@@ -93,6 +95,9 @@ def prune(
         resume: Keep finished layers in a folder beside the output, and go on from there if an earlier run with the
             same arguments was ended; at the end the folder is removed.
     """
+    own = own or OwnOptions()
+    check_network(network, own)
+    check_output(output, force, network, own.weights, own.data)
     from feta.cli.rounding import cost
     from feta.cli.source import Source
     from feta.engine.select import check_pattern, share_asked
@@ -111,10 +116,11 @@ def prune(
             raise ConfigError(f"--{name} must be >= 1, got {value}")
     if refine_steps is not None and not refine:
         raise ConfigError(f"--refine-steps must go with --refine, got {refine_steps} without")
-    source = Source(network, own or OwnOptions())
+    source = Source(network, own)
     storing = stored or StoreOptions()
-    record_file = source.check(output, records, storing)
-    check_page(report, source.path, output, record_file)
+    source.check(output, records, storing)
+    check_page(report, source.path, output, records)
+    check_output(report, force, option="--report")
     spread: dict[str, Any] = {"effort": effort, "seconds": seconds, "layers": layers, "pattern": pattern}
     spread |= {"allocation": allocation, "compensate": compensate}
     settings = Settings(n_samples=samples, batch_size=batch_size or Settings.batch_size, mode=mode, reorder=reorder)
@@ -148,8 +154,8 @@ def prune(
         config["reorder"] = reorder
     if subject.note is not None:
         config["data"] = subject.note
-    if record_file is not None:
-        subject.record(record_file, "prune", config, seed, summary)
+    if records is not None:
+        subject.record(records, "prune", config, seed, summary)
     if report is not None:
         from feta.files.atomic import write_atomic
         from feta.pages.run import run_page

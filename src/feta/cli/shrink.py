@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from feta.cli.console import err, out, print_json, print_table, progress_bar, resolve_device, size
-from feta.cli.options import DataDir, Device, Json, MaybeWhole, Output, Whole
+from feta.cli.options import DataDir, Device, Force, Json, MaybeWhole, Output, Whole
 from feta.cli.own_options import OwnOptions
+from feta.cli.places import check_network, check_output
 from feta.errors import ConfigError, FileError, ModelError
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def shrink(
     seed: Whole = 0,
     device: Device = None,
     output: Output = None,
+    force: Force = False,
     data_dir: DataDir = None,
     json: Json = False,
     own: OwnOptions | None = None,
@@ -66,6 +68,8 @@ def shrink(
         output: File to write. What its name ends in says how: .pt2, torch.export's program; .onnx; and for a file of
             `feta train` .safetensors, which every command of feta reads.
     """
+    check_network(network, own)
+    check_output(output, force, network)
     from feta.cli.source import Source
     from feta.cli.subject import accuracy
     from feta.sparsity import check_share

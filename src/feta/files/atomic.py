@@ -50,10 +50,7 @@ def replacing(path: str | os.PathLike[str], *, folder: bool = False) -> Iterator
     try:
         target, before = destination(path, folder)
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Names have 255 bytes at the most.
-        name = os.fsencode(target.name)
-        start = f".{target.name if len(name) <= 200 else hashlib.sha256(name).hexdigest()}."
-        with scratch(start, target.parent) as place:
+        with scratch(_start(target), target.parent) as place:
             part = place / target.name
             yield part
             if before is not None:
@@ -108,10 +105,7 @@ def scratch(start: str, parent: Path) -> Iterator[Path]:
 
     Those of the same beginning whose makers were killed are removed.
     """
-    mine = re.compile(re.escape(start) + r"\w{8}\.part", re.ASCII)
-    with suppress(OSError):  # a folder that cannot be listed may still be written to
-        for left in [entry.path for entry in os.scandir(parent) if mine.fullmatch(entry.name)]:
-            _remove_if_left(left)
+    _sweep(start, parent)
     place, lock = _locked(start, parent)
     try:
         yield place
@@ -119,6 +113,25 @@ def scratch(start: str, parent: Path) -> Iterator[Path]:
         shutil.rmtree(place, ignore_errors=True)
         if lock is not None:
             os.close(lock)
+
+
+def remove_left(path: str | os.PathLike[str]) -> None:
+    """Remove what writers to this place left beside it when they were killed."""
+    with suppress(ValueError):  # no name that a file can have
+        target = Path(os.path.realpath(path))
+        _sweep(_start(target), target.parent)
+
+
+def _start(target: Path) -> str:
+    name = os.fsencode(target.name)  # which has 255 bytes at the most
+    return f".{target.name if len(name) <= 200 else hashlib.sha256(name).hexdigest()}."
+
+
+def _sweep(start: str, parent: Path) -> None:
+    mine = re.compile(re.escape(start) + r"\w{8}\.part", re.ASCII)
+    with suppress(OSError):  # a folder that cannot be listed may still be written to
+        for left in [entry.path for entry in os.scandir(parent) if mine.fullmatch(entry.name)]:
+            _remove_if_left(left)
 
 
 def _locked(start: str, parent: Path) -> tuple[Path, int | None]:
