@@ -14,6 +14,8 @@ def network(kind: str) -> nn.Module:
     torch.manual_seed(1)
     if kind == "dense":
         return nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 14), nn.ReLU(), nn.Linear(14, 5))
+    if kind == "pixels":
+        return nn.Sequential(nn.Linear(144, 40), nn.ReLU(), nn.Linear(40, 30), nn.ReLU(), nn.Linear(30, 5))
     if kind == "deep":
         blocks = [nn.Sequential(nn.Linear(10, 10), nn.ReLU()) for _ in range(5)]
         return nn.Sequential(*blocks, nn.Linear(10, 4))
@@ -31,6 +33,9 @@ def samples(kind: str, count: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(2)
     if kind == "text":
         return torch.randint(0, 20, (count, 6), generator=generator)
+    if kind == "pixels":  # smooth, and dark in a corner: neighbours say nearly the same
+        images = torch.nn.functional.avg_pool2d(torch.randn(count, 1, 18, 18, generator=generator), 7, 1).flatten(1)
+        return (4 * images - torch.linspace(0, 2, 144)).relu()
     shape = {"dense": (12,), "deep": (10,), "conv": (2, 8, 8)}[kind]
     return torch.randn(count, *shape, generator=generator)
 
@@ -40,7 +45,7 @@ def pruned(kind: str, count: int, double: bool = False, data: str = "shared", **
     model, rows = network(kind), samples(kind, count)
     if double:
         model, rows = model.double(), rows.double() if rows.is_floating_point() else rows
-    settings = feta.Settings(**options.pop("settings", {}))
+    settings, rows = feta.Settings(**options.pop("settings", {})), rows * options.pop("scale", 1)
     if data == "loader":
         rows = DataLoader(rows, batch_size=7)
     result = feta.prune(model, rows, options.pop("share", 0.7), settings=settings, **options)

@@ -15,6 +15,15 @@ import jobs
 FETA: dict[str, Any] = {"method": "feta", "double": True}
 JOBS = {
     "dense, in float32": {"kind": "dense", "count": 200, "method": "feta"},
+    "correlated inputs": {"kind": "pixels", "count": 600, "method": "feta", "settings": {"batch_size": 50}},
+    "correlated inputs, all steps": {
+        "kind": "pixels",
+        "count": 300,
+        "effort": "fast",
+        "options": {"quality": "best"},
+        "settings": {"batch_size": 50},
+    },
+    "very small inputs": {"kind": "pixels", "count": 300, "method": "feta", "scale": 1e-25},
     "convolutions in groups, a batch-norm": {"kind": "conv", "count": 90, **FETA},
     "sampled rows": {"kind": "conv", "count": 60, "options": {"sample": 400}, **FETA},
     "text": {"kind": "text", "count": 41, **FETA},
@@ -29,8 +38,9 @@ JOBS = {
     "a budget of seconds": {"kind": "dense", "count": 60, "effort": "default", "seconds": 2, "double": True},
 }
 TIMED = "a budget of seconds"
+TO_THE_BIT = ("dense, in float32", "correlated inputs", "correlated inputs, all steps", "very small inputs")
 IN_FOUR = (
-    "dense, in float32",
+    *TO_THE_BIT,
     "convolutions in groups, a batch-norm",
     "text",
     "fewer samples than processes",
@@ -60,7 +70,8 @@ def compared(alone, found):
         one, many = alone[name], found[0][name]
         for key, weight in one["weights"].items():
             assert torch.equal(weight != 0, many["weights"][key] != 0), f"{name}: another support of {key}"
-            assert torch.allclose(weight, many["weights"][key], rtol=1e-5, atol=1e-5), f"{name}: {key}"
+            near = 0.0 if name in TO_THE_BIT else 1e-5
+            assert torch.allclose(weight, many["weights"][key], rtol=near, atol=near), f"{name}: {key}"
         for (*layer, error, status), (*same, other, told) in zip(one["layers"], many["layers"], strict=True):
             assert (layer, status) == (same, told), name
             assert error is None or other == pytest.approx(error, rel=1e-4, abs=1e-5), f"{name}: {layer}"
