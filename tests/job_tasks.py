@@ -8,6 +8,7 @@ from torch.distributed.tensor import distribute_module
 from torch.utils.data import DataLoader, DistributedSampler
 
 import feta
+import feta.solvers.columns
 
 
 def network(kind: str) -> nn.Module:
@@ -40,8 +41,9 @@ def samples(kind: str, count: int) -> torch.Tensor:
     return torch.randn(count, *shape, generator=generator)
 
 
-def pruned(kind: str, count: int, double: bool = False, data: str = "shared", **options):
+def pruned(kind: str, count: int, double: bool = False, data: str = "shared", columns: int = 512, **options):
     """A pruned network's weights, and its report's figures."""
+    feta.solvers.columns.BLOCK = columns  # small, so that small layers are shared out
     model, rows = network(kind), samples(kind, count)
     if double:
         model, rows = model.double(), rows.double() if rows.is_floating_point() else rows

@@ -23,6 +23,24 @@ JOBS = {
         "options": {"quality": "best"},
         "settings": {"batch_size": 50},
     },
+    **{
+        f"columns shared out, {method}": {
+            "kind": "pixels",
+            "count": 300,
+            "method": method,
+            "columns": 16,
+            "settings": {"batch_size": 50},
+            "options": options,
+        }
+        for method, options in {
+            "feta": {},
+            "alps": {},
+            "sparsegpt": {},
+            "exact-obs": {"batch_bytes": 2**19},
+            "wanda": {},
+            "threshold": {},
+        }.items()
+    },
     "very small inputs": {"kind": "pixels", "count": 300, "method": "feta", "scale": 1e-25},
     "convolutions in groups, a batch-norm": {"kind": "conv", "count": 90, **FETA},
     "sampled rows": {"kind": "conv", "count": 60, "options": {"sample": 400}, **FETA},
@@ -38,7 +56,7 @@ JOBS = {
     "a budget of seconds": {"kind": "dense", "count": 60, "effort": "default", "seconds": 2, "double": True},
 }
 TIMED = "a budget of seconds"
-TO_THE_BIT = ("dense, in float32", "correlated inputs", "correlated inputs, all steps", "very small inputs")
+TO_THE_BIT = tuple(name for name, job in JOBS.items() if job["kind"] == "pixels")
 IN_FOUR = (
     *TO_THE_BIT,
     "convolutions in groups, a batch-norm",

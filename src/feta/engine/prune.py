@@ -19,6 +19,7 @@ from feta.allocation.measure import Probe
 from feta.calibration.model import device_of, fused_attention_off
 from feta.engine.checkpoint import key_of
 from feta.engine.finish import Stages, settle_batchnorm, size_of_model, warn_of
+from feta.engine.memory import telling_what_fits
 from feta.engine.recipe import MANY_LAYERS, Effort, Recipe, check_effort
 from feta.engine.reorder import reorder
 from feta.engine.run import Run
@@ -50,6 +51,7 @@ class PruneResult:
         return repr(self.report)
 
 
+@telling_what_fits
 def prune(
     model: nn.Module,
     data: Any = None,
@@ -105,7 +107,8 @@ def prune(
 
     Returns a PruneResult: the pruned model, its masks and the report.
     Raises ConfigError for arguments that cannot be, DataError for data that cannot be used, and ModelError for
-    models or layers that cannot be pruned.
+    models or layers that cannot be pruned. A device's memory that is full is a feta error too, and a
+    torch.OutOfMemoryError, which says what would fit.
     """
     started = time.perf_counter()
     check_effort(effort, seconds)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from feta.calibration.statistics import Gram, number_of, products, ranks_of
 from feta.problem import ActivationStream, LayerProblem, Rows
-from feta.ranks import ALONE, Ranks
+from feta.ranks import Ranks
 
 
 @dataclass
@@ -30,6 +30,11 @@ class StreamedTargets:
     def ranks(self) -> Ranks:
         """The processes that have the other rows."""
         return ranks_of(self.problem.rows)
+
+    @property
+    def number(self) -> int:
+        """That of the call which this process's first rows come from."""
+        return number_of(self.problem.rows)
 
     def rows(self) -> Iterator[Rows]:
         yield from self.originals(self.problem.rows)
@@ -70,7 +75,7 @@ class StreamedTargets:
                 yield A, self.wanted(fit.targets(Z, B, revive=revive), original, R) if targets else B
 
         if targets:
-            C = products(pairs(), self.ranks, number_of(self.problem.rows), with_bias=self.problem.bias is not None)
+            C = products(pairs(), self.ranks, self.number, with_bias=self.problem.bias is not None)
         else:
             C = torch.zeros_like(V, dtype=torch.float64)
             for _ in pairs():
@@ -89,10 +94,6 @@ class SampledTargets(StreamedTargets):
     statistics: Gram  # of all rows
     size: int
 
-    @property
-    def ranks(self) -> Ranks:
-        return ALONE  # every process has the rows that are held
-
     @cached_property
     def held(self) -> list[Rows]:
         """Rows drawn over all samples and positions."""
@@ -105,7 +106,15 @@ class SampledTargets(StreamedTargets):
         return self.statistics.H @ self.problem.trained.double() if own else super().start()
 
     def rows(self) -> Iterator[Rows]:
-        yield from self.held
+        """Every process has the rows that are held, and reads its share of them."""
+        yield from self.held[self.ranks.rank :: self.ranks.count]
+
+    @property
+    def number(self) -> int:
+        return 0
+
+    def all_rows(self) -> list[Rows]:
+        return self.held
 
     def start(self) -> Tensor:
         return self.base
