@@ -62,7 +62,7 @@ class Alps:
             share = Columns(W.shape[1], ranks)
             parts = (share.take(part) for part in (H @ W, found.D, found.mask))
             product = partial(share.each, H.matmul)
-            V = share.whole(projected_cg(product, H.diagonal(), *parts, self.refit_iterations))
+            V = share.whole(projected_cg(product, H.diagonal(), *parts, self.refit_iterations, share.sums))
             # Nothing is known of a dead input where there is no ridge: the weights kept there stay as they were.
             V = V.where((H.diagonal()[:, None] > 0) | ~found.mask, W)
         else:

@@ -54,6 +54,10 @@ class Columns:
             return function(part)
         return torch.cat([function(each) for each in part.split([b.stop - b.start for b in self.own], 1)], 1)
 
+    def sums(self, part: Tensor) -> Tensor:
+        """Each column's sum, added up in the same order whatever columns are beside it."""
+        return self.each(lambda block: block.sum(0, keepdim=True), part)[0]
+
     def total(self, value: float) -> float:
         """A whole number summed over the processes."""
         return self.ranks.sum([value])[0] if self.shared else value

@@ -14,6 +14,7 @@ singular, with dead or collinear inputs: damping then grows tenfold until a fact
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -181,23 +182,31 @@ def refit_dense(problem: LayerProblem, ridge: float = 1e-4) -> LayerSolution:
 
 
 def projected_cg(
-    product: Callable[[Tensor], Tensor], diagonal: Tensor, C: Tensor, V: Tensor, mask: Tensor, iterations: int
+    product: Callable[[Tensor], Tensor],
+    diagonal: Tensor,
+    C: Tensor,
+    V: Tensor,
+    mask: Tensor,
+    iterations: int,
+    sums: Callable[[Tensor], Tensor] = partial(torch.sum, dim=0),
 ) -> Tensor:
     """Steps of conjugate gradients from V for H V = C on the mask, where a factor would cost too much.
 
     H is known by its products and its diagonal (d,), which preconditions them; V, C and mask are (d, d_out).
+
+    sums: of each column.
     """
     weights = diagonal[:, None].where(diagonal[:, None] > 0, 1)
     residual = (C - product(V)).where(mask, 0)
     direction = residual / weights
-    energy = (residual * direction).sum(0)
+    energy = sums(residual * direction)
     for _ in range(iterations):
         image = product(direction).where(mask, 0)
-        curvature = (direction * image).sum(0)
+        curvature = sums(direction * image)
         step = (energy / curvature).where(curvature > 0, 0)  # a column that has arrived stays
         V = V + step * direction
         residual = residual - step * image
         scaled = residual / weights
-        before, energy = energy, (residual * scaled).sum(0)
+        before, energy = energy, sums(residual * scaled)
         direction = scaled + (energy / before).where(before > 0, 0) * direction
     return V

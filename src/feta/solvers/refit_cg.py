@@ -80,7 +80,7 @@ class Centred:
         residual = right.sub_(share.each(H.matmul, X))
         tolerance = TOLERANCE if error is None else MOVING
         if error is None:
-            error = max(0.0, share.sum((pulled - X).mul_(residual).sum(0)))
+            error = max(0.0, share.sum(share.sums((pulled - X).mul_(residual))))
         steps = _descend(H, X, residual.mul_(alive), alive, tolerance * error, share)
         V = share.whole(X).double().div_(scale)
         if len(C) > p:
@@ -91,15 +91,15 @@ class Centred:
 
 def _descend(H: Tensor, X: Tensor, residual: Tensor, mask: Tensor, least: float, share: Columns) -> int:
     """Conjugate gradients on X in place, each column with its own steps; how many iterations it took."""
-    direction, energy = residual.clone(), residual.square().sum(0)
+    direction, energy = residual.clone(), share.sums(residual.square())
     for step in range(1, STEPS + 1):
         image = share.each(H.matmul, direction).mul_(mask)
-        curvature = torch.linalg.vecdot(direction, image, dim=0)
+        curvature = share.sums(direction * image)
         rate = (energy / curvature).where(curvature > 0, 0)  # a column that has arrived stays
         X.addcmul_(direction, rate)
         if share.sum(rate * energy) <= least:
             return step
         residual.addcmul_(image, rate, value=-1)
-        before, energy = energy, residual.square().sum(0)
+        before, energy = energy, share.sums(residual.square())
         direction.mul_((energy / before).where(before > 0, 0)).add_(residual)
     return STEPS
