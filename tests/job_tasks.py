@@ -4,6 +4,7 @@ import time
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import distribute_module
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -102,6 +103,42 @@ def prune_unlike(rank, folder):
     return found
 
 
+def prune_spread(rank, folder):
+    """A network spread by fully_shard, block by block and what is left of it, with batch-norm and a hook; and whole."""
+    mesh, rows, found = torch.distributed.init_device_mesh("cpu", (2,)), samples("deep", 120), {}
+
+    def made():
+        model = network("deep")
+        model.insert(1, nn.BatchNorm1d(10))
+        return model.eval()
+
+    model = made()
+    for block in (model[0], model[2], model[3]):
+        fully_shard(block, mesh=mesh, reshard_after_forward=False)
+    fully_shard(model, mesh=mesh)
+    seen = []
+    model[2].register_forward_hook(lambda *_: seen.append(1))
+    before = [parameter.to_local().clone() for parameter in model.parameters()]
+    result = feta.prune(model, rows, 0.7, effort="fast")
+    found["whole"] = feta.prune(made(), rows, 0.7, effort="fast").model.state_dict()
+    found["spread"] = {
+        name: getattr(p, "full_tensor", lambda p=p: p)() for name, p in result.model.state_dict().items()
+    }
+    found["kinds"] = [isinstance(part, FSDPModule) for part in (result.model, *result.model)]
+    found["local"] = {name: tuple(p.to_local().shape) for name, p in result.model.named_parameters()}
+    found["after"] = [model[2]._get_fsdp_state()._fsdp_param_group.post_forward_mesh_info is None]
+    found["after"] += [result.model[2]._get_fsdp_state()._fsdp_param_group.post_forward_mesh_info is None]
+    now = [parameter.to_local() for parameter in model.parameters()]
+    found["unharmed"] = all(torch.equal(one, other) for one, other in zip(before, now, strict=True))
+    seen.clear()
+    outputs = result.model(rows)
+    found["hooked"], plain = len(seen), made()
+    plain.load_state_dict(found["spread"])
+    found["outputs"] = float((outputs - plain(rows)).abs().max())
+    outputs.sum().backward()  # it can be trained on
+    return found
+
+
 def fail(rank, folder):
     """What each process is told when one of them raises an error."""
 
@@ -114,6 +151,7 @@ def fail(rank, folder):
 
 def everything(rank, folder, jobs):
     parts = {"pruned": prune_all(rank, folder, jobs), "shards": prune_shards(rank, folder)}
+    parts["spread"] = prune_spread(rank, folder)
     return parts | {"unlike": prune_unlike(rank, folder)} | fail(rank, folder)
 
 

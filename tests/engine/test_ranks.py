@@ -121,7 +121,19 @@ def test_what_differs_between_processes_is_refused(two):
         assert "data must be the same in all processes" in said["data"]
         assert "data='sharded'" in said["data"]
         assert said["alone"] == f"process {rank} by itself"
-        assert "model must be whole in every process, got '0.weight' spread over them" in said["spread"]
+        assert "or spread by torch's fully_shard, got '0.weight' spread by tensor parallelism" in said["spread"]
+
+
+def test_a_network_spread_by_fully_shard_is_pruned_as_if_it_were_whole_and_spread_again(two):
+    for process in two:
+        found = process["spread"]
+        assert all(torch.equal(found["whole"][name], found["spread"][name]) for name in found["whole"])
+        assert found["kinds"] == [True, True, False, True, True, False, False, False]
+        assert found["local"]["0.0.weight"] == (5, 10)
+        assert found["after"] == [True, True]
+        assert found["unharmed"]
+        assert found["hooked"] == 1
+        assert found["outputs"] < 1e-6
 
 
 def test_an_error_in_one_process_ends_all_with_its_reason(two):

@@ -25,6 +25,7 @@ from feta.engine.reorder import reorder
 from feta.engine.run import Run
 from feta.engine.select import SparsityRequest, check_pattern, in_pattern, select, share_asked, skipped, targets
 from feta.engine.settings import Callback, Settings, checked, parse_memory
+from feta.engine.spread import Spread, is_spread
 from feta.engine.walk import Walk
 from feta.errors import ConfigError, DataError
 from feta.layers import weight_of
@@ -80,7 +81,7 @@ def prune(
 
     That is the whole recipe. It needs nothing else; whoever names a method gets that method alone.
 
-    model: any nn.Module; it is not changed.
+    model: any nn.Module, one that torch's fully_shard has spread over processes included; it is not changed.
     data: unlabelled inputs: a tensor with samples as rows, or any iterable of tensors, (x, y) pairs or dicts, a
         DataLoader included. Only `threshold` works without.
     sparsity: the share of zero weights in [0, 1), or {layer pattern: share}; by default 0.9, or what `pattern` says.
@@ -132,6 +133,9 @@ def prune(
     _check_data(data, pruner, allocation, compensate or how.batchnorm or bool(refine))
     here = Ranks.here(device_of(model)) if how.data != "alone" else ALONE
     with fused_attention_off(), here.working() as ranks:
+        spread = Spread(model) if is_spread(model) else None
+        if spread is not None:
+            model, device = spread.whole(), device or spread.device
         run = Run.start(model, data, how, device, seed, ranks)
         stages = Stages(started, run.clock)
         chosen = select(run.original, run.layers, layers)
@@ -204,6 +208,7 @@ def prune(
     if walk.checkpoint is not None:
         walk.checkpoint.remove()
     warn_of(report)
+    pruned = pruned if spread is None else spread.like(pruned)
     return PruneResult(pruned, {name: mask.to(home) for name, mask in masks.items()}, report)
 
 
