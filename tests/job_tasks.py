@@ -104,7 +104,7 @@ def prune_unlike(rank, folder):
 
 
 def prune_spread(rank, folder):
-    """A network spread by fully_shard, block by block and what is left of it, with batch-norm and a hook; and whole."""
+    """A network spread by fully_shard, by blocks and what is left, with a batch-norm and a hook; and whole."""
     mesh, rows, found = torch.distributed.init_device_mesh("cpu", (2,)), samples("deep", 120), {}
 
     def made():

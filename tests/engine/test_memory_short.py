@@ -1,4 +1,4 @@
-"""A device that runs out of memory in the middle of a walk: the model unharmed, and an error that says what would fit."""
+"""A device that runs out of memory in the middle of a walk: the model unharmed, an error that says what would fit."""
 
 import copy
 import gc

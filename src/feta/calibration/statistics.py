@@ -22,6 +22,7 @@ from feta.errors import DataError
 from feta.problem import ActivationStream
 from feta.ranks import ALONE, Ranks
 
+NO_ROWS = "calibration data must hold at least one row, got none"
 BLOCK = 512  # rows of H at a time: half the work of the whole product, and no second matrix of d_in^2
 
 
@@ -51,18 +52,14 @@ def _gram(stream: ActivationStream) -> Gram:
     They are scaled by a power of two as well: squares of very small ones would be lost to float32.
     """
     ranks, (first, chunks) = ranks_of(stream), peeked(stream.inputs())
-    start = None if first is None else first.mean(0, dtype=torch.float64).to(first.dtype)
-    if start is not None and first is not None:
-        start = torch.stack([start.double(), sizes(first - start)]).cpu()
-    start = ranks.earliest(number_of(stream), start)
+    start = ranks.earliest(number_of(stream), None if first is None else _first_look(first))
     if start is None:
-        return complete(None)  # type: ignore[return-value]  # raises
-    shift, size = start if first is None else start.to(first.device)
+        raise DataError(NO_ROWS)
+    shift, size = start.to(ranks.device if first is None else first.device)
     d_in, rows = len(shift), 0
-    like = torch.float32 if first is None else first.dtype
-    # The bias's input is one in every row, beside which the other inputs' sums are products too.
+    # The bias's input is one in every row: the other inputs' sums are products with it.
     edge = torch.cat([size, size.new_ones(1)])
-    H = ProductSum(edge, edge, exact=like is not torch.float64)
+    H = ProductSum(edge, edge, exact=first is None or first.dtype is not torch.float64)
     for A in chunks:
         A = A - shift.to(A.dtype)
         scale = _power_of_two(A)
@@ -76,8 +73,14 @@ def _gram(stream: ActivationStream) -> Gram:
     return _completed(H.over(ranks), shift, round(ranks.sum([rows])[0]))
 
 
+def _first_look(A: Tensor) -> Tensor:
+    """The shift of the inputs, and their sizes when shifted (2, d_in), by the first chunk."""
+    shift = A.mean(0, dtype=torch.float64).to(A.dtype)
+    return torch.stack([shift.double(), sizes(A - shift)]).cpu()
+
+
 def _completed(H: Tensor, shift: Tensor, rows: int) -> Gram:
-    """The Gram matrix of the inputs as they are, from its upper half for shifted ones and, as a last row, their sums."""
+    """The Gram matrix of the inputs as they are, from its upper half for shifted ones and their sums, a last row."""
     d_in = len(shift)
     for begin in range(0, d_in, BLOCK):  # the other half, below the diagonal of blocks
         stop = begin + BLOCK
@@ -96,8 +99,8 @@ def peeked(chunks: Iterator[Any]) -> tuple[Any, Iterator[Any]]:
     return first, chunks if first is None else itertools.chain([first], chunks)
 
 
-def number_of(stream: ActivationStream) -> int:
-    """The number of the call that a stream's first rows come from."""
+def number_of(stream: ActivationStream | None) -> int:
+    """The number of the call that the first rows come from of a stream that has begun."""
     return int(getattr(stream, "shared", {}).get("first", 0))
 
 
@@ -118,20 +121,20 @@ def _power_of_two(A: Tensor) -> float:
 def cross(stream: ActivationStream, targets: Callable[[Tensor, Tensor], Tensor], *, with_bias: bool = True) -> Tensor:
     """C (d_in [+ 1], d_out) over one pass, for any targets T(A, B) of the rows."""
     pairs = ((A, targets(A, B)) for A, B in stream.chunks())
-    return products(pairs, ranks_of(stream), number_of(stream), with_bias=with_bias)
+    return products(pairs, ranks_of(stream), stream, with_bias=with_bias)
 
 
 def products(
-    pairs: Iterator[tuple[Tensor, Tensor]], ranks: Ranks, number: int = 0, *, with_bias: bool = True
+    pairs: Iterator[tuple[Tensor, Tensor]], ranks: Ranks, stream: ActivationStream | None = None, *, with_bias: bool
 ) -> Tensor:
     """The sum of A~'T over chunks (A, T) of all processes; its last row is that of the bias.
 
-    number: of the call that the first chunk comes from.
+    stream: what the chunks are made of; None: something that all processes have.
     """
     first, pairs = peeked(pairs)
-    start = ranks.earliest(number, None if first is None else tuple(sizes(part).cpu() for part in first))
+    start = ranks.earliest(number_of(stream), None if first is None else tuple(sizes(part).cpu() for part in first))
     if start is None:
-        return complete(None)
+        raise DataError(NO_ROWS)
     where = ranks.device if first is None else first[0].device
     rows, columns = (part.to(where) for part in start)
     d_in = len(rows)
@@ -160,7 +163,7 @@ def column_norms(stream: ActivationStream) -> Tensor:
 def complete(total: Tensor | None) -> Tensor:
     """A finished sum: a NaN or an overflow in any row has reached it, so one look at the end is enough."""
     if total is None:
-        raise DataError("calibration data must hold at least one row, got none")
+        raise DataError(NO_ROWS)
     if not bool(torch.isfinite(total.sum())):  # a mask of all entries would take more memory than the sum
         raise DataError("a layer's inputs must be finite, got NaN, infinite or overflowing values in the data")
     return total

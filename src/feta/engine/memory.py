@@ -42,9 +42,10 @@ def _advice(said: str, model: Any, device: Any) -> str:
     # Beside the copy that is pruned, half of what is left: activations are not feta's to count.
     left = None if free is None else max(0.25, (free - weights) / 2 / 2**30)
     limit = "'4GiB'" if left is None else f"'{left:.2g}GiB'"
-    apart = ", and let the model stay on the CPU (device='cuda'): its blocks go to the GPU one at a time"
+    apart = "let the model stay on the CPU (device='cuda'): its blocks go to the GPU one at a time"
+    more = apart if "cuda" in (home.type, where.type) else "fewer samples (n_samples=)"
     return (
         f"the work must fit into the memory of {where}, got out of it{room}; the model is as it was. Its weights are "
         f"{weights / 2**30:.2g} GiB, held twice. Give feta.Settings(memory={limit}, batch_size=…) with smaller "
-        f"batches{apart if home.type == 'cuda' or where.type == 'cuda' else ', or fewer samples (n_samples=)'} ({said})"
+        f"batches, or {more} ({said})"
     )

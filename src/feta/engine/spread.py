@@ -1,8 +1,8 @@
 """A model whose weights are spread over the processes of a job by torch's fully_shard (FSDP2).
 
-Its tensors are gathered one at a time, into a plain copy in the CPU's memory, which is pruned like any other: where the
-shards are on GPUs, there, block by block unless a GPU has room for all. The result is spread like the model, one unit
-after the other.
+Its tensors are gathered one at a time, into a plain copy in the CPU's memory, which is pruned like any other: where
+the shards are on GPUs, there, block by block unless a GPU has room for all. The result is spread like the model, one
+unit after the other.
 """
 
 import copy
@@ -20,8 +20,8 @@ CURE = (
     "give the model as it was before that: samples are shared out all the same, and a model that does not fit on the "
     "GPU stays on the CPU with device='cuda', one block at a time on the GPU"
 )
-KEPT = ("_forward_hooks", "_forward_pre_hooks", "_state_dict_hooks", "_state_dict_pre_hooks")
-KEPT += ("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks", "_backward_hooks", "_backward_pre_hooks")
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks")
+LOADING = ("_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks")
 PRIVATE = ("__composable_api_state_key", "_is_fsdp_managed_module", "_fsdp_use_orig_params")  # fully_shard's marks
 
 
@@ -39,7 +39,8 @@ class Spread:
     def __post_init__(self) -> None:
         units = [module for _, module in self._units()]
         own = {id(tensor) for unit in units for tensor in unit.parameters()}
-        for name, tensor in self.model.named_parameters():
+        tensors: list[tuple[str, Any]] = list(self.model.named_parameters())
+        for name, tensor in tensors:
             if hasattr(tensor, "full_tensor") and (id(tensor) not in own or not _by_rows(tensor)):
                 raise ModelError(
                     f"model must be whole in every process, or spread by torch's fully_shard, got '{name}' spread by "
@@ -92,7 +93,7 @@ def _plain(unit: nn.Module, memo: dict[int, Any]) -> nn.Module:
     kind: Any = type(unit).__mro__[2]  # behind the class that was made for it, and FSDPModule
     found = kind.__new__(kind)
     state = {name: value for name, value in vars(unit).items() if not name.startswith(PRIVATE)}
-    for name in KEPT:
+    for name in (*HOOKS, *LOADING):
         own = {key: hook for key, hook in state[name].items() if not _of_torch(hook)}
         state[name] = type(state[name])(own)
     found.__dict__.update(copy.deepcopy(state, memo))

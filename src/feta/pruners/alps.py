@@ -60,9 +60,10 @@ class Alps:
         if self.refit == "pcg":
             H.diagonal()[:d_in] += self.ridge * H.diagonal()[:d_in].mean()
             share = Columns(W.shape[1], ranks)
-            parts = (share.take(part) for part in (H @ W, found.D, found.mask))
+            C, D, mask = (share.take(part) for part in (H @ W, found.D, found.mask))
             product = partial(share.each, H.matmul)
-            V = share.whole(projected_cg(product, H.diagonal(), *parts, self.refit_iterations, share.sums))
+            V = projected_cg(product, H.diagonal(), C, D, mask, self.refit_iterations, share.sums)
+            V = share.whole(V)
             # Nothing is known of a dead input where there is no ridge: the weights kept there stay as they were.
             V = V.where((H.diagonal()[:, None] > 0) | ~found.mask, W)
         else:

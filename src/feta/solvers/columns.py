@@ -1,8 +1,8 @@
 """The columns of a layer shared out over the processes of a job, and one choice of weights over all of them.
 
-Columns share no weights, and are tied by nothing but the number that may stay. Blocks of columns go to the processes in
-turn. Their borders do not depend on how many processes there are, and a single one works block by block too: a product
-of other columns may be rounded differently.
+Columns share no weights, and are tied by nothing but the number that may stay. Blocks of columns go to the processes
+in turn. Their borders do not depend on how many processes there are, and a single one works block by block too: a
+product of other columns may be rounded differently.
 """
 
 import math

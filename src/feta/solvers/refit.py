@@ -14,7 +14,6 @@ singular, with dead or collinear inputs: damping then grows tenfold until a fact
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -188,7 +187,7 @@ def projected_cg(
     V: Tensor,
     mask: Tensor,
     iterations: int,
-    sums: Callable[[Tensor], Tensor] = partial(torch.sum, dim=0),
+    sums: Callable[[Tensor], Tensor] = lambda X: X.sum(0),
 ) -> Tensor:
     """Steps of conjugate gradients from V for H V = C on the mask, where a factor would cost too much.
 

@@ -15,7 +15,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from feta.calibration.statistics import Gram, number_of, products, ranks_of
+from feta.calibration.statistics import Gram, products, ranks_of
 from feta.problem import ActivationStream, LayerProblem, Rows
 from feta.ranks import Ranks
 
@@ -32,9 +32,9 @@ class StreamedTargets:
         return ranks_of(self.problem.rows)
 
     @property
-    def number(self) -> int:
-        """That of the call which this process's first rows come from."""
-        return number_of(self.problem.rows)
+    def stream(self) -> ActivationStream | None:
+        """What this process's rows come from; None: from rows that all processes have."""
+        return self.problem.rows
 
     def rows(self) -> Iterator[Rows]:
         yield from self.originals(self.problem.rows)
@@ -57,7 +57,7 @@ class StreamedTargets:
         """C of the original's own outputs, A~'(Z - R): exact, over all rows."""
         stream = self.problem.rows
         pairs = ((A, Z if R is None else Z - R) for A, Z, R in self.originals(stream))
-        return products(pairs, ranks_of(stream), number_of(stream), with_bias=self.problem.bias is not None)
+        return products(pairs, ranks_of(stream), stream, with_bias=self.problem.bias is not None)
 
     def at(self, V: Tensor, *, revive: bool = True, targets: bool = True) -> tuple[float, Tensor]:
         """F(V), and C (d_in [+ 1], d_out) of the next least-squares problem: sums over rows in float64, like H.
@@ -75,7 +75,7 @@ class StreamedTargets:
                 yield A, self.wanted(fit.targets(Z, B, revive=revive), original, R) if targets else B
 
         if targets:
-            C = products(pairs(), self.ranks, self.number, with_bias=self.problem.bias is not None)
+            C = products(pairs(), self.ranks, self.stream, with_bias=self.problem.bias is not None)
         else:
             C = torch.zeros_like(V, dtype=torch.float64)
             for _ in pairs():
@@ -110,8 +110,8 @@ class SampledTargets(StreamedTargets):
         yield from self.held[self.ranks.rank :: self.ranks.count]
 
     @property
-    def number(self) -> int:
-        return 0
+    def stream(self) -> ActivationStream | None:
+        return None
 
     def all_rows(self) -> list[Rows]:
         return self.held
