@@ -20,7 +20,7 @@ ANCHOR = 1.5 * 2.0**52 * GRID  # between 2^52 and 2^53 multiples of the grid
 ASIDE = 1 + 2.0**-29
 FLOOR = 2.0**-6  # of the usual column, for one of which the first chunk has nothing, or
 OFTEN = 4  # less than as many rows
-LOOKED_AT = 1024  # rows
+LOOKED_AT = 256  # rows
 
 
 class ProductSum:
@@ -49,7 +49,7 @@ def sizes(A: Tensor) -> Tensor:
     if not bool(alive.any()):
         return torch.zeros_like(most)
     most = most.where(alive, 0)
-    often = (A / most.where(alive, 1)).square().sum(0) >= OFTEN
+    often = (A / most.where(alive, 1).to(A.dtype)).square_().sum(0) >= OFTEN
     usual = FLOOR * float(most[alive].median())
     found = most.where(often, most.clamp_min(usual)) * rows**0.5
     return torch.ldexp(torch.ones_like(found), torch.frexp(found).exponent)
