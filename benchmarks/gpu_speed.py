@@ -5,7 +5,7 @@
 
 A graph holds launches on many copies of the weights, 400 MB in all, so that none of them waits in a cache. Both ways
 run in turns; the median over the replays counts. Weights are random with zeros anywhere. Every output is checked
-against float64. Needs torch, triton and numpy alone.
+against float64. Needs torch, triton and numpy alone. 2:4 is torch's own product, on weights that are 2:4.
 """
 
 from __future__ import annotations
@@ -23,18 +23,24 @@ import torch
 from torch import Tensor, nn
 
 from feta.inference.gpu_delta import DeltaLinear
+from feta.inference.two_four import TwoFourLinear, works
 from feta_lab.records import environment
 
 COLD_BYTES = 400_000_000
 REPLAYS = 50
 TOLERANCE = 2e-3  # relative, in float16
+WAYS = {"delta": DeltaLinear, "2:4": TwoFourLinear}
 
 
-def layer_of(height: int, width: int, sparsity: float) -> nn.Linear:
+def layer_of(height: int, width: int, sparsity: float, way: str) -> nn.Linear:
     generator = torch.Generator("cuda").manual_seed(0)
     layer = nn.Linear(width, height, bias=False, device="cuda", dtype=torch.float16).requires_grad_(False)
     weight = torch.randn(height, width, generator=generator, device="cuda") / width**0.5
-    layer.weight.copy_(weight * (torch.rand(height, width, generator=generator, device="cuda") >= sparsity))
+    chance = torch.rand(height, width, generator=generator, device="cuda")
+    if way == "2:4":
+        groups = chance.view(-1, 4)
+        chance = torch.ones_like(groups).scatter_(1, groups.topk(2).indices, 0.0).view(height, width)
+    layer.weight.copy_(weight * (chance >= sparsity))
     return layer
 
 
@@ -48,7 +54,7 @@ def recorded(module: nn.Module, x: Tensor) -> tuple[Callable[[], None], int, Any
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side), torch.no_grad():
-        for one in copies[:3]:
+        for one in copies:  # each plans at its first call, which cannot be recorded
             one(x)
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
@@ -72,29 +78,38 @@ def microseconds(modules: dict[str, nn.Module], x: Tensor) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in found.items()}
 
 
-def cell(shape: str, sparsity: float, batch: int) -> dict[str, Any]:
+def cell(shape: str, way: str, sparsity: float, batch: int) -> dict[str, Any]:
     height, width = (int(n) for n in shape.split("x"))
-    dense = layer_of(height, width, sparsity)
-    sparse = DeltaLinear(dense)
+    dense = layer_of(height, width, sparsity, way)
+    sparse = WAYS[way](dense)
     x = torch.randn(batch, width, device="cuda", dtype=torch.float16)
     truth = x.double() @ dense.weight.double().t()
     error = float((sparse(x).double() - truth).norm() / truth.norm())
     us = microseconds({"dense": dense, "sparse": sparse}, x)
-    key = {"shape": shape, "sparsity": sparsity, "batch": batch}
+    key = {"shape": shape, "way": way, "sparsity": sparsity, "batch": batch}
     sizes = {"dense_bytes": bytes_of(dense), "sparse_bytes": bytes_of(sparse)}
     return {"kind": "gpu-speed", **key, "dense_us": us["dense"], "sparse_us": us["sparse"], "error": error, **sizes}
 
 
 def table(records: list[dict[str, Any]]) -> str:
     """Times as fast as dense, by shape and batch, at each sparsity."""
-    shares = sorted({one["sparsity"] for one in records})
-    head = ["float16, out x in, batch", "dense µs", *(f"{100 * share:g} %" for share in shares)]
+    found = {(one["shape"], one["batch"], column_of(one)): one for one in records}
+    columns = sorted({column for *_, column in found}, key=lambda column: (column == "2:4", column))
+    head = ["float16, out x in, batch", "dense µs", *columns]
     lines = [head, ["---"] * len(head)]
-    for shape, batch in dict.fromkeys((one["shape"], one["batch"]) for one in records):
-        mine = {one["sparsity"]: one for one in records if (one["shape"], one["batch"]) == (shape, batch)}
-        gains = [f"{mine[s]['dense_us'] / mine[s]['sparse_us']:.2f}" if s in mine else "–" for s in shares]
+    for shape, batch in dict.fromkeys((shape, batch) for shape, batch, _ in found):
+        mine = {column: found[shape, batch, column] for column in columns if (shape, batch, column) in found}
+        gains = [f"{mine[c]['dense_us'] / mine[c]['sparse_us']:.2f}" if c in mine else "–" for c in columns]
         lines.append([f"{shape}, {batch}", f"{statistics.median(o['dense_us'] for o in mine.values()):.1f}", *gains])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def column_of(one: dict[str, Any]) -> str:
+    return "2:4" if one["way"] == "2:4" else f"{100 * one['sparsity']:g} %"
+
+
+def numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",") if part]
 
 
 def main(words: list[str]) -> int:
@@ -102,18 +117,25 @@ def main(words: list[str]) -> int:
     ask.add_argument("--shapes", default="8192x8192,4096x11008,11008x4096,2048x2048")
     ask.add_argument("--sparsity", default="0.5,0.7,0.8,0.9,0.95")
     ask.add_argument("--batch", default="1,4,16")
+    ask.add_argument("--two-four-batch", default="1,16,64,256", help="batches for 2:4; empty: none")
     ask.add_argument("--out", type=Path)
     ask.add_argument("--table", type=Path, help="print the table of these records and measure nothing")
     given = ask.parse_args(words)
     if given.table:
         print(table([json.loads(line) for line in given.table.read_text().splitlines()]))
         return 0
+    cells = [
+        ("delta", share, batch) for batch in numbers(given.batch) for share in map(float, given.sparsity.split(","))
+    ]
+    cells += [("2:4", 0.5, batch) for batch in numbers(given.two_four_batch)]
+    if not works(torch.device("cuda", torch.cuda.current_device()), torch.float16):
+        print("2:4 is left out: this GPU or this build of torch has no such product", file=sys.stderr)
+        cells = [cell_ for cell_ in cells if cell_[0] != "2:4"]
     records = []
     for shape in given.shapes.split(","):
-        for batch in map(int, given.batch.split(",")):
-            for sparsity in map(float, given.sparsity.split(",")):
-                records.append({**cell(shape, sparsity, batch), "environment": environment()})
-                torch.cuda.empty_cache()
+        for way, sparsity, batch in cells:
+            records.append({**cell(shape, way, sparsity, batch), "environment": environment()})
+            torch.cuda.empty_cache()
     print(table(records))
     if given.out:
         given.out.parent.mkdir(parents=True, exist_ok=True)

@@ -20,6 +20,7 @@ layout.loader.exec_module(drawn)
 # A room imports from rooms in rows above its own, and from nothing else of ours.
 PRODUCT = (
     ("errors",),
+    ("gates",),
     ("plugins", "ranks"),
     ("objective",),
     ("layers", "sparsity"),

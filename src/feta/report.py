@@ -68,7 +68,7 @@ class RefineReport:
     device: str
     seed: int
     learning_rate: float  # at the start
-    support: str  # "fixed" or "moving"
+    support: str  # "fixed", "moving" or "free"
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "history": [list(point) for point in self.history]}

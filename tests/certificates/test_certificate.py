@@ -144,8 +144,8 @@ def test_progress_is_told():
         ({"confidence": 1.0}, r"certify.confidence must be in \(0, 1\), got 1.0"),
         ({"radii": (0.1, -1)}, "certify.radii must be numbers > 0"),
         ({"samples": 0}, "certify.samples must be >= 1, got 0"),
-        ({"norm": "l1"}, "certify.norm must be 'l2' or 'linf', got 'l1'"),
-        ({"forms": ("world",)}, "certify.forms must be some of global, local"),
+        ({"norm": "l1"}, "unknown norm 'l1'. Known: l2, linf"),
+        ({"forms": ("world",)}, "forms must be a list of 'global' or 'local', got ('world',)"),
         ({"refined": -1}, "certify.refined must be >= 0, got -1"),
     ],
 )

@@ -78,7 +78,7 @@ def test_without_numba_a_note_says_so(run, pruned, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--batch 0", "--batch must be whole numbers >= 1 separated by commas, got '0'"),
+        ("--batch 0", "--batch must be whole numbers >= 1 such as 3,32,32, got '0'"),
         ("--batch 1,a", "--batch must be whole numbers"),
         ("--threads 1.5", "--threads must be whole numbers"),
         ("--device tpu", "--device"),
@@ -92,9 +92,7 @@ def test_refusals(run, pruned, options, words):
 def test_refusals_of_inputs(run):
     name = write_code(CODE.replace("print(", "str("))
     run(f"speed {name}:Conv").refused("--input must give the shape of one sample")
-    run(f"speed {name}:Conv --input 3,x").refused(
-        "--input must be the shape of one sample, such as 3,32,32, got '3,x'"
-    )
+    run(f"speed {name}:Conv --input 3,x").refused("--input must be whole numbers >= 1 such as 3,32,32, got '3,x'")
     run(f"speed {name}:Conv --input 4,8,8").refused("must run on the example with 1 samples, got:")
     run("speed missing.safetensors").refused("missing.safetensors")
     Path("net.pt").write_bytes(b"PK")

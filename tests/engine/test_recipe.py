@@ -1,6 +1,7 @@
 """One call: its stages, which of them is kept, exact counts, time, and the caller's model as it was."""
 
 import copy
+import itertools
 import json
 import time
 from dataclasses import replace
@@ -144,11 +145,14 @@ def told_distances(monkeypatch, distances: list[float]) -> list[tuple[Any, ...]]
 
 
 def test_best_goes_on_as_long_as_it_helps(monkeypatch):
-    """Each round takes four times the steps; the first that brings less than two hundredths is the last."""
+    """Each round takes twice the steps; the first that brings less than two hundredths is the last."""
     seen = told_distances(monkeypatch, [0.5, 0.4, 0.35, 0.3, 0.299, 0.298, 0.1])
     report = feta.prune(network(), X, 0.8, effort="best").report
     assert [stage.name for stage in report.stages] == [LAYERS, FITTED, MOVING, *LONGER, *LONGER]
-    assert [given[3].steps for given in seen] == [40, 160, 640, 640, 2560, 2560]
+    assert [given[3].steps for given in seen] == [40, 160, 320, 320, 640, 640]
+    assert [given[3].support for given in seen] == ["fixed", "free", *["moving", "fixed"] * 2]
+    for before, after in itertools.pairwise(seen[2:]):  # each goes on from the best, which is the last
+        assert before[4] is not after[4]
     assert [stage.kept for stage in report.stages] == [False] * 6 + [True]
     assert report.effort == "best"
 
@@ -328,8 +332,34 @@ def test_one_fit_that_fails_does_not_stop_the_next(monkeypatch):
     monkeypatch.setattr(recipe, "fitted", fails_once)
     result = feta.prune(network(), X, 0.8)
     check(result)
-    assert [call.support for call in calls] == ["fixed", "moving"]
+    assert [call.support for call in calls] == ["fixed", "free"]
     assert kept(result) == MOVING
+
+
+@pytest.mark.parametrize(
+    ("how", "support"),
+    [
+        ({}, "free"),
+        ({"allocation": "uniform"}, "moving"),
+        ({"sparsity": {"*": 0.8}}, "moving"),
+        ({"pattern": "1:4", "sparsity": None}, "moving"),
+    ],
+)
+def test_a_budget_that_was_asked_for_by_layer_is_kept_by_layer(how, support, monkeypatch):
+    calls = []
+
+    def noted(*given: Any) -> Any:
+        calls.append(given[3])
+        return fitted(*given)
+
+    monkeypatch.setattr(recipe, "fitted", noted)
+    result = feta.prune(network(), X, **({"sparsity": 0.8, "effort": "default"} | how))
+    assert [call.support for call in calls] == ["fixed", support]
+    numels, left = zip(*((mask.numel(), int(mask.sum())) for mask in result.masks.values()), strict=True)
+    share = 0.25 if "pattern" in how else 0.2
+    assert sum(left) == pytest.approx(share * sum(numels), abs=len(left))
+    if support == "moving":
+        assert all(k == pytest.approx(share * n, abs=1) for n, k in zip(numels, left, strict=True))
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, feta.ModelError, KeyboardInterrupt])
@@ -716,5 +746,5 @@ def test_few_rows_are_said_after_a_fit_too(monkeypatch):
 
 
 def test_an_effort_that_is_no_word():
-    with pytest.raises(ConfigError, match="unknown effort '3'"):
+    with pytest.raises(ConfigError, match="effort must be 'fast', 'default' or 'best', got 3"):
         feta.prune(network(), X, 0.5, effort=3)

@@ -19,7 +19,7 @@ from sparse_layers import reference, relative, sparse_linear, zeroed
 
 CPU = torch.device("cpu")
 OWN = pytest.mark.skipif(calls.kernels() is None, reason="numba is not installed")
-ON_CPUS = [kind for kind in CANDIDATES if kind != "delta"]  # which test_gpu_kernels.py has
+ON_CPUS = [kind for kind in CANDIDATES if kind not in ("delta", "2:4")]  # test_gpu_kernels.py, test_two_four.py
 KINDS = [pytest.param(kind, marks=OWN if kind in ("groups", "bitmap") else ()) for kind in ON_CPUS]
 BATCHES = (1, 2, 3, 4, 5, 8, 15, 16, 17, 33, 256)
 

@@ -19,6 +19,7 @@ from feta.inference.convolution import SparseConv2d
 from feta.inference.csr import CsrLinear
 from feta.inference.example import of_size
 from feta.inference.sparsify import NO_NUMBA, sparsified
+from feta.inference.trimmed import TrimmedLinear
 from sparse_layers import FakeTimer, relative, zeroed
 
 OWN = pytest.mark.skipif(calls.kernels() is None, reason="numba is not installed")
@@ -219,11 +220,11 @@ def test_numba_is_not_loaded_before_it_is_needed():
 @pytest.mark.parametrize(
     ("example", "batches", "error", "message"),
     [
-        ("x", None, ConfigError, "must be a tensor, a tuple of arguments or a dict of them, got str"),
+        ("x", None, ConfigError, "must be a tensor, a tuple or a dict, got 'x'"),
         ((), None, ConfigError, "must hold a tensor of samples"),
         (torch.randn(0, 30), None, ConfigError, "must hold a tensor of samples"),
-        (torch.randn(2, 30), (0,), ConfigError, "batches must be >= 1, got 0"),
-        (torch.randn(2, 30), (), ConfigError, "batches must name a number of samples"),
+        (torch.randn(2, 30), (0,), ConfigError, r"batches must be whole numbers >= 1, got \[0\]"),
+        (torch.randn(2, 30), (), ConfigError, r"batches must be whole numbers >= 1, got \[\]"),
         (torch.randn(2, 31), None, ModelError, "must run on the example with 2 samples, got:"),
     ],
 )
@@ -239,3 +240,38 @@ def test_examples_are_cut_and_repeated():
     assert (more["scale"], more["mask"].shape, more["flag"]) == (2.0, (4,), True)
     assert of_size((torch.ones(3, 2),), 1)[0].shape == (1, 2)
     assert list(sparsified(mlp(), torch.randn(3, 30), 5, timer=FakeTimer()).dense_ms) == [5]
+
+
+# In half precision and on GPUs
+
+
+@pytest.mark.parametrize(("dtype", "error"), [(torch.bfloat16, 0.02), (torch.float16, 0.004)])
+def test_outputs_in_half_precision_may_differ_by_roundings(dtype, error, monkeypatch):
+    model = zeroed(nn.Sequential(nn.Linear(30, 40)), 0.8).to(dtype)
+    model[0].weight[:5] = 0  # a trimmed form there is on every device, in every dtype
+    plain = TrimmedLinear.fast
+    monkeypatch.setattr(TrimmedLinear, "fast", lambda self, x, plan: plain(self, x, plan) * (1 + error))
+    timer, x = FakeTimer(trimmed=0.1, sparse=0.1), torch.randn(4, 30).to(dtype)
+    found = sparsified(model, x, timer=timer)
+    assert found.notes == []
+    assert isinstance(found.model[0], TrimmedLinear)
+    error *= 10
+    assert "outputs differed by" in sparsified(model, x, timer=timer).notes[0]
+
+
+def test_launches_cannot_be_recorded_on_a_cpu():
+    with pytest.raises(
+        ConfigError, match="recorded must be False for a model that is not on a GPU, got one on the cpu"
+    ):
+        feta.sparsify(mlp(), torch.randn(2, 30), recorded=True)
+
+
+def test_a_model_that_cannot_be_recorded_is_refused():
+    timer = FakeTimer(csr=float("inf"), dense=float("inf"))
+    with pytest.raises(ModelError, match="can be recorded as a CUDA graph"):
+        sparsified(mlp(), torch.randn(2, 30), timer=timer)
+
+
+def test_a_whole_that_cannot_be_recorded_stays_dense():
+    found = sparsified(mlp(), torch.randn(4, 30), timer=FakeTimer(csr=0.1, groups=0.1, sparse=float("inf")))
+    assert found.notes == ["the dense layers stay: the whole model was not faster with sparse ones"]

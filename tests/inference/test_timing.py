@@ -46,3 +46,27 @@ def test_cold_sweeps_the_caches_before_every_call(monkeypatch):
     found = timing.timed({"one": lambda: calls.append(1)}, cold=True)
     assert len(calls) >= 1 + timing.ROUNDS
     assert 0 < found["one"] < float("inf")
+
+
+class _Card:
+    L2_cache_size = 10
+
+
+def test_recorded_calls_lose_what_the_sweeps_take(monkeypatch):
+    """Without a GPU: graphs that take given milliseconds."""
+    monkeypatch.setattr(timing.torch.cuda, "current_device", lambda: "cpu")
+    monkeypatch.setattr(timing.torch.cuda, "get_device_properties", lambda device: _Card)
+    swept = []
+
+    def graph(way, broom):
+        swept.append(None if broom is None else len(broom))
+        took = way()
+        return None if took == "never" else lambda: (took or 0) + (0.0 if broom is None else 3.0)
+
+    monkeypatch.setattr(timing, "_graph", graph)
+    ways = {"one": lambda: 1.0, "none": lambda: "never", "two": lambda: 2.0}
+    forever = float("inf")
+    assert timing.recorded(ways) == {"one": 1.0, "none": forever, "two": 2.0}
+    assert timing.recorded(ways, True) == {"one": pytest.approx(1.0), "none": forever, "two": pytest.approx(2.0)}
+    assert swept == [None] * 3 + [20] * 4
+    assert timing.recorded({"none": lambda: "never"}) == {"none": forever}

@@ -16,7 +16,7 @@ from feta.masks import ZeroHold
 from feta.sparsity import top_k_mask
 from feta.tuning import loop
 from feta.tuning.fitting import EVERY
-from feta.tuning.support import END, POWER, USE, MovingSupport
+from feta.tuning.support import END, POWER, USE, MovingSupport, largest
 
 X = torch.randn(300, 6, generator=torch.Generator().manual_seed(1))
 IMAGES = torch.randn(60, 2, 4, 4, generator=torch.Generator().manual_seed(2))
@@ -25,14 +25,15 @@ IMAGES = torch.randn(60, 2, 4, 4, generator=torch.Generator().manual_seed(2))
 class Setting:
     """Layers without biases, all their weights alive, and Adam on them."""
 
-    def __init__(self, *weights: list[list[float]], counts: list[int], rate: float = 0.1) -> None:
+    def __init__(self, *weights: list[list[float]], counts: list[int], rate: float = 0.1, free: bool = False) -> None:
         self.model = nn.Sequential(*(nn.Linear(len(w[0]), len(w), bias=False).double() for w in weights))
         for layer, w in zip(self.model, weights, strict=True):
             layer.weight.data = torch.tensor(w, dtype=torch.float64)
         masks = {str(i): torch.ones_like(layer.weight, dtype=torch.bool) for i, layer in enumerate(self.model)}
         self.hold = ZeroHold(self.model, masks, gradients=True)
         self.adam = torch.optim.Adam(self.model.parameters(), rate)
-        self.support = MovingSupport(self.hold, self.adam, {str(i): count for i, count in enumerate(counts)})
+        kept = {str(i): count for i, count in enumerate(counts)}
+        self.support = MovingSupport(self.hold, self.adam, kept, None if free else largest)
 
     def step(self, *gradients: list[list[float]]) -> None:
         for layer, gradient in zip(self.model, gradients, strict=True):
@@ -70,6 +71,25 @@ def test_the_schedule_is_that_of_the_formula(count, shares):
         assert setting.support.settled == (over >= END)
     setting.support.move(1.0)
     assert [int(setting.hold.masks[name].sum()) for name in "01"] == [count, 4]
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 50), st.lists(st.floats(0, 1), min_size=1, max_size=6))
+def test_a_free_support_keeps_as_many_in_all_layers_together(count, shares):
+    setting = Setting(rows(5, 7), rows(3, 5), counts=[count // 2, count - count // 2], free=True)
+    for over in sorted(shares):
+        setting.support.move(over)
+        gone = 1 - (1 - min(1.0, over / END)) ** POWER
+        assert sum(int(mask.sum()) for mask in setting.hold.masks.values()) == round(50 - (50 - count) * gone)
+    setting.support.move(1.0)
+    assert sum(int(mask.sum()) for mask in setting.hold.masks.values()) == count
+
+
+@pytest.mark.parametrize("free", [False, True])
+def test_a_free_support_goes_to_the_layer_with_the_higher_scores(free):
+    setting = Setting([[1.0, 0.1, 0.1, 0.1]], [[3.0, 2.0, 1.5, 0.2]], counts=[2, 2], free=free)
+    setting.support.move(1.0)
+    assert [int(setting.hold.masks[name].sum()) for name in "01"] == ([1, 3] if free else [2, 2])
 
 
 def test_most_go_early():

@@ -16,6 +16,7 @@ from scipy.stats import beta
 from torch import Tensor, nn
 
 from feta.calibration.model import evaluating
+from feta.calibration.recording import running
 from feta.errors import ConfigError, DataError, ModelError
 
 LabelledBatch = tuple[Tensor, Tensor | None]  # inputs, and their classes where these are known
@@ -97,7 +98,8 @@ def agreement(
 @torch.no_grad()
 def answers_of(model: nn.Module, inputs: Tensor) -> Tensor:
     """The class of each input; raises where the scores are not finite, for those have no class."""
-    scores = model(inputs.clone())  # a model may change its input in place
+    with running(inputs):
+        scores = model(inputs.clone())  # a model may change its input in place
     if not isinstance(scores, Tensor) or scores.ndim != 2 or scores.shape[1] < 2:
         got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
         raise ModelError(f"certify must get networks with two or more scores for each sample, got {got}")

@@ -6,15 +6,15 @@
 A sample on which the networks already disagree is counted, with radius 0.
 """
 
-import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from statistics import median_low
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
+from feta.calibration.copies import copied, shell
 from feta.calibration.inputs import Inputs
 from feta.calibration.model import device_of, evaluating, float_dtype
 from feta.certificates.agreement import Agreement, LabelledBatch, agreement
@@ -23,9 +23,11 @@ from feta.certificates.chain import chain_of
 from feta.certificates.radius import Pair
 from feta.certificates.rounding import Rounding, check_precision
 from feta.errors import ConfigError, DataError, ModelError, check_range
+from feta.gates import gated
 
 RADII = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-FORMS = ("global", "local")
+FormName = Literal["global", "local"]
+FORMS: tuple[FormName, ...] = get_args(FormName)
 CHECKED = 16  # samples on which a network is compared with the chain that is certified for it
 Tell = Callable[[str, int, int], None]  # what is being done, samples done, samples in all
 
@@ -86,17 +88,18 @@ class Certificate:
         }
 
 
+@gated
 def certify(
     dense: nn.Module,
     pruned: nn.Module,
     data: Tensor | Iterable[Any],
-    labels: Tensor | None = None,
+    labels: Tensor | Sequence[int] | None = None,
     *,
     confidence: float = 0.99,
     radii: Sequence[float] = RADII,
     samples: int = 100,
     norm: Norm = "l2",
-    forms: Sequence[str] = FORMS,
+    forms: Sequence[FormName] = FORMS,
     refined: int = 256,
     attack: Attack | None = Attack(),  # noqa: B008 - frozen
     device: str | torch.device | None = None,
@@ -127,15 +130,14 @@ def certify(
     check_range("certify", ">= 0", refined=refined)
     for name, value, must, fits in (
         ("radii", tuple(radii), "numbers > 0", radii and all(0 < r < float("inf") for r in radii)),
-        ("norm", norm, "'l2' or 'linf'", norm in ("l2", "linf")),
-        ("forms", tuple(forms), f"some of {', '.join(FORMS)}", forms and set(forms) <= set(FORMS)),
+        ("forms", tuple(forms), f"some of {', '.join(FORMS)}", forms),
     ):
         if not fits:
             raise ConfigError(f"certify.{name} must be {must}, got {value!r}")
     tell = callback or (lambda text, done, total: None)
     place = device_of(dense) if device is None else torch.empty(0, device=device).device
     # The callers' models stay where they are.
-    dense, pruned = (m if device_of(m) == place else copy.deepcopy(m).to(place) for m in (dense, pruned))
+    dense, pruned = (shell(m) if device_of(m) == place else copied(m).to(place) for m in (dense, pruned))
     dtype = float_dtype(dense)
     if dtype != float_dtype(pruned):
         raise ModelError(f"both networks must be of one type, got {dtype} and {float_dtype(pruned)}")
@@ -153,7 +155,7 @@ def certify(
             shapes = " and ".join(str(chain.out_shape) for chain in chains)
             raise ModelError(f"both networks must give the same number of scores, got {shapes}")
         pair = Pair((dense, pruned), chains, (Rounding.of(dense), Rounding.of(pruned)), inputs, norm, refined)
-        found = {name: _form(pair, name, attack, tell) for name in FORMS if name in forms}
+        found: dict[str, Form] = {name: _form(pair, name, attack, tell) for name in FORMS if name in forms}
     answers = tuple(zip(*(classes.tolist() for classes in pair.answers), strict=True))
     return Certificate(counted, norm, tuple(radii), found, attack, answers)
 
@@ -178,6 +180,8 @@ def _held_out(data: Tensor | Iterable[Any], labels: Any, kept: list[Tensor], cou
     """(inputs, labels or None), batch by batch; only the first `count` inputs are stored, in `kept`."""
     if labels is not None and not isinstance(data, Tensor):
         raise ConfigError("labels must come with the batches, got them beside an iterable")
+    if isinstance(labels, Set):
+        raise ConfigError("labels must be in the order of the data, got a set")
     for batch in [(data, labels)] if isinstance(data, Tensor) else data:
         inputs = next(iter(Inputs([batch])))
         if not isinstance(inputs, Tensor):

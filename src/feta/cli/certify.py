@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from feta.cli.console import out, print_json, print_table, progress_bar, resolve_device
-from feta.cli.options import DataDir, DataName, Device, Json, Whole
+from feta.cli.options import DataDir, DataName, Device, Json, Seed, Whole
 from feta.errors import ConfigError, ModelError
 from feta.plugins import added
 
@@ -29,7 +29,7 @@ def certify(
     norm: Literal["l2", "linf"] = "l2",
     refined: Whole = 256,
     attack: bool = True,
-    seed: Whole = 0,
+    seed: Seed = 0,
     device: Device = None,
     data_dir: DataDir = None,
     output: Annotated[Path, Parameter(name=("--output", "-o"))] = Path("certificate"),

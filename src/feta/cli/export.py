@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from feta.cli.console import out, print_json, size
-from feta.cli.options import Json
+from feta.cli.options import Json, whole_numbers
 from feta.cli.own_options import OwnOptions
 from feta.errors import ConfigError
 
@@ -79,10 +79,7 @@ def _example(source: "Source", subject: "Subject", shape: str | None) -> Any:
         return _noise(subject.preparation[0])
     if shape is None:
         raise ConfigError(f"--shape or --data must say what {source.name} takes, got neither; write --shape 3,32,32")
-    sizes = shape.replace("x", ",").split(",")
-    if not all(part.strip().isdecimal() and int(part) > 0 for part in sizes):
-        raise ConfigError(f"--shape must be whole numbers > 0 such as 3,32,32, got {shape}")
-    return _noise(tuple(map(int, sizes)))
+    return _noise(tuple(whole_numbers(shape, "--shape")))
 
 
 def _noise(shape: tuple[int, ...]) -> "Tensor":

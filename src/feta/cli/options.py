@@ -6,17 +6,29 @@ from typing import Annotated
 
 from cyclopts import Parameter, Token
 
-from feta.errors import ConfigError
+from feta.errors import ConfigError, quoted, shown
 
 
 def _whole(kind: object, tokens: Sequence[Token]) -> int:
     """An integer as written. The library would round, and 1.5 epochs would become 2 without a word."""
     try:
-        return int(tokens[0].value)
+        value = int(tokens[0].value)
     except ValueError:
-        raise ValueError(f"must be a whole number, got {tokens[0].value}") from None
+        raise ValueError(f"must be a whole number, got {shown(tokens[0].value)}") from None
+    if not -(2**63) <= value < 2**63:
+        raise ValueError(f"must be a whole number below 2**63, got {shown(value)}")
+    return value
 
 
+def _seed(kind: object, tokens: Sequence[Token]) -> int:
+    """A seed that torch can take."""
+    value = _whole(kind, tokens)
+    if value < 0:
+        raise ValueError(f"must be a whole number >= 0, got {value}")
+    return value
+
+
+Seed = Annotated[int, Parameter(converter=_seed)]
 Whole = Annotated[int, Parameter(converter=_whole)]
 MaybeWhole = Annotated[int | None, Parameter(converter=_whole)]
 Flag = Annotated[bool, Parameter(negative="")]
@@ -29,6 +41,14 @@ Output = Annotated[
 ]
 _RECORDS = "JSONL file that gets the run's record; by default feta-records.jsonl beside the output."
 Records = Annotated[Path | None, Parameter(help=_RECORDS)]
+
+
+def whole_numbers(text: str, where: str) -> list[int]:
+    """Numbers >= 1 out of 3,32,32 or 3x32x32."""
+    parts = [part.strip() for part in text.replace("x", ",").split(",")]
+    if not all(part.isdecimal() and len(part) < 10 and int(part) > 0 for part in parts):
+        raise ConfigError(f"{where} must be whole numbers >= 1 such as 3,32,32, got {quoted(text)}")
+    return [int(part) for part in parts]
 
 
 def check_places(network: Path | None, output: Path | None, records: Path | None) -> Path:

@@ -10,7 +10,7 @@ from cyclopts import Group, Parameter
 import feta
 from feta.cli.console import err, out, print_json, print_table, progress_bar, size
 from feta.cli.job import device_here, job
-from feta.cli.options import DataDir, Device, Flag, Json, MaybeWhole, Output, Records, Whole
+from feta.cli.options import DataDir, Device, Flag, Json, MaybeWhole, Output, Records, Seed
 from feta.cli.own_options import OwnOptions, StoreOptions
 from feta.errors import ConfigError, DataError, ModelError
 
@@ -52,7 +52,7 @@ def prune(
     reorder: bool = True,
     refine: Flag = False,
     refine_steps: MaybeWhole = None,
-    seed: Whole = 0,
+    seed: Seed = 0,
     device: Device = None,
     output: Output = None,
     resume: Flag = False,

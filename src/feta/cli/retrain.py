@@ -7,7 +7,7 @@ from typing import Any
 
 import feta
 from feta.cli.console import out, print_json, progress_bar, resolve_device
-from feta.cli.options import DataDir, Device, Json, Output, Records, Whole, check_places
+from feta.cli.options import DataDir, Device, Json, Output, Records, Seed, Whole, check_places
 from feta.errors import ConfigError
 
 
@@ -23,7 +23,7 @@ def retrain(
     learning_rate: float = 0.01,
     batch_size: Whole = 32,
     weight_decay: float = 0.0,
-    seed: Whole = 0,
+    seed: Seed = 0,
     device: Device = None,
     output: Output = None,
     data_dir: DataDir = None,

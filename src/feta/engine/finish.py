@@ -86,4 +86,4 @@ def warn_of(report: PruneReport) -> None:
     bad = [layer for layer in report.layers if layer.status in (Status.FELL_BACK, Status.POOR, Status.FEW_ROWS)]
     if bad:
         first = f"{bad[0].name}: {bad[0].message}"
-        warnings.warn(f"{len(bad)} of {len(report.layers)} layers need a look; {first}", PruneWarning, stacklevel=4)
+        warnings.warn(f"{len(bad)} of {len(report.layers)} layers need a look; {first}", PruneWarning, stacklevel=6)

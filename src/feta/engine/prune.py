@@ -5,8 +5,10 @@ rows, the method's own matrices (d_in^2 for a Gram matrix), and what waits betwe
 Settings.memory where that is given, however many samples there are.
 """
 
+import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,17 +19,19 @@ from torch import Tensor, nn
 from feta.allocation import Allocation, make_allocation
 from feta.allocation.measure import Probe
 from feta.calibration.model import device_of, fused_attention_off
+from feta.calibration.recording import running_on
 from feta.engine.checkpoint import key_of
 from feta.engine.finish import Stages, settle_batchnorm, size_of_model, warn_of
 from feta.engine.memory import telling_what_fits
-from feta.engine.recipe import MANY_LAYERS, Effort, Recipe, check_effort
+from feta.engine.recipe import MANY_LAYERS, Effort, Recipe
 from feta.engine.reorder import reorder
 from feta.engine.run import Run
 from feta.engine.select import SparsityRequest, check_pattern, in_pattern, select, share_asked, skipped, targets
-from feta.engine.settings import Callback, Settings, checked, parse_memory
+from feta.engine.settings import Callback, Settings, parse_memory
 from feta.engine.spread import Spread, is_spread
 from feta.engine.walk import Walk
-from feta.errors import ConfigError, DataError
+from feta.errors import ConfigError, DataError, check_range
+from feta.gates import gated
 from feta.layers import weight_of
 from feta.patterns import NofM, parse_pattern
 from feta.problem import Pruner
@@ -52,6 +56,7 @@ class PruneResult:
         return repr(self.report)
 
 
+@gated
 @telling_what_fits
 def prune(
     model: nn.Module,
@@ -71,7 +76,7 @@ def prune(
     device: str | torch.device | None = None,
     settings: Settings | None = None,
     callback: Callback | None = None,
-    checkpoint: str | Path | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
 ) -> PruneResult:
     """Prune a copy of a trained model without retraining it.
 
@@ -112,14 +117,14 @@ def prune(
     torch.OutOfMemoryError, which says what would fit.
     """
     started = time.perf_counter()
-    check_effort(effort, seconds)
+    check_range("", "> 0 and finite", seconds=seconds)
     if effort is None and method is None and not refine:
         effort = "default"
     if effort is not None and refine:
         raise ConfigError(f"refine must be left to the effort, got effort='{effort}' and refine; give one of the two")
     if effort is None and seconds is not None:
         raise ConfigError(f"seconds must go with an effort, got {seconds} for a method alone; effort='default' does")
-    how = checked(settings)
+    how = settings or Settings()
     pruner, form = make(method or DEFAULT_METHOD, options), parse_pattern(pattern)
     sparsity = share_asked(sparsity, form)
     check_pattern(form, pruner, allocation)
@@ -127,16 +132,15 @@ def prune(
         pruner = replace(pruner, seed=seed)  # type: ignore[type-var]
     if isinstance(method, str | None) and "memory" not in (options or {}):
         pruner = _within(pruner, parse_memory(how.memory))
-    if not isinstance(refine, bool | Refinement):
-        raise ConfigError(f"refine must be True, False or a feta.Refinement, got {refine!r}")
     compensate = effort is not None and data is not None if compensate is None else compensate
     _check_data(data, pruner, allocation, compensate or how.batchnorm or bool(refine))
     here = Ranks.here(device_of(model)) if how.data != "alone" else ALONE
-    with fused_attention_off(), here.working() as ranks:
+    with fused_attention_off(), here.working() as ranks, ExitStack() as stack:
         spread = Spread(model) if is_spread(model) else None
         if spread is not None:
             model, device = spread.whole(), device or spread.device
         run = Run.start(model, data, how, device, seed, ranks)
+        stack.enter_context(running_on(run.samples or (), run.original))
         stages = Stages(started, run.clock)
         chosen = select(run.original, run.layers, layers)
         reordered = reorder(run, chosen, form) if isinstance(form, NofM) and how.reorder else {}
@@ -160,7 +164,7 @@ def prune(
                 "compensate": compensate,
                 "seed": seed,
             }
-            walk.resume(checkpoint, key_of(run, **asked))
+            walk.resume(Path(checkpoint), key_of(run, **asked))
         walk.over()
         stages.end("layers")
         said = settle_batchnorm(run)
@@ -170,7 +174,8 @@ def prune(
         def left() -> float | None:
             return None if seconds is None else seconds - ranks.most(run.clock() - started)
 
-        recipe = Recipe(run, masks, seed, left, walk.tell_loss, None if form is None else str(form))
+        free = allocation is None and allocated.name == "sensitivity"  # not where a layer could not be measured
+        recipe = Recipe(run, masks, seed, left, walk.tell_loss, None if form is None else str(form), free)
         if effort is not None and run.fit is not None:
             recipe.layers_done(ranks.most(sum(stages.parts.values())))
             if effort != "fast" and not all(bool(mask.all()) for mask in masks.values()):

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from feta.engine.run import Run
-from feta.errors import ConfigError, FetaError, unknown_name
+from feta.errors import ConfigError, FetaError
 from feta.problem import Status
 from feta.ranks import RankError
 from feta.report import LayerReport, RefinePoint, RefineReport, StageReport
@@ -35,16 +35,8 @@ MANY_LAYERS = 64  # whose sensitivities take longer to measure than pruning does
 DEEP = 12  # pruned layers
 STEPS = 6000  # halved until they fit into the time; twice as many of deep networks
 TIMES, FLOOR = 9, 30  # times the seconds of the layers, or so many at the least, that the fits of `default` may take
-LONGER, USEFUL = 4, 0.98  # times as many steps, as long as the distance falls below this share of the one before
-ROUNDS = 3
-
-
-def check_effort(effort: str | None, seconds: float | None) -> None:
-    """Raise ConfigError for what cannot be."""
-    if effort is not None and effort not in EFFORTS:
-        raise unknown_name("effort", str(effort), EFFORTS)
-    if seconds is not None and not (isinstance(seconds, int | float) and 0 < seconds < float("inf")):
-        raise ConfigError(f"seconds must be > 0 and finite, got {seconds!r}")
+LONGER, USEFUL = 2, 0.98  # times as many steps, as long as the distance falls below this share of the one before
+ROUNDS, WIDER = 3, 4  # of longer fits, and how many times as many rows their steps see
 
 
 @dataclass
@@ -57,6 +49,7 @@ class Recipe:
     left: Callable[[], float | None]  # seconds; None: as long as it takes
     callback: Callable[[RefinePoint], None] | None = None
     pattern: str | None = None
+    free: bool = False  # whether a support that moves may spread the budget over layers anew
     stages: list[StageReport] = field(default_factory=list)
     refinement: RefineReport | None = None  # of the best
 
@@ -92,21 +85,25 @@ class Recipe:
         if layers.distance is None:
             return
         allowed = max(FLOOR, TIMES * layers.seconds)
+        moving: Literal["moving", "free"] = "free" if self.free and self.pattern is None else "moving"
         if len(self.masks) >= DEEP:
             self._try("survivors fitted", Refinement(2 * STEPS), allowed)
         else:
             self._try("survivors fitted", Refinement(STEPS // 4), allowed / 4, share=0.25)
-            self._try("moving support", Refinement(STEPS, "moving"), 3 * allowed / 4)
+            self._try("moving support", Refinement(STEPS, moving), 3 * allowed / 4)
         if effort == "best":
             self._go_on()
 
     def _go_on(self) -> None:
-        """Longer and longer: the support that was best so far once more, if it moved, and then its survivors."""
-        steps, moving = self.steps, self.refinement is not None and self.refinement.support == "moving"
+        """Longer and longer: the support that was best so far once more, if it moved, and then its survivors.
+
+        It moves in each layer alone by now: over long fits a free one drifts from layer to layer and gains nothing.
+        """
+        steps, moving = self.steps, self.refinement is not None and self.refinement.support != "fixed"
         for _ in range(ROUNDS):
             steps, before = LONGER * steps, self._distance()
             if moving:
-                self._try("moving support, longer", Refinement(steps, "moving", learning_rate=self.rate))
+                self._try("moving support, longer", Refinement(steps, "moving", learning_rate=self.rate), again=True)
             self._try("survivors fitted, longer", Refinement(steps), again=True)
             if self._distance() > USEFUL * before:
                 break
@@ -143,7 +140,7 @@ class Recipe:
         rows, settings = (run.fit, run.held), replace(settings, pattern=self.pattern)
         start, masks = (self.best, self.masks) if again else (run.result, self.layered)
         given = (start, run.original, rows, settings, masks, run.device, self.seed, self._tell)
-        return fitted(*given, within, thaw, run.ranks)
+        return fitted(*given, within, thaw, run.ranks, WIDER if again else 1)
 
     def _tell(self, point: RefinePoint) -> None:
         try:
@@ -157,6 +154,8 @@ class Recipe:
         self, name: str, settings: Refinement, within: float = math.inf, share: float = 1.0, again: bool = False
     ) -> None:
         """A stage from the layers' result on, or `again` from the best network; kept if it is the best.
+
+        again: a support that moves starts from the original, and keeps as many in each layer as the best network.
 
         share: of the seconds that are left.
         """

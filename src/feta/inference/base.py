@@ -5,6 +5,7 @@ On a device or in a dtype that a kernel does not know, they use dense weights, m
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Any, NoReturn, Self
 
 import torch
@@ -26,6 +27,10 @@ class ForInference(nn.Module):
         if mode:
             refuse_training()
         return super().train(mode)
+
+    def held(self) -> Iterable[Tensor]:
+        """Tensors that were made at the first call and take memory beside the buffers."""
+        return ()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_plan": None}

@@ -18,6 +18,7 @@ from feta.inference.csr import CsrLinear
 from feta.inference.gpu_delta import KINDS, DeltaLinear
 from feta.inference.grouped import Grouped
 from feta.inference.trimmed import TrimmedLinear, is_trimmable
+from feta.inference.two_four import TwoFourLinear, is_two_four, works
 from feta.sparsity import measured
 
 Builder = Callable[[nn.Module, torch.device, torch.dtype], nn.Module | None]
@@ -51,6 +52,11 @@ def _delta(layer: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Mod
     return DeltaLinear(layer) if usable and type(layer) is nn.Linear and _sparse(layer) else None
 
 
+def _two_four(layer: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module | None:
+    usable = type(layer) is nn.Linear and works(device, dtype) and is_two_four(layer.weight)
+    return TwoFourLinear(layer) if usable else None  # type: ignore[arg-type]
+
+
 def _has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
     return device.type == "cpu" and dtype == torch.float32 and calls.kernels() is not None
 
@@ -65,4 +71,5 @@ CANDIDATES: dict[str, Builder] = {
     "groups": _groups,
     "bitmap": _bitmap,
     "delta": _delta,
+    "2:4": _two_four,
 }

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from feta.inference.candidates import CANDIDATES, Builder
 from feta.inference.timing import Timer
+from feta.inference.two_four import is_two_four
 from feta.sparsity import measured
 
 MARGIN = 1.1
@@ -74,7 +75,8 @@ class Chooser:
         used = weight.detach().flatten(1) != 0
         alive = round(float(used.any(0).float().mean()), 2), round(float(used.any(1).float().mean()), 2)
         shapes = tuple(tuple(x.shape) for x in inputs.values())
-        return (repr(layer), str(weight.device), str(weight.dtype), round(measured(weight), 2), alive, shapes)
+        zeros = round(measured(weight), 2), is_two_four(weight)
+        return (repr(layer), str(weight.device), str(weight.dtype), zeros, alive, shapes)
 
 
 def _call(form: nn.Module, x: Tensor) -> Callable[[], object]:

@@ -30,7 +30,7 @@ class CsrLinear(ForLinear):
 
     def _matrix(self) -> Tensor:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
+            warnings.filterwarnings("ignore", "Sparse (CSR tensor support is in beta|invariant checks)", UserWarning)
             size = (self.out_features, self.in_features)
             return torch.sparse_csr_tensor(self.starts, self.columns, self.values, size, check_invariants=True)
 

@@ -73,7 +73,8 @@ class DeltaLinear(ForLinear):
         flat = x.reshape(-1, self.in_features)
         if not 0 < len(flat) <= MOST_ROWS or x.dtype != self.kind:
             return functional.linear(x, *self.dense())
-        return self.launch(flat).view(*x.shape[:-1], self.out_features)
+        with torch.cuda.device_of(x):  # Triton launches on the current device
+            return self.launch(flat).view(*x.shape[:-1], self.out_features)
 
     def launch(self, x: Tensor) -> Tensor:
         """y (batch, out) by the kernel; x (batch, in) is on the GPU or Triton interprets."""

@@ -7,27 +7,28 @@ Dead neurons are taken out, every Linear and Conv2d is measured in each form tha
 and in the end the whole is timed against the dense model: if it is not faster, the dense layers stay.
 """
 
-import copy
+import math
 import statistics
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
-from feta.errors import ConfigError
-from feta.inference import calls
+from feta.errors import ConfigError, ModelError, shown
+from feta.gates import gated
+from feta.inference import calls, timing
 from feta.inference.candidates import LEAST_ZEROS
 from feta.inference.choose import DENSE, NOISE, Choice, Chooser
 from feta.inference.dead_neurons import shrink
-from feta.inference.example import Example, called, observed, of_size, outputs, size_of
+from feta.inference.example import Example, called, observed, of_size, size_of
 from feta.inference.fuse import fuse
-from feta.inference.timing import CACHE_BYTES, Timer, timed
+from feta.inference.timing import CACHE_BYTES, Timer
+from feta.inference.whole import bytes_of, distance, plain_copy, state_of, tolerance
 from feta.sparsity import measured
 
-TOLERANCE = 1e-3  # of the whole model's outputs, relative: ten times what one layer is allowed
 NO_NUMBA = "the kernels of feta's own need numba, which is missing: pip install 'feta-prune[speed]'"
 
 
@@ -59,7 +60,10 @@ class Sparsified:
     notes: list[str] = field(default_factory=list)
 
 
-def sparsify(model: nn.Module, example: Example, batches: Iterable[int] | int | None = None) -> nn.Module:
+@gated
+def sparsify(
+    model: nn.Module, example: Example, batches: Iterable[int] | int | None = None, *, recorded: bool = False
+) -> nn.Module:
     """A model with the same outputs that makes use of its zeros.
 
         fast = feta.sparsify(result.model, images[:16], batches=(1, 16))
@@ -67,14 +71,16 @@ def sparsify(model: nn.Module, example: Example, batches: Iterable[int] | int | 
     model: any nn.Module with zeros in its Linear and Conv2d layers; it is not changed.
     example: what the model is called with: a tensor of samples, a tuple of arguments, or a dict of keyword arguments.
     batches: the numbers of samples to be fast for, or one number; by default that of the example.
+    recorded: on a GPU, be fast for calls that are replayed from a CUDA graph, not for calls from Python, where
+        launching a kernel of feta's own takes longer than a small layer does.
 
     Returns a new module in eval mode, for inference alone. It copies, saves, loads and moves like any other; away
     from the device it was made on it uses dense weights. Without numba (extra `speed`) fewer forms can be tried.
     Raises ModelError where the model does not run on the example.
     """
-    found = sparsified(model, example, batches)
+    found = sparsified(model, example, batches, timer=timing.recorded if recorded else timing.timed)
     for note in found.notes:
-        warnings.warn(note, stacklevel=2)
+        warnings.warn(note, stacklevel=4)
     return found.model
 
 
@@ -83,54 +89,40 @@ def sparsified(
     example: Example,
     batches: Iterable[int] | int | None = None,
     *,
-    timer: Timer = timed,
+    timer: Timer = timing.timed,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Sparsified:
     """`sparsify` with everything that was measured; `progress` is told layer, how many are done, and of how many."""
     given = size_of(example) if batches is None else batches
-    sizes = [given] if isinstance(given, int) else sorted(set(given))
-    examples = {size: of_size(example, size) for size in sizes}
-    if not examples:
-        raise ConfigError("sparsify.batches must name a number of samples, got none")
+    asked = [given] if isinstance(given, int | Integral) else list(given)
+    if not asked or not all(isinstance(size, Integral) and 0 < size < 2**31 for size in asked):
+        raise ConfigError(f"sparsify.batches must be whole numbers >= 1, got {shown(asked)}")
+    examples = {int(size): of_size(example, int(size)) for size in sorted(set(asked))}
+    device = next((weight.device for weight in state_of(model)), torch.device("cpu"))
+    if timer is timing.recorded and device.type != "cuda":
+        raise ConfigError(
+            f"sparsify.recorded must be False for a model that is not on a GPU, got one on the {device}"
+        )
     dense, fast = plain_copy(model), plain_copy(model)
     result = Sparsified(fast, dense_bytes=bytes_of(dense))
-    inputs = observed(fast, examples)
-    while gone := shrink(fast, inputs):
-        result.dead_neurons += gone
+    # Calls that Python launches on a GPU one by one overlap: how long one of them takes behind a sweep says nothing.
+    cold = result.dense_bytes > CACHE_BYTES and (device.type == "cpu" or timer is timing.recorded)
+    with torch.cuda.device(device if device.type == "cuda" else -1):
         inputs = observed(fast, examples)
-    if calls.kernels() is None and any(_could_gain(layer) for layer in inputs):
-        result.notes.append(NO_NUMBA)
-    cold = result.dense_bytes > CACHE_BYTES
-    originals = _replace(fast, inputs, Chooser(timer, cold), result, progress)
-    fuse(fast, originals, inputs, timer, cold)
-    _judge(dense, examples, timer, result)
+        while gone := shrink(fast, inputs):
+            result.dead_neurons += gone
+            inputs = observed(fast, examples)
+        if calls.kernels() is None and any(_could_gain(layer) for layer in inputs):
+            result.notes.append(NO_NUMBA)
+        originals = _replace(fast, inputs, Chooser(timer, cold), result, progress)
+        fuse(fast, originals, inputs, timer, cold)
+        _judge(dense, examples, timer, result)
     return result
 
 
 def _could_gain(layer: nn.Module) -> bool:
     weight: Tensor = layer.weight  # type: ignore[assignment]
     return weight.device.type == "cpu" and measured(weight) >= LEAST_ZEROS
-
-
-def plain_copy(model: nn.Module) -> nn.Module:
-    """A copy in eval mode without gradients; weights that are computed on each use (masks held) become plain ones."""
-    made = copy.deepcopy(model).eval().requires_grad_(False)
-    for module in made.modules():
-        if isinstance(module, nn.Linear | nn.Conv2d) and parametrize.is_parametrized(module):
-            for name in list(module.parametrizations):  # type: ignore[arg-type]
-                parametrize.remove_parametrizations(module, name)
-    return made.requires_grad_(False)
-
-
-def bytes_of(model: nn.Module) -> int:
-    """What the parameters and buffers of a model take in memory; shared ones count once."""
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in _state(model)}
-    return sum(storages.values())
-
-
-def _state(model: nn.Module) -> Iterable[Tensor]:
-    yield from model.parameters()
-    yield from model.buffers()
 
 
 def _replace(
@@ -177,26 +169,18 @@ def _judge(dense: nn.Module, examples: Mapping[int, Example], timer: Timer, resu
                 "sparse": lambda example=example: called(fast, example),
             }
             ms = timer(ways, False)
+            if math.isinf(ms["dense"]):
+                raise ModelError("sparsify.recorded needs a model whose launches can be recorded as a CUDA graph")
             result.dense_ms[batch], result.sparse_ms[batch] = ms["dense"], ms["sparse"]
         example = next(iter(examples.values()))
         error = distance(called(fast, example), called(dense, example))
     changed = result.dead_neurons > 0 or any(layer.kind != DENSE for layer in result.layers)
     gains = [result.dense_ms[batch] / result.sparse_ms[batch] for batch in examples]
-    if error > TOLERANCE:
+    if error > tolerance(dense):
         result.notes.append(f"the dense layers stay: outputs differed by {error:.1e}, relative to their norm")
-    elif changed and (statistics.geometric_mean(gains) <= 1 or min(gains) < 1 / NOISE):
+    elif changed and (min(gains) < 1 / NOISE or statistics.geometric_mean(gains) <= 1):
         result.notes.append("the dense layers stay: the whole model was not faster with sparse ones")
     elif changed:
         result.bytes = bytes_of(result.model)
         return
     result.model, result.bytes, result.sparse_ms = dense, result.dense_bytes, dict(result.dense_ms)
-
-
-def distance(one: object, other: object) -> float:
-    """The largest difference of outputs relative to their norm; what is not finite in both alike counts as equal."""
-    worst = 0.0
-    for ours, theirs in zip(outputs(one), outputs(other), strict=True):
-        difference = torch.linalg.vector_norm((ours - theirs).double().nan_to_num(0.0))
-        norm = torch.linalg.vector_norm(theirs.double().nan_to_num(0.0))
-        worst = max(worst, float(difference / norm.clamp_min(torch.finfo(torch.float64).tiny)))
-    return worst

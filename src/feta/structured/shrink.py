@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,10 +11,12 @@ from torch import Tensor, nn
 
 from feta.calibration.inputs import Batch, rows_of, size_of
 from feta.calibration.model import device_of, float_dtype, fused_attention_off, place
-from feta.engine.recipe import FLOOR, TIMES, check_effort
+from feta.calibration.recording import running_on
+from feta.engine.recipe import FLOOR, TIMES
 from feta.engine.run import Run
-from feta.engine.settings import Settings, checked
-from feta.errors import ConfigError, ModelError, unknown_name
+from feta.engine.settings import Settings
+from feta.errors import ConfigError, ModelError, check_range
+from feta.gates import gated
 from feta.layers import matching
 from feta.sparsity import check_share
 from feta.structured.build import build, improve, lost_channels
@@ -41,6 +44,7 @@ class ShrinkResult:
         return repr(self.report)
 
 
+@gated
 def shrink(
     model: nn.Module,
     data: Any,
@@ -81,11 +85,12 @@ def shrink(
     and ModelError for models that cannot be traced, or that have nothing to remove.
     """
     started = time.perf_counter()
-    how = _checked(data, share, effort, allocation, settings)
-    check_effort(effort, seconds)
-    with fused_attention_off():
+    how = _checked(data, share, settings)
+    check_range("", "> 0 and finite", seconds=seconds)
+    with fused_attention_off(), ExitStack() as stack:
         run = Run.start(model, data, how, device, seed)
         assert run.fit is not None
+        stack.enter_context(running_on(run.samples or (), run.original))
         batch = _example(run)
         groups, refused = find_groups(run.original, batch, run.layers)
         groups, refused = _allowed(groups, refused, layers, keep)
@@ -135,15 +140,13 @@ def shrink(
     return ShrinkResult(done.model.to(device_of(model)), kept, report)
 
 
-def _checked(data: Any, share: float, effort: str, allocation: str | None, settings: Settings | None) -> Settings:
+def _checked(data: Any, share: float, settings: Settings | None) -> Settings:
     """The settings. Raises ConfigError for arguments that cannot be."""
     check_share(share, "share")
-    if allocation not in (None, *ALLOCATIONS):
-        raise unknown_name("allocation", str(allocation), ALLOCATIONS)
     if data is None:
         raise ConfigError("data must be given for shrink, got None")
     torch_pruning()  # said before anything is run
-    return checked(settings)
+    return settings or Settings()
 
 
 def _example(run: Run) -> Batch:

@@ -23,7 +23,7 @@ from feta.tuning.matching import Match, match_for
 from feta.tuning.mixing import ALIKE, Mixing, is_image
 from feta.tuning.refinement import Refinement
 from feta.tuning.rewriting import rewriter_of
-from feta.tuning.support import Choose, MovingSupport, chooser
+from feta.tuning.support import MovingSupport, chooser
 
 RATES = (6e-3, 3e-3, 1e-3, 3e-4, 1e-4)  # of Adam, that are tried
 TRIAL, TRIED = 20, (20, 100)  # steps to try a rate: a part of all, and within these limits
@@ -72,12 +72,13 @@ class Bench:
         seed: int,
         started: float,
         ranks: Ranks = ALONE,
+        wider: int = 1,
     ) -> "Bench":
         original = Original(reference, where, float_dtype(work))
         first = next(iter(Merged(rows[1])))
         with torch.no_grad():
             match = match_for(reference, call(reference, first, where, float_dtype(reference)), settings.loss)
-        size = settings.batch_size or min(BATCH, fitting_size(first, 1 / 4))
+        size = settings.batch_size or min(wider * BATCH, fitting_size(first, 1 / 4))
         whole = mixing_of(original, first, match)
         part = whole.for_passes(settings.steps * size / rows[0].count) if settings.mixing is True else settings.mixing
         mixing = part if isinstance(part, Mixing) else Mixing(0.0, 0.0, 0.0, 0.0)
@@ -103,6 +104,7 @@ class Bench:
         hold = ZeroHold(network, masks, gradients=moving)
         optimiser = adam(network, self.original.device, rate)
         counts = {name: int(mask.sum()) for name, mask in self.masks.items()}
+        choose = None if self.settings.support == "free" else chooser(network, self.settings.pattern)
         return Fit(
             model=network,
             optimiser=optimiser,
@@ -115,7 +117,7 @@ class Bench:
             callback=callback,
             held=self.judge,
             hold=hold,
-            support=MovingSupport(hold, optimiser, counts, self._choose(network)) if moving else None,
+            support=MovingSupport(hold, optimiser, counts, choose) if moving else None,
             **given,
         )
 
@@ -127,7 +129,10 @@ class Bench:
         start, masks = copy.deepcopy(self.work), self.masks
         if moving:
             copy_weights_(start, self.original.model)
-            kept, choose = {name: int(mask.sum()) for name, mask in masks.items()}, self._choose(start)
+            kept, choose = (
+                {name: int(mask.sum()) for name, mask in masks.items()},
+                chooser(start, self.settings.pattern),
+            )
             masks = {name: choose(name, weight_of(start, name).detach().abs(), kept[name], 1.0) for name in kept}
         steps, found = min(max(TRIED[0], self.settings.steps // TRIAL), TRIED[1]), []
         for rate in RATES:
@@ -143,9 +148,6 @@ class Bench:
                 break
         # A single try, cut short by the time, has nothing to be compared with.
         return min(found)[1] if len(found) > 1 else RATES[len(RATES) // 2]
-
-    def _choose(self, network: nn.Module) -> Choose:
-        return chooser(network, self.settings.pattern)
 
     def _loss(self, result: Any, target: Any) -> Tensor:
         output, keep = target if isinstance(target, tuple) else (target, None)

@@ -9,19 +9,22 @@ are fitted too, tables of embeddings are not. Rows that are held out decide whic
 With a support that moves (tuning.support) it starts from the original's weights, and zeros are chosen as it goes.
 """
 
-import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from feta.calibration.batchnorm import statistics_of
+from feta.calibration.copies import copied, shell
 from feta.calibration.inputs import Inputs
 from feta.calibration.model import clock, device_of, differentiable, evaluating, float_dtype
+from feta.calibration.recording import running_on
 from feta.errors import ConfigError
+from feta.gates import gated
 from feta.layers import owner_of
 from feta.masks import masks_of
 from feta.ranks import ALONE, Ranks
@@ -42,6 +45,7 @@ class RefineResult:
     report: RefineReport
 
 
+@gated
 def refine(
     model: nn.Module,
     reference: nn.Module,
@@ -101,27 +105,39 @@ def fitted(
     within: float = math.inf,
     thaw: bool = False,
     ranks: Ranks = ALONE,
+    wider: int = 1,
 ) -> RefineResult:
     """`refine` on rows to fit and rows to judge by.
 
     within: seconds that the steps may take at the pace of the rate's trials; they are halved until they do.
     thaw: whether what was pruned is fitted even where it is frozen.
     ranks: processes that have the same rows, and work on their share of every batch.
+    wider: times as many rows in a batch as usual, where no size is asked for and as many run well.
     """
     wake_up()
     started = clock(where)
-    result, work = copy.deepcopy(model), copy.deepcopy(model).to(where)
+    result, work = copied(model), copied(model).to(where)
     if float_dtype(work) in NARROW:
         work = work.float()
     if thaw:
         _thaw(work, masks_of(model) if masks is None else masks)
-    twin = reference if device_of(reference) == where else copy.deepcopy(reference).to(where)
-    with evaluating(work, twin), differentiable(work), threads_for(work):
+    twin = shell(reference) if device_of(reference) == where else copied(reference).to(where)
+    settled = running_on(chain(*rows), work, twin)
+    with evaluating(work, twin), differentiable(work), threads_for(work), settled:
         bench = Bench.of(
-            work, twin, rows, settings, masks_of(model) if masks is None else masks, where, seed, started, ranks
+            work,
+            twin,
+            rows,
+            settings,
+            masks_of(model) if masks is None else masks,
+            where,
+            seed,
+            started,
+            ranks,
+            wider,
         )
         before = bench.judge(work)
-        moving = settings.support == "moving"
+        moving = settings.support != "fixed"
         rate = settings.learning_rate or bench.best_rate(moving)
         steps = settings.steps
         while steps >= 2 * LEAST_STEPS and steps * bench.pace > within:

@@ -3,7 +3,7 @@
     kept at t    n - (n - k) (1 - (1 - t / END)^POWER)    of a layer's n weights, k of them at the end
     scores       |w| v^(1/8), v the mean squared gradient: large weights, and of two alike the one that is used more
 
-A dead weight is scored by the step it would take. How the budget is spread over layers is not decided here.
+A dead weight is scored by the step it would take. Where the budget is free, all layers together keep as many.
 """
 
 from collections.abc import Callable, Mapping
@@ -49,8 +49,9 @@ class MovingSupport:
         hold: ZeroHold,
         optimiser: torch.optim.Optimizer,
         counts: Mapping[str, int],
-        choose: Choose = largest,
+        choose: Choose | None = largest,
     ) -> None:
+        """counts: of the weights that each layer keeps; choose: what chooses in a layer, None: among all at once."""
         self.hold, self.optimiser, self.counts, self.choose = hold, optimiser, dict(counts), choose
         self.settled = False
 
@@ -64,15 +65,27 @@ class MovingSupport:
             return
         self.settled = over >= END
         gone = 1 - (1 - min(1.0, over / END)) ** POWER
-        self.hold.change_({name: self._mask(name, count, gone, back) for name, count in self.counts.items()})
+        scores = {name: self._scores(name, back) for name in self.counts}
+        if self.choose is None:
+            flat = torch.cat([score.flatten() for score in scores.values()])
+            mask = largest("", flat, self._keep(len(flat), sum(self.counts.values()), gone))
+            parts = mask.split([score.numel() for score in scores.values()])
+            masks = {name: part.view_as(scores[name]) for name, part in zip(scores, parts, strict=True)}
+        else:
+            keep = {name: self._keep(score.numel(), self.counts[name], gone) for name, score in scores.items()}
+            masks = {name: self.choose(name, score, keep[name], gone) for name, score in scores.items()}
+        self.hold.change_(masks)
 
-    def _mask(self, name: str, count: int, gone: float, back: bool) -> Tensor:
+    def _keep(self, size: int, count: int, gone: float) -> int:
+        return count if self.settled else round(size - (size - count) * gone)
+
+    def _scores(self, name: str, back: bool) -> Tensor:
         weight = self.hold.weight(name)
-        keep = count if self.settled else round(weight.numel() - (weight.numel() - count) * gone)
         state = self.optimiser.state.get(weight)
         if not state:
-            return self.choose(name, weight.detach().abs(), keep, gone)
+            return weight.detach().abs()
         group = next(g for g in self.optimiser.param_groups if any(p is weight for p in g["params"]))
         step = group["lr"] * state["exp_avg"] / (state["exp_avg_sq"].sqrt() + 1e-12)
         candidate = weight.detach().where(self.hold.masks[name].to(weight.device), step * back)
-        return self.choose(name, candidate.abs() * (state["exp_avg_sq"] + 1e-30) ** USE, keep, gone)
+        used: Tensor = (state["exp_avg_sq"] + 1e-30) ** USE
+        return candidate.abs() * used

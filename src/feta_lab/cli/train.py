@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from feta.cli.console import download_bar, out, print_json, progress_bar, resolve_device, size
-from feta.cli.options import DataDir, Device, Json, Records, Whole, check_places
+from feta.cli.options import DataDir, Device, Json, Records, Seed, Whole, check_places
 
 
 def train(
@@ -15,7 +15,7 @@ def train(
     *,
     output: Annotated[Path, Parameter(name=("--output", "-o"), help="File to write (safetensors).")],
     data: Annotated[str | None, Parameter(help="Data set, instead of the preset's own.")] = None,
-    seed: Whole = 0,
+    seed: Seed = 0,
     max_epochs: Whole = 30,
     learning_rate: float = 0.01,
     device: Device = None,
