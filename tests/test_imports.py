@@ -21,7 +21,8 @@ layout.loader.exec_module(drawn)
 PRODUCT = (
     ("errors",),
     ("gates",),
-    ("plugins", "ranks"),
+    ("plugins", "ranks", "pages"),
+    ("progress",),
     ("objective",),
     ("layers", "sparsity"),
     ("patterns",),

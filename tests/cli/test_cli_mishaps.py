@@ -74,6 +74,7 @@ def test_debugging_shows_the_traceback(run, monkeypatch):
     ],
 )
 def test_words_that_cannot_be(run, own, line, said):
+    Path("rows.npy").touch()
     run(line).refused(said)
 
 

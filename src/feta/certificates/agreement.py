@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from feta.calibration.model import evaluating
 from feta.calibration.recording import running
 from feta.errors import ConfigError, DataError, ModelError
+from feta.pages.words import at_least, at_most
 
 LabelledBatch = tuple[Tensor, Tensor | None]  # inputs, and their classes where these are known
 
@@ -46,6 +47,14 @@ class Agreement:
     only_dense_right: int | None = None  # None without labels
     only_pruned_right: int | None = None
     both_right: int | None = None
+
+    def __str__(self) -> str:
+        sure, least = f"{100 * self.confidence:g} % sure", at_least(100 * self.lower_bound)
+        said = f"same class on {self.agree} of {self.samples} held-out samples, on at least {least} % of all inputs"
+        if self.accuracy_lost is None or self.accuracy_lost_upper_bound is None:
+            return f"{said} ({sure})"
+        lost, most = 100 * self.accuracy_lost, at_most(100 * self.accuracy_lost_upper_bound)
+        return f"{said}; accuracy lost {lost:.2f} points, at most {most} ({sure})"
 
     @property
     def lower_bound(self) -> float:

@@ -24,6 +24,8 @@ from feta.certificates.radius import Pair
 from feta.certificates.rounding import Rounding, check_precision
 from feta.errors import ConfigError, DataError, ModelError, check_range
 from feta.gates import gated
+from feta.pages import notebook
+from feta.progress import Progress
 
 RADII = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 FormName = Literal["global", "local"]
@@ -36,10 +38,10 @@ Tell = Callable[[str, int, int], None]  # what is being done, samples done, samp
 class Form:
     """The radii one form certifies, sample by sample, and what the attack found in those balls."""
 
-    radius: tuple[float, ...]  # 0: not certified, or refuted by the attack
+    radius: tuple[float, ...] = field(repr=False)  # 0: not certified, or refuted by the attack
     certified_but_changed: int | None = None  # None: not attacked
     changed_beyond: tuple[tuple[float, int], ...] = ()  # (multiple of the radius, samples changed there)
-    exact: tuple[float, ...] | None = None  # global form: the radii if nothing was ever rounded
+    exact: tuple[float, ...] | None = field(default=None, repr=False)  # global form: if nothing was ever rounded
 
     def certified(self, radius: float) -> int:
         """Samples whose ball of this radius is certified."""
@@ -49,6 +51,13 @@ class Form:
     def any_certified(self) -> int:
         """Samples with a certified ball, however small."""
         return sum(found > 0 for found in self.radius)
+
+    def __str__(self) -> str:
+        tried = "not attacked"
+        if self.certified_but_changed is not None:
+            tried = f"the attack changed {self.certified_but_changed} of them"
+        known = f"{self.any_certified} of {len(self.radius)} samples certified"
+        return f"{known}, median radius {median_low(self.radius):.3g}, {tried}"
 
     def to_dict(self, radii: Sequence[float]) -> dict[str, Any]:
         """Ready for JSON, with counts at the given radii."""
@@ -77,6 +86,13 @@ class Certificate:
     attack: Attack | None = None
     classes: tuple[tuple[int, int], ...] = field(default=(), repr=False)  # of the samples: dense, pruned
 
+    def __repr__(self) -> str:
+        forms = [f"{name} ({self.norm}): {form}" for name, form in self.forms.items()]
+        return "\n".join([str(self.agreement), *forms])
+
+    def _repr_html_(self) -> str:
+        return notebook.lines(repr(self))
+
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON; shares are in [0, 1]."""
         said = ("samples", "agree", "confidence", "accuracy_lost", "accuracy_lost_upper_bound")
@@ -104,6 +120,7 @@ def certify(
     attack: Attack | None = Attack(),  # noqa: B008 - frozen
     device: str | torch.device | None = None,
     callback: Tell | None = None,
+    progress: bool = False,
 ) -> Certificate:
     """Certify a pruned network against the original on held-out data.
 
@@ -120,6 +137,7 @@ def certify(
     attack: the search that tests each certified ball; None leaves the certificates untested.
     device: where to compute; by default where the dense network is.
     callback: told what is being done, how many samples are done, and how many there are.
+    progress: whether a bar is shown, as by `feta.prune`.
 
     Returns a Certificate. Raises ConfigError for an option out of its range, DataError for data without samples,
     with wrong labels or with values that are not finite, and ModelError for networks that cannot be certified.
@@ -134,7 +152,13 @@ def certify(
     ):
         if not fits:
             raise ConfigError(f"certify.{name} must be {must}, got {value!r}")
-    tell = callback or (lambda text, done, total: None)
+    bar = Progress("certifying", progress)
+
+    def tell(text: str, done: int, total: int) -> None:
+        bar.update(done, total, description=text)
+        if callback is not None:
+            callback(text, done, total)
+
     place = device_of(dense) if device is None else torch.empty(0, device=device).device
     # The callers' models stay where they are.
     dense, pruned = (shell(m) if device_of(m) == place else copied(m).to(place) for m in (dense, pruned))
@@ -143,9 +167,9 @@ def certify(
         raise ModelError(f"both networks must be of one type, got {dtype} and {float_dtype(pruned)}")
     kept: list[Tensor] = []
     batches = _held_out(data, labels, kept, samples)
-    tell("agreement", 0, samples)
     # The networks are certified as they are: what a caller's autocast would make of them is another matter.
-    with evaluating(dense, pruned), torch.autocast(place.type, enabled=False):
+    with bar, evaluating(dense, pruned), torch.autocast(place.type, enabled=False):
+        tell("agreement", 0, samples)
         counted = agreement(dense, pruned, ((x.to(place, dtype), y) for x, y in batches), confidence)
         inputs = torch.cat(kept).to(place, dtype)
         for model in (dense, pruned):

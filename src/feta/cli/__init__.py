@@ -28,6 +28,7 @@ app = App(
     suppress_keyboard_interrupt=False,  # main says that it was interrupted
 )
 app.command("feta.cli.prune:prune")
+app.command("feta.cli.shrink:shrink")
 app.command("feta.cli.retrain:retrain")
 app.command("feta.cli.export:export")
 app.command("feta.cli.networks:evaluate", name="eval")
@@ -36,6 +37,7 @@ app.command("feta.cli.bounds:bounds")
 app.command("feta.cli.certify:certify")
 app.command("feta.cli.speed:speed")
 app.command("feta.cli.networks:methods")
+app.register_install_completion_command(help="Have the shell complete commands and options of feta.")
 for _name, _entry in added("feta.commands").items():
     app.command(_entry.value, name=_name)
 

@@ -55,7 +55,13 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
 
 @contextmanager
 def progress_bar(title: str, total: int | None = None) -> Iterator[Any]:
-    """A bar on stderr with a note beside it, nothing on a pipe; gives a function that updates its fields."""
+    """A bar on stderr with a note, on a pipe a line now and then; gives a function that updates its fields."""
+    if not err().is_terminal:
+        from feta.progress import Progress
+
+        with Progress(title, total=total) as lines:
+            yield lines.update
+        return
     what, note = (TextColumn(field, markup=False) for field in ("{task.description}", "{task.fields[note]}"))
     with _progress(what, BarColumn(), note, TimeElapsedColumn()) as bar:
         yield partial(bar.update, bar.add_task(title, total=total, note=""))

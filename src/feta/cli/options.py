@@ -39,8 +39,24 @@ Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSO
 Output = Annotated[
     Path | None, Parameter(name=("--output", "-o"), help="File to write; by default nothing is saved.")
 ]
-_RECORDS = "JSONL file that gets the run's record; by default feta-records.jsonl beside the output."
-Records = Annotated[Path | None, Parameter(help=_RECORDS)]
+Force = Annotated[bool, Parameter(negative="", help="Replace files that are there already.")]
+Report = Annotated[
+    Path | None, Parameter(help="HTML file to write: what was lost and saved, layer by layer, and what to try next.")
+]
+Records = Annotated[Path | None, Parameter(help="JSONL file that gets the run's record; by default there is none.")]
+
+
+def check_page(page: Path | None, *others: Path | None) -> None:
+    """Raise ConfigError or FileError, before the work, for a page that would go onto another file or nowhere."""
+    from feta.files.atomic import check_writable
+
+    if page is None:
+        return
+    if page.resolve() in [other.resolve() for other in others if other]:
+        raise ConfigError(
+            f"--report must differ from the network, --output and --records, got {page} for two of them"
+        )
+    check_writable(page)
 
 
 def whole_numbers(text: str, where: str) -> list[int]:
@@ -49,15 +65,3 @@ def whole_numbers(text: str, where: str) -> list[int]:
     if not all(part.isdecimal() and len(part) < 10 and int(part) > 0 for part in parts):
         raise ConfigError(f"{where} must be whole numbers >= 1 such as 3,32,32, got {quoted(text)}")
     return [int(part) for part in parts]
-
-
-def check_places(network: Path | None, output: Path | None, records: Path | None) -> Path:
-    """The file for the run's record. Raises ConfigError or FileError, before the work, for a bad place to write."""
-    from feta.files.atomic import check_writable
-
-    if output and network and output.resolve() == network.resolve():
-        raise ConfigError(f"--output must differ from the input, got {output} for both")
-    record_file = records or (output.parent if output else Path()) / "feta-records.jsonl"
-    for path in filter(None, (output, record_file)):
-        check_writable(path)
-    return record_file

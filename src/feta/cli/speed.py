@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from feta.cli.console import err, out, print_json, print_table, progress_bar, resolve_device, size
-from feta.cli.options import Json, whole_numbers
+from feta.cli.options import Force, Json, whole_numbers
 from feta.cli.own_options import OwnOptions
+from feta.cli.places import check_network, check_output, check_places
 from feta.cli.speed_page import gain, speed_page
 from feta.errors import ConfigError
 
@@ -31,7 +32,8 @@ def speed(
     threads: str | None = None,
     sample: Annotated[str | None, Parameter(name="--input")] = None,
     device: str = "cpu",
-    page: Path | None = None,
+    page: Annotated[Path | None, Parameter(name=("--report", "--page"))] = None,
+    force: Force = False,
     json: Json = False,
     own: OwnOptions | None = None,
 ) -> None:
@@ -46,18 +48,19 @@ def speed(
         device: cpu, cuda, ….
         page: An HTML file to write, with a chart.
     """
+    check_network(network, own)
+    check_output(page, force, network, option="--report")
+    check_places(page)
     import torch
 
     from feta.cli.source import Source
-    from feta.files.atomic import check_writable, write_atomic
+    from feta.files.atomic import write_atomic
 
     where = resolve_device(device)
     batches = sorted(set(whole_numbers(batch, "--batch")))
     teams = [torch.get_num_threads()] if threads is None else sorted(set(whole_numbers(threads, "--threads")))
     source = Source(network, own or OwnOptions())
     source.check_given()
-    if page is not None:
-        check_writable(page)
     model, example = _opened(source, sample, where)
     found = _measured(model, example, batches, teams)
     found = {"network": network, "device": where, "file_bytes": _file_bytes(source, model), **found}

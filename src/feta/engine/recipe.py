@@ -126,7 +126,8 @@ class Recipe:
         mask = self.masks[layer.name]
         count = int(mask.sum())
         # Its own error was left behind on purpose: the network's distance is what counts now.
-        known: dict[str, Any] = {"relative_error": None, "nonzeros": count, "sparsity": 1 - count / mask.numel()}
+        known: dict[str, Any] = {"relative_error": None, "pruned_error": layer.relative_error}
+        known |= {"nonzeros": count, "sparsity": 1 - count / mask.numel()}
         if layer.status != Status.FEW_ROWS:  # which holds for the fit as well
             known |= {"status": Status.OK.value, "message": ""}
         return replace(layer, **known)

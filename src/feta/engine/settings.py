@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from feta.errors import ConfigError, check_fields, shown, unknown_name
 from feta.gates import gated
@@ -101,3 +101,12 @@ class PruneEvent:
 
 
 Callback = Callable[[PruneEvent], None]
+
+
+def on_bar(event: PruneEvent) -> dict[str, Any]:
+    """What a bar shows of an event."""
+    if event.index < event.total:
+        done = event.index + (event.kind == "done")
+        return {"completed": done, "total": event.total, "note": f"{event.layer} {event.phase}".strip()}
+    values = ", ".join(f"{name} {value:.4g}" for name, value in event.values.items())
+    return {"completed": event.total, "total": event.total, "note": f"fitting the whole network, {values}"}

@@ -27,6 +27,7 @@ from feta.errors import ConfigError
 from feta.gates import gated
 from feta.layers import owner_of
 from feta.masks import masks_of
+from feta.progress import Progress
 from feta.ranks import ALONE, Ranks
 from feta.report import RefinePoint, RefineReport
 from feta.tuning.bench import Bench, copy_weights_
@@ -44,6 +45,12 @@ class RefineResult:
     masks: dict[str, Tensor]
     report: RefineReport
 
+    def __repr__(self) -> str:
+        return repr(self.report)
+
+    def _repr_html_(self) -> str:
+        return self.report._repr_html_()
+
 
 @gated
 def refine(
@@ -60,6 +67,7 @@ def refine(
     seed: int = 0,
     device: str | torch.device | None = None,
     callback: Callable[[RefinePoint], None] | None = None,
+    progress: bool = False,
 ) -> RefineResult:
     """Fit a copy of a pruned model to the outputs of the original on unlabelled data, with its zeros held.
 
@@ -74,6 +82,7 @@ def refine(
     seed: for the order of the rows, and for the choice of `n_samples`.
     device: where to work; by default where the model is.
     callback: called with a (seconds, steps, loss) after each look at the held-out rows.
+    progress: whether a bar is shown, as by `feta.prune`.
 
     Returns a RefineResult: `model`, on the device of the given one, `masks` and `report`.
     Raises ConfigError if a setting, the data or a mask is not what it may be, and ModelError if a loss is not
@@ -90,7 +99,14 @@ def refine(
     if held is None:
         raise ConfigError(f"data must hold 4 or more samples to refine on, one to judge by, got {inputs.count}")
     where = torch.device(device_of(model) if device is None else device)
-    return fitted(model, reference, (fit, held), settings, masks, where, seed, callback)
+    with Progress("refining", progress, settings.steps) as bar:
+        tell = bar.followed(callback, shown)
+        return fitted(model, reference, (fit, held), settings, masks, where, seed, tell)
+
+
+def shown(point: RefinePoint) -> dict[str, Any]:
+    """What a bar shows of a look at the held-out rows."""
+    return {"completed": point.steps, "note": f"loss {point.loss:.4g}"}
 
 
 def fitted(

@@ -24,6 +24,7 @@ from feta.calibration.recording import running
 from feta.errors import ConfigError, DataError, FetaError, check_fields, one_line
 from feta.gates import gated
 from feta.masks import hold_zeros, plain
+from feta.progress import Progress
 from feta.ranks import Ranks
 from feta.report import RetrainPoint, RetrainReport
 from feta.tuning.batches import Batches, Judge, LoaderBatches, TensorBatches, labelled, score_of
@@ -68,6 +69,9 @@ class RetrainResult:
     def __repr__(self) -> str:
         return repr(self.report)
 
+    def _repr_html_(self) -> str:
+        return self.report._repr_html_()
+
 
 @gated
 def retrain(
@@ -86,6 +90,7 @@ def retrain(
     seed: int = 0,
     device: str | torch.device | None = None,
     callback: Callable[[RetrainPoint], None] | None = None,
+    progress: bool = False,
 ) -> RetrainResult:
     """Fine-tune a copy of a pruned model on labelled data, with its zeros held.
 
@@ -101,6 +106,7 @@ def retrain(
     seed: for the order of the samples and for dropout.
     device: where to work; by default where the model is.
     callback: called with a (seconds, epoch, accuracy) after each look at the validation data.
+    progress: whether a bar is shown, as by `feta.prune`.
 
     Returns a RetrainResult: `model`, on the device of the given one, and `report`.
     Raises ConfigError if a setting, the data or a mask is not what it may be, DataError if there are no batches,
@@ -137,7 +143,9 @@ def retrain(
     if validation is not None and not callable(validation):
         validation = labelled(validation, Ranks(where), dtype, 1000, seed, name="validation")
     frozen = _frozen(plain(work))
-    with hold_zeros(work, masks), threads_for(work), evaluating(work), _own_random_numbers(where, seed + ranks.rank):
+    bar = Progress("retraining", progress, settings.max_epochs)
+    drawing = _own_random_numbers(where, seed + ranks.rank)
+    with hold_zeros(work, masks), threads_for(work), evaluating(work), drawing, bar:
         loop = _RetrainLoop(
             model=work,
             optimiser=optimiser(learning(work)) if optimiser else sgd(plain(work), where, *numbers),
@@ -150,7 +158,7 @@ def retrain(
             seconds=settings.seconds,
             check_every=settings.check_every,
             record=optimiser is None and loss is None,
-            callback=callback,
+            callback=bar.followed(callback, _shown),
             settings=settings,
             shown=shown,
             validation=validation,
@@ -211,6 +219,11 @@ class _RetrainLoop(Loop):
         elif patience is not None and passes - self.best_at >= patience:
             reason = "saturated"
         return RetrainPoint(seconds, passes, score), reason
+
+
+def _shown(point: RetrainPoint) -> dict[str, Any]:
+    """What a bar shows of a look at the validation data."""
+    return {"completed": point.epoch, "note": "" if point.accuracy is None else f"validation {point.accuracy:.2f}"}
 
 
 @contextmanager
