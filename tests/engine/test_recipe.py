@@ -579,7 +579,9 @@ def test_without_data(effort):
 
 
 @pytest.mark.parametrize(
-    "form", [lambda: iter(X.split(50)), lambda: [(x, None) for x in X.split(1)], lambda: {"input": X}], ids=str
+    "form",
+    [lambda: iter(X.split(50)), lambda: [(x, None) for x in X.split(1)], lambda: {"input": X}],
+    ids=["an iterator", "pairs", "a dict"],
 )
 def test_the_form_of_the_data_does_not_matter(form):
     model = network()
