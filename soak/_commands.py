@@ -56,6 +56,7 @@ def _command(words: list[str], place: str, step: int = 0, signal: int = 0) -> No
     os.chdir(place)
     os.environ["TMPDIR"] = f"{place}/tmp"
     tempfile.tempdir = None
+    tempfile.gettempdir()  # Python tries the folder out with a file of its own, which a kill just then would leave
     nowhere, said = os.open(os.devnull, os.O_RDWR), os.open(f"{place}.err", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for number, file in enumerate((nowhere, nowhere, said)):
         os.dup2(file, number)

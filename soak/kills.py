@@ -99,7 +99,7 @@ class Runner:
         bench += ("--seeds", "1", "--sparsity", "0.9", "--samples", "100", "--jobs", "2", "--compensate", "off")
         found = {
             "prune": Command((*prune, "--method", "alps", *out), both),
-            "train": Command(("train", "30FC-10SM", "--data", "mnist-mini", "--max-epochs", "2", *out), both),
+            "train": Command(("train", "30FC-10SM", "--data", "mnist-mini", "--epochs", "2", *out), both),
             "resume": Command((*prune, "--method", "feta", "--resume", *out), both),
             "export": Command(
                 ("export", str(dense), "--safetensors", "out.safetensors", "--force"), both[1:], _plain
