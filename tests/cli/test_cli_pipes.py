@@ -11,7 +11,7 @@ COMMANDS = {
     "onnx": "export {net} --onnx {place}",
     "export": "export {net} --torch-export {place}",
     "plain": "export {net} --safetensors {place}",
-    "speed": "speed {net} --page {place}",
+    "speed": "speed {net} --report {place}",
     "retrain": "retrain {net} -o {place}",
     "train": "train 5FC-10SM --data mnist-mini -o {place}",
 }

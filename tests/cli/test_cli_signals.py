@@ -30,9 +30,8 @@ main()
 def test_nothing_is_left_of_a_file_that_was_being_written(tmp_path, name):
     number = getattr(signal, name)
     command = [sys.executable, "-c", SCRIPT, "slow", str(tmp_path / "place" / "file")]
-    listen = {
-        "preexec_fn": lambda: signal.signal(number, signal.SIG_DFL)
-    }  # nohup, or a shell that runs us aside, has it ignored
+    # nohup has it ignored, and so has a shell that runs these tests in the background.
+    listen = {"preexec_fn": lambda: signal.signal(number, signal.SIG_DFL)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, **listen) as process:
         assert process.stdout.readline() == b"writing\n"
         process.send_signal(number)
