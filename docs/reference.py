@@ -88,7 +88,9 @@ def sections(text: str) -> tuple[list[str], dict[str, str]]:
     for paragraph in inspect.cleandoc(text).split("\n\n"):
         joined = re.sub(r"\n    +(?=\S)", " ", paragraph)  # a meaning in one line
         lines = [re.match(r"((?:\w+, )*\w+): (.*)", line) for line in joined.split("\n")]
-        if paragraph.startswith((" ", ">>>", "Example::")) or not all(lines):
+        if paragraph.startswith(" ") and prose and prose[-1].startswith(" "):
+            prose[-1] += f"\n\n{paragraph}"  # the same example goes on
+        elif paragraph.startswith((" ", ">>>", "Example::")) or not all(lines):
             prose.append(paragraph)
         else:
             meanings |= {name: line[2] for line in lines if line for name in line[1].split(", ")}
