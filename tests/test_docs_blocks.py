@@ -56,7 +56,11 @@ def small(monkeypatch, tmp_path):
     monkeypatch.setattr(recipe, "STEPS", 40)
     monkeypatch.setattr(shrink, "STEPS", {"fast": 0, "default": 20, "best": 40})
     monkeypatch.setattr(bench, "RATES", (1e-3,))
-    for settings, field, most in ((Refinement, "steps", 20), (Retraining, "max_epochs", 1), (Training, "max_epochs", 1)):
+    for settings, field, most in (
+        (Refinement, "steps", 20),
+        (Retraining, "max_epochs", 1),
+        (Training, "max_epochs", 1),
+    ):
         limit(monkeypatch, settings, field, most)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
