@@ -1,9 +1,10 @@
 """Every block of Python and of commands on the pages runs, in its order, or says in a comment above it why it is not.
 
-The blocks of a page share one folder and one set of names. What they take for granted is in tests/stock.py; fits take few
-steps, and training one epoch. A block of Python whose first line is `# NAME.py` is a file of that name.
+The blocks of a page share one folder and one set of names. What they take for granted is in tests/stock.py; fits take
+few steps, and training one epoch. A block of Python whose first line is `# NAME.py` is a file of that name.
 """
 
+import itertools
 import os
 import re
 import shutil
@@ -11,10 +12,9 @@ import sys
 import time
 
 import pytest
-import stock
 import torch
-from pages import SHOWN, Block, blocks, words
 
+import stock
 from feta.cli import main
 from feta.engine import recipe
 from feta.structured import shrink
@@ -22,6 +22,7 @@ from feta.tuning import bench
 from feta.tuning.refinement import Refinement
 from feta.tuning.retrain import Retraining
 from feta_lab.training import Training
+from pages import SHOWN, Block, blocks, words
 
 SMALL = {  # what is not said on a page
     "FETA_PRUNE_SAMPLES": "200",
@@ -126,7 +127,7 @@ class Shell:
     def run(self, command):
         settings, rest = words(command)
         assert rest[0] == "feta", f"'{command}' must be marked with why it is not run, or be a command of feta"
-        written = [name for option, name in zip(rest, rest[1:], strict=False) if option in WRITES]
+        written = [name for option, name in itertools.pairwise(rest) if option in WRITES]
         for name in written:  # as in an empty folder
             place = self.folder / name
             shutil.rmtree(place) if place.is_dir() else place.unlink(missing_ok=True)
