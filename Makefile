@@ -9,8 +9,9 @@ READY := $(VENV)/.ready
 demo: $(READY)
 	$(BIN)/feta demo
 
+# Two at a time, each with one thread: torch's threads would only wait for each other.
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 soak: $(READY)
 	$(BIN)/python -m soak

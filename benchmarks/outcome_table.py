@@ -1,16 +1,17 @@
-"""The README's table of what pruning is good for: bytes of files and milliseconds of networks, from records.
+"""The README's table of what a user gets: accuracy, bytes and milliseconds of three networks, from records.
 
     python benchmarks/outcome_table.py                     # prints it
     python benchmarks/outcome_table.py --write README.md   # puts it between the marks
     python benchmarks/outcome_table.py --check README.md   # fails when it holds another
 
-Files are those of results/files (`benchmarks/files.py`), times those of results/speed (`benchmarks/speed.py`), both
-at 90 % zeros, the language model at 70 %; times with one thread.
+Scores are those of `effort="default"` in results/recipes and results/real, bytes those of results/files
+(`benchmarks/files.py`), milliseconds those of results/speed (`benchmarks/speed.py`), one sample or token, one thread.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 from pathlib import Path
 
@@ -19,45 +20,53 @@ from real_table import replaced
 from feta_lab.records import Record, latest, read
 
 RESULTS = Path(__file__).parents[1] / "results"
-MARKS = "<!-- smaller and faster: benchmarks/outcome_table.py -->", "<!-- end of smaller and faster -->"
-FILES = ("dense-mnist-wide", "dense-cifar-wide", "resnet20", "conv-cifar")
-NETWORKS = (("mlp", 0.9), ("layer 2048", 0.9), ("conv", 0.9), ("SmolLM2", 0.7))
-SHOWN = (1, 16, 256)  # batch sizes
+MARKS = "<!-- what you get: benchmarks/outcome_table.py -->", "<!-- end of what you get -->"
+# what it is called, its zeros, and its names in the records of scores, files and speed
+NETWORKS = (
+    ("MLP 784-300-100-10, MNIST, accuracy", 0.95, "dense-mnist-wide", "dense-mnist-wide", "mlp 784-300-100-10"),
+    ("ResNet-20, CIFAR-10, accuracy", 0.8, "resnet-20", "resnet20", "ResNet-20"),
+    ("", 0.9, "resnet-20", "resnet20", "ResNet-20"),
+    ("SmolLM2-135M, WikiText-2, perplexity", 0.5, "smollm2-135m", "SmolLM2-135M", "SmolLM2-135M"),
+)
 
 
-def files(records: list[Record]) -> str:
-    lines = ["| file at 90 % zeros, kB | plain | gzip | xz | feta |", "| --- " * 5 + "|"]
-    for record in records:
-        key, size = record["key"], record["metrics"]["bytes"]
-        if key["net"] in FILES and key["sparsity"] == 0.9 and key["method"] == "threshold":
-            told = (f"{size[kind] / 1e3:,.0f}" for kind in ("plain", "gzip", "xz", "small"))
-            lines.append(f"| {key['net']} | {' | '.join(told)} |")
-    return "\n".join(lines)
+def records(name: str) -> list[Record]:
+    return list(latest(read(RESULTS / name / "records.jsonl")).values())
 
 
-def speed(records: list[Record]) -> str:
-    heads = " | ".join(f"batch {batch}" for batch in SHOWN)
-    lines = [f"| milliseconds, dense → sparse | zeros | {heads} | memory |", "| --- " * (3 + len(SHOWN)) + "|"]
-    for begin, zeros in NETWORKS:
-        for record in records:
-            key, metrics = record["key"], record["metrics"]
-            if record["kind"] == "speed" and key["network"].startswith(begin) and key["sparsity"] == zeros:
-                memory = f"{metrics['sparse_bytes'] / metrics['dense_bytes']:.2f}"
-                told = {row["batch"]: _times(row["dense_ms"], row["sparse_ms"]) for row in metrics["batches"]}
-                cells = " | ".join(told.get(batch, "–") for batch in SHOWN)
-                lines.append(f"| {key['network']} | {100 * zeros:g} % | {cells} | {memory} |")
-    return "\n".join(lines)
+def scores(net: str, zeros: float) -> tuple[float, float]:
+    """Of the dense and of the pruned network, the mean over the runs with all rows there are."""
+    runs = [one for one in records("recipes") if one["recipe"] == "default" and one["rows"] == "all"]
+    runs += [one for one in records("real") if one["method"] == "default"]
+    mine = [one for one in runs if (one["net"], one["sparsity"]) == (net, zeros)]
+    name = "accuracy" if "accuracy" in mine[0] else "perplexity"
+    return tuple(statistics.mean(one[key] for one in mine) for key in (f"dense_{name}", name))  # type: ignore[return-value]
 
 
-def _times(dense: float, sparse: float) -> str:
-    return f"{dense:.3g} → {sparse:.3g} (**{dense / sparse:.1f}×**)"
+def file_bytes(net: str, zeros: float) -> tuple[int, int]:
+    asked = {"net": net, "sparsity": zeros, "method": "threshold"}
+    found = next(one for one in records("files") if asked.items() <= one["key"].items())["metrics"]["bytes"]
+    return found["plain"], found["small"]
+
+
+def milliseconds(net: str, zeros: float) -> tuple[float, float]:
+    asked = {"network": net, "sparsity": zeros, "threads": 1}
+    found = next(one for one in records("speed") if asked.items() <= one["key"].items())["metrics"]["batches"]
+    first = next(row for row in found if row["batch"] == 1)
+    return first["dense_ms"], first["sparse_ms"]
 
 
 def table() -> str:
-    stored = list(latest(read(RESULTS / "files" / "records.jsonl")).values())
-    timed = [one for one in latest(read(RESULTS / "speed" / "records.jsonl")).values() if one["key"]["threads"] == 1]
-    processor = timed[0]["environment"]["processor"]
-    return f"{files(stored)}\n\n{speed(timed)}\n\nOne thread of {processor}; memory is that of the weights, of dense."
+    heads = ("network, what is judged", "zeros", "dense → pruned", "file, MB", "ms for one, on one CPU thread")
+    lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
+    for called, zeros, scored, stored, timed in NETWORKS:
+        before, after = scores(scored, zeros)
+        plain, small = file_bytes(stored, zeros)
+        dense, sparse = milliseconds(timed, zeros)
+        bytes_told = f"{plain / 1e6:.3g} → {small / 1e6:.2g} ({small / plain:.0%})"
+        told = (f"{before:.1f} → {after:.1f}", bytes_told, f"{dense:.2g} → {sparse:.2g} (**{dense / sparse:.1f}×**)")
+        lines.append(f"| {called} | {100 * zeros:g} % | {' | '.join(told)} |")
+    return "\n".join(lines)
 
 
 def main(words: list[str]) -> int:

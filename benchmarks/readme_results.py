@@ -1,8 +1,8 @@
-"""The README's table and picture from benchmark records.
+"""The table and the picture of the methods alone, from benchmark records.
 
     python benchmarks/readme_results.py results/gpu/records.jsonl --picture docs/pictures/accuracy
 
-Prints the table as Markdown; `--check README.md` fails when the README holds another one.
+Prints the table as Markdown; `--check docs/measurements.md` fails when the page holds another one.
 """
 
 from __future__ import annotations

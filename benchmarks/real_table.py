@@ -1,8 +1,8 @@
-"""The README's tables of pretrained models from benchmark records.
+"""The tables of pretrained models from benchmark records.
 
     python benchmarks/real_table.py results/real/records.jsonl                     # prints them
-    python benchmarks/real_table.py results/real/records.jsonl --write README.md   # puts them between the marks
-    python benchmarks/real_table.py results/real/records.jsonl --check README.md   # fails when it holds others
+    python benchmarks/real_table.py results/real/records.jsonl --write docs/measurements.md   # puts them there
+    python benchmarks/real_table.py results/real/records.jsonl --check docs/measurements.md   # fails if others are
 
 Only cells over a whole test file are shown. A mean is over the calibration sets; `2 of 3` after it says that the
 others failed. The best method of a sparsity is bold. Seconds are medians over all sparsities and calibration sets.

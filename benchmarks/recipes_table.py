@@ -7,7 +7,8 @@
     python benchmarks/recipes_table.py results/recipes/records.jsonl --picture docs/pictures/recipes
 
 All recipes of a column are compared over the same networks and seeds (recipes_means.py). Columns may differ in them:
-the line `cells` counts them, and the sentence below a table names them. The marks are the two lines of MARKS.
+the line `cells` counts them, and the sentence below a table names them. A page with the marks of BRIEF gets the
+recipes of the picture alone.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from feta_lab.page.figure import Figure, LineChart, Point
 from feta_lab.records import Record, groups, latest, read
 
 MARKS = "<!-- recipes: benchmarks/recipes_table.py -->", "<!-- end of recipes -->"
+BRIEF = "<!-- recipes in brief: benchmarks/recipes_table.py -->", MARKS[1]
 DENSE = ("dense-mnist", "dense-fashion", "dense-mnist-wide")
 GOALS: dict[Place, float] = {  # points that these may lose
     (200, 0.95): 2.2, (1000, 0.95): 1.1, (5000, 0.95): 0.8, ("all", 0.95): 0.4,
@@ -41,6 +43,12 @@ def tables(records: Sequence[Record], score: str = "lost") -> str:
     if dense := [one for one in records if one["net"] in DENSE and one["recipe"] in EFFORTS]:
         texts += ["The small dense networks beside the goals; what reaches them is bold.", table(dense, score, GOALS)]
     return "\n\n".join(texts)
+
+
+def brief(records: Sequence[Record], score: str) -> str:
+    mine = [one for one in records if one["recipe"] in PICTURED]
+    lines = [line for line in table(mine, score).splitlines() if not line.startswith("| cells")]
+    return "\n".join(lines) + f" Measured on {where(mine)}."
 
 
 def table(records: Sequence[Record], score: str, goals: Mapping[Place, float] | None = None) -> str:
@@ -59,7 +67,7 @@ def table(records: Sequence[Record], score: str, goals: Mapping[Place, float] | 
         line("goal", {place: f"{goal:g}" for place, goal in goals.items()})
     for recipe in recipes_of(records):
         texts = {p: lost(one, recipe, limit(one) if goals is None else goals.get(p)) for p, one in found.items()}
-        times = {p: brief(one.seconds[recipe]) for p, one in found.items() if recipe in one.seconds}
+        times = {p: short(one.seconds[recipe]) for p, one in found.items() if recipe in one.seconds}
         line(called(recipe), texts, " / ".join(times.get((count, shares[-1]), "–") for count in rows))
     line("cells", {place: counted(len(one.members), one.begun) for place, one in found.items()})
     if not any(one.seconds for one in found.values()):  # all cells ran beside others
@@ -127,7 +135,7 @@ def called(recipe: str) -> str:
     return f'`effort="{recipe}"`' if recipe in EFFORTS else recipe.replace("-", ", ")
 
 
-def brief(seconds: float) -> str:
+def short(seconds: float) -> str:
     return f"{seconds:.0f}" if seconds >= 10 else f"{seconds:.2g}"
 
 
@@ -176,7 +184,7 @@ def main(words: list[str]) -> int:
     text = tables(records, score)
     for page in filter(None, (given.write, given.check)):
         old = page.read_text(encoding="utf-8")
-        new = replaced(old, text, MARKS)
+        new = replaced(old, brief(records, score), BRIEF) if BRIEF[0] in old else replaced(old, text, MARKS)
         if page == given.write:
             page.write_text(new, encoding="utf-8")
         elif new != old:

@@ -17,12 +17,14 @@ import statistics
 import sys
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 from llama import random_llama
+from resnet import ResNet
 from torch import Tensor, nn
 
 from feta.inference.sparsify import sparsified
@@ -33,11 +35,10 @@ from feta_lab.records import append, latest, read, record
 MARKS = "<!-- speed: benchmarks/speed.py -->", "<!-- end of speed -->"
 SMOLLM2 = {"vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30}
 SMOLLM2 |= {"num_attention_heads": 9, "num_key_value_heads": 3}
-MLP = (784, 1000, 400, 10)
 
 
-def mlp() -> nn.Module:
-    layers = [part for a, b in pairwise(MLP) for part in (nn.Linear(a, b), nn.ReLU())]
+def mlp(*widths: int) -> nn.Module:
+    layers = [part for a, b in pairwise(widths) for part in (nn.Linear(a, b), nn.ReLU())]
     return nn.Sequential(*layers[:-1])
 
 
@@ -60,9 +61,16 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Tensor, tuple[float, ...], tuple
         f"layer {width}": (layer(width), torch.randn(1, width), (0.7, 0.9, 0.95), (1, 16, 256))
         for width in (1024, 2048, 4096)
     },
-    "mlp 784-1000-400-10": (mlp, torch.randn(1, 784), (0.9,), (1, 2, 4, 8, 16, 32, 64, 128, 256)),
+    "mlp 784-1000-400-10": (
+        partial(mlp, 784, 1000, 400, 10),
+        torch.randn(1, 784),
+        (0.9,),
+        (1, 2, 4, 8, 16, 32, 64, 128, 256),
+    ),
+    "mlp 784-300-100-10": (partial(mlp, 784, 300, 100, 10), torch.randn(1, 784), (0.95,), (1, 16, 256)),
+    "ResNet-20": (partial(ResNet, 20), torch.randn(1, 3, 32, 32), (0.8, 0.9), (1, 16)),
     "conv 64-64-128-128-256-256": (conv, torch.randn(1, 3, 32, 32), (0.9,), (1, 16)),
-    "SmolLM2-135M": (lambda: random_llama(**SMOLLM2), torch.randint(49152, (1, 1)), (0.7,), (1,)),
+    "SmolLM2-135M": (lambda: random_llama(**SMOLLM2), torch.randint(49152, (1, 1)), (0.5, 0.7), (1,)),
 }
 
 

@@ -56,7 +56,7 @@ def main(words: list[str]) -> int:
     cells = [
         {"net": net, "seed": seed, "share": share, "choice": choice, "after": after, "rows": given.rows}
         for net in given.nets
-        for seed in range(given.seeds if net.startswith("dense") else 1)
+        for seed in range(1 if net.startswith("resnet") else given.seeds)
         for share in given.shares
         for choice, after in kinds
     ]
@@ -211,7 +211,7 @@ def parser() -> argparse.ArgumentParser:
     ask.add_argument("--choices", type=words, default=(*RIVALS, *OURS))
     ask.add_argument("--after", type=words, default=("cut", "refit"), help="out of cut,refit,fit")
     ask.add_argument("--rows", type=int, default=1000)
-    ask.add_argument("--seeds", type=int, default=3, help="of dense networks")
+    ask.add_argument("--seeds", type=int, default=3, help="of networks but ResNets")
     ask.add_argument("--seconds", type=float, default=60.0, help="for `fit`, the layers included")
     ask.add_argument("--networks", type=Path, default=Path("results/networks"))
     ask.add_argument("--data-dir", type=Path, default=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
 from pathlib import Path
 
@@ -28,9 +29,12 @@ def table(net: str, records: list[Record]) -> str:
     cells = groups(records, "share", "after", "choice")
     columns = sorted(groups(records, "share", "after"), key=lambda column: (column[0], list(AFTERS).index(column[1])))
     heads = [f"−{100 * share:g} %, {AFTERS[after]}" for share, after in columns]
-    seeds = len(groups(records, "seed"))
-    dense = summary(records, "dense_accuracy")
-    told = f"{net}, {records[0]['data']}: {dense:.2f} % before" + (f", mean of {seeds} networks" if seeds > 1 else "")
+    counts = sorted({len(groups(mine, "seed")) for mine in cells.values()})
+    seeds = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+    dense = statistics.mean(mine[0]["dense_accuracy"] for mine in groups(records, "seed").values())
+    told = f"{net}, {records[0]['data']}: {dense:.2f} % before" + (
+        f", mean of {seeds} networks" if counts[-1] > 1 else ""
+    )
     lines = [f"**{told}**", "", f"| which go | {' | '.join(heads)} |", f"| --- |{' ---: |' * len(columns)}"]
     for choice, name in NAMES.items():
         found = [summary(cells.get((*column, choice), []), "accuracy") for column in columns]

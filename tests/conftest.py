@@ -1,7 +1,13 @@
-"""Settings for all tests: Hypothesis draws the same examples in every run, torch uses one thread."""
+"""Settings for all tests: Hypothesis draws the same examples in every run, torch uses one thread.
+
+And a headless browser for pages; tests that use it are marked `browser`.
+"""
 
 import resource
+import shutil
+from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +16,8 @@ from hypothesis import settings
 settings.register_profile("feta", derandomize=True, deadline=None, max_examples=60)
 settings.load_profile("feta")
 torch.set_num_threads(1)
+FLAGS = ("headless=new", "no-sandbox", "disable-gpu", "no-first-run", "disable-background-networking")
+FLAGS += ("disable-component-update", "disable-sync", "window-size=1400,1000")
 
 
 @pytest.fixture
@@ -26,3 +34,37 @@ def files_limited_to():
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
     return limited
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+    """One Chromium for all tests, with an empty profile and its console on record."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    from selenium.webdriver.chrome.service import Service
+
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    driver = shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip(f"needs chromium and chromedriver, found {chromium} and {driver}")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in (*FLAGS, f"user-data-dir={tmp_path_factory.mktemp('chromium')}"):
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    chrome = webdriver.Chrome(options=options, service=Service(executable_path=driver))
+    yield chrome
+    chrome.quit()
+
+
+@pytest.fixture
+def visit(browser: object) -> Iterator[object]:
+    """Opens a page from its file; afterwards the console must be empty and nothing fetched."""
+
+    def opened(path: Path) -> object:
+        browser.get(path.as_uri())
+        return browser
+
+    browser.get_log("browser")
+    yield opened
+    assert browser.get_log("browser") == []
+    assert browser.execute_script("return performance.getEntriesByType('resource').map(one => one.name)") == []

@@ -5,7 +5,6 @@ import importlib
 import inspect
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 
@@ -163,14 +162,6 @@ def test_the_reference_sees_what_is_missing():
         """
 
     assert reference.parameters(bare) == [("known", "int", "", "a number."), ("other", "str", '"x"', "")]
-
-
-@pytest.mark.parametrize("script", ["recipes", "real"])
-def test_tables_of_the_guide_are_those_of_the_records(script):
-    records = ROOT / "results" / script / "records.jsonl"
-    words = [f"{ROOT}/benchmarks/{script}_table.py", str(records), "--check", f"{ROOT}/docs/choosing.md"]
-    answer = subprocess.run([sys.executable, *words], capture_output=True, text=True)
-    assert answer.returncode == 0, answer.stderr
 
 
 def test_the_method_on_the_page_is_the_example():

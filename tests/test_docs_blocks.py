@@ -26,12 +26,13 @@ from pages import SHOWN, Block, blocks, words
 
 SMALL = {  # what is not said on a page
     "FETA_PRUNE_SAMPLES": "200",
+    "FETA_SHRINK_SAMPLES": "100",
     "FETA_TRAIN_DATA": "mnist-mini",
     "FETA_BOUNDS_STARTS": "1",
     "FETA_CERTIFY_SAMPLES": "2",
     "FETA_CERTIFY_REFINED": "0",
 }
-WRITES = ("-o", "--output", "--onnx", "--torch-export", "--safetensors", "--page")
+WRITES = ("-o", "--output", "--onnx", "--torch-export", "--safetensors", "--report")
 README = {  # blocks of the README that are not run, until it says so itself: the beginning of a line -> why
     "make ": "it sets up an environment",
     "python -m pip": "it changes the environment",

@@ -20,7 +20,9 @@ layout.loader.exec_module(drawn)
 # A room imports from rooms in rows above its own, and from nothing else of ours.
 PRODUCT = (
     ("errors",),
-    ("plugins", "ranks"),
+    ("gates",),
+    ("plugins", "ranks", "pages"),
+    ("progress",),
     ("objective",),
     ("layers", "sparsity"),
     ("patterns",),

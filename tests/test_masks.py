@@ -13,7 +13,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks
 
 import feta
 from feta.errors import ConfigError, ModelError
-from feta.masks import ZeroHold, masks_of, torch_masks
+from feta.masks import _LIVE, ZeroHold, _after_step, masks_of, torch_masks
 from nets import mlp
 
 OPTIMISERS = {
@@ -253,11 +253,12 @@ def test_a_model_that_is_gone_is_not_kept():
     model = build()
     feta.hold_zeros(model, random_masks(model))
     gone = weakref.ref(model)
-    before = len(_global_optimizer_post_hooks)
+    before = len(_LIVE)
     del model
     gc.collect()
     assert gone() is None
-    assert len(_global_optimizer_post_hooks) == before - 1
+    assert len(_LIVE) == before - 1
+    assert list(_global_optimizer_post_hooks.values()).count(_after_step) == 1
 
 
 def test_masks_of_a_choice_of_layers():

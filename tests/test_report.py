@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from feta.report import LayerReport, PruneReport, Size, Skipped, StageReport
+from feta.report import Held, LayerReport, PruneReport, Size, Skipped, StageReport
 
 
 @pytest.fixture
@@ -25,10 +25,11 @@ STAGES = (
 
 
 def test_json_holds_every_field(report):
-    report = replace(report, effort="default", stages=STAGES)
+    report = replace(report, effort="default", stages=STAGES, held=Held(50, 0.25, 0.9))
     back = json.loads(report.to_json())
     layers = [{**layer, "shape": tuple(layer["shape"])} for layer in back.pop("layers")]
     back["skipped"] = tuple(Skipped(**entry) for entry in back["skipped"])
+    back["held"] = Held(**back["held"])
     back["stages"] = tuple(StageReport(**entry) for entry in back["stages"])
     again = PruneReport(**back, layers=tuple(LayerReport(**layer) for layer in layers))
     assert again == report
@@ -65,3 +66,22 @@ def test_json_refuses_what_is_no_json():
     bad = PruneReport("m", 0.9, 0.9, float("nan"), "cpu", 0, {}, ())
     with pytest.raises(ValueError, match="not JSON compliant"):
         bad.to_json()
+
+
+def test_of_many_layers_the_table_shows_the_first_and_the_last(report):
+    many = tuple(LayerReport(f"layer{n}", (2, 3), 1, 0.5, 0.1, 0.1) for n in range(100))
+    lines = repr(replace(report, layers=many, compensated={}, segments=2)).splitlines()
+    assert len(lines) == 2 + 24
+    assert [lines[2], lines[-1]] == [line for line in lines if line.split()[0] in ("layer0", "layer99")]
+    (gap,) = [line for line in lines if line.startswith("…")]
+    shown = sum(line.startswith("layer") for line in lines[2:])
+    assert gap == f"… {100 - shown} more: report.layers"
+    few = repr(replace(report, layers=many[:24], compensated={}, segments=2))
+    assert "…" not in few
+
+
+def test_what_notebooks_show(report):
+    shown = replace(report, held=Held(50, 0.25, 0.9), before=Size(9, 9, 9, 9), after=Size(9, 3, 3, 3))._repr_html_()
+    for word in ("threshold: 90.00 %", "90.0 %", "<td>fc2</td>", "H was singular", "<summary>2 layers</summary>"):
+        assert word in shown
+    assert shown.count("<div") == shown.count("</div>")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from feta.tuning.refinement import Refinement
     from feta.tuning.retrain import Retraining, retrain
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "feta.certificates.certificate": ("certify",),

@@ -4,7 +4,13 @@ A message reads *where must what, got value*, and names the cure where there is 
 """
 
 import difflib
+import math
+import reprlib
 from collections.abc import Iterable
+from numbers import Real
+from typing import Any
+
+SHORT = 80  # letters of a value in a message
 
 
 class FetaError(Exception):
@@ -31,15 +37,32 @@ def check_range(owner: str, rule: str, **values: float | None) -> None:
     """Refuse values that are out of range; None stands for "not set" and passes.
 
     owner: the class or function whose fields or arguments they are.
-    rule: ">= 1" or "> 0", a unit may follow: "> 0 GiB".
+    rule: ">= 1" or "> 0", a unit may follow: "> 0 GiB"; "> 0 and finite", "finite", "in [0, 1)".
 
     Example: check_range("Alps", "> 0", rho=-1.0) raises "Alps.rho must be > 0, got -1.0".
     """
-    sign, least, *_ = rule.split()
     for name, value in values.items():
-        # NaN is neither above nor at the limit.
-        if value is not None and not (value >= float(least) if sign == ">=" else value > float(least)):
-            raise ConfigError(f"{owner}.{name} must be {rule}, got {value}")
+        number = isinstance(value, Real) and not isinstance(value, bool)
+        if value is not None and not (number and _keeps(rule, value)):
+            where = f"{owner}.{name}" if owner else name
+            raise ConfigError(f"{where} must be {rule}, got {shown(value)}")
+
+
+def check_fields(settings: object, rule: str, *names: str) -> None:
+    """`check_range` of some fields of an object."""
+    check_range(type(settings).__name__, rule, **{name: getattr(settings, name) for name in names})
+
+
+def _keeps(rule: str, value: float) -> bool:
+    """Whether a number keeps a rule; NaN is neither above, at, nor below a limit."""
+    sign, *words = rule.split(maxsplit=1)
+    if sign == "in":
+        low, high = map(float, words[0][1:-1].split(","))
+        return (low < value or ("[" in rule and value == low)) and (value < high or ("]" in rule and value == high))
+    if rule.endswith("finite") and not abs(value) < math.inf:
+        return False
+    least = float(words[0].split()[0]) if words else 0.0
+    return {">=": value >= least, ">": value > least, "finite": True}[sign]
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConfigError:
@@ -47,7 +70,36 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConfigError:
     choices = sorted(known)
     near = difflib.get_close_matches(name, choices, n=1)
     hint = f"; did you mean '{near[0]}'?" if near else "."
-    return ConfigError(f"unknown {kind} '{name}'{hint} Known: {', '.join(choices)}")
+    return ConfigError(f"unknown {kind} {quoted(name)}{hint} Known: {', '.join(choices)}")
+
+
+def quoted(text: str) -> str:
+    """Somebody else's text in a message: in quotes, on one line, shortened, without codes that a terminal obeys."""
+    plain = printable(text)
+    return f"'{plain if len(plain) <= SHORT else plain[:SHORT] + '…'}'"
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """Text with every letter that cannot be printed as its escape: what is shown cannot steer a terminal.
+
+    lines: whether it may be of several lines.
+    """
+    kept = "\n" if lines else ""
+    return "".join(letter if letter.isprintable() or letter in kept else repr(letter)[1:-1] for letter in text)
+
+
+def shown(value: Any) -> str:
+    """A value in a message: short, on one line, and of large things the kind alone."""
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, bool | None | type | Real | bytes | list | tuple | set | dict):
+        try:
+            text = printable(reprlib.repr(value))
+        except ValueError:  # Python writes no whole numbers of more than 4,300 digits
+            return "a number of thousands of digits"
+        return text if len(text) <= SHORT else f"{text[:SHORT]}…"
+    shape = f" of shape {tuple(value.shape)}" if isinstance(getattr(value, "shape", None), tuple) else ""
+    return f"a {type(value).__name__}{shape}"
 
 
 def one_line(error: BaseException) -> str:

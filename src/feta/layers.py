@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from feta.errors import ConfigError, ModelError
+from feta.errors import ConfigError, ModelError, quoted
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 IN_PROJ = "in_proj"  # the name we give to what nn.MultiheadAttention holds as `in_proj_weight`
@@ -58,9 +58,8 @@ def matching(names: Sequence[str], patterns: Sequence[str] | str, where: str = "
         raise ConfigError(f"{where} must name at least one layer, got none")
     for pattern in wanted:
         if not any(fnmatchcase(name, pattern) for name in names):
-            raise ConfigError(
-                f"{where} must name layers that can be pruned, got '{pattern}' which matches none of {list(names)}"
-            )
+            got = f"{quoted(pattern)} which matches none of {list(names)}"
+            raise ConfigError(f"{where} must name layers that can be pruned, got {got}")
     return [name for name in names if first_match(name, wanted) is not None]
 
 

@@ -4,6 +4,7 @@ A mask is a bool tensor of the shape of a layer's weight, true where the weight 
 what is pruned: they survive copy.deepcopy, a state_dict, a file and another process, and `masks_of` reads them.
 """
 
+import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -16,9 +17,11 @@ from torch.nn.utils import prune
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from feta.errors import ConfigError, ModelError
+from feta.gates import gated
 from feta.layers import matching, owner_of, prunable_names, weight_of
 
 
+@gated
 def masks_of(model: nn.Module, layers: Sequence[str] | str | None = None) -> dict[str, Tensor]:
     """Read the masks of a pruned model from its zeros.
 
@@ -40,6 +43,7 @@ def masks_of(model: nn.Module, layers: Sequence[str] | str | None = None) -> dic
     return {name: mask for name, mask in masks.items() if layers is not None or not bool(mask.all())}
 
 
+@gated
 def torch_masks(model: nn.Module, masks: Mapping[str, Tensor] | None = None) -> nn.Module:
     """Hand the zeros of a model over to torch.nn.utils.prune, whose masks then hold them.
 
@@ -69,6 +73,7 @@ def _detach(weight: str, module: nn.Module, *_: object) -> None:
         setattr(module, weight, getattr(module, weight).detach())
 
 
+@gated
 def hold_zeros(model: nn.Module, masks: Mapping[str, Tensor] | None = None) -> "ZeroHold":
     """Set the weights outside the masks to zero and hold them there while any torch optimiser works on the model.
 
@@ -86,6 +91,21 @@ def hold_zeros(model: nn.Module, masks: Mapping[str, Tensor] | None = None) -> "
     return ZeroHold(plain(model), masks_of(model) if masks is None else masks)
 
 
+# Torch calls its hooks while another thread may add one, which it does not stand: it gets this one, once and for all.
+_LIVE: "weakref.WeakSet[ZeroHold]" = weakref.WeakSet()
+_LIVE_LOCK = threading.Lock()
+
+
+def _after_step(optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    with _LIVE_LOCK:
+        holds = list(_LIVE)
+    for hold in holds:
+        hold.after_step(optimiser)
+
+
+register_optimizer_step_post_hook(_after_step)
+
+
 class ZeroHold:
     """Zeros that are held, see `hold_zeros`."""
 
@@ -101,16 +121,8 @@ class ZeroHold:
                 weight.masked_fill_(~mask.to(weight.device), 0)  # no product: what is not finite must go too
             if weight.requires_grad and not gradients:
                 self._handles.append(weight.register_hook(partial(self._masked, name)))
-        this = weakref.ref(self)  # torch's table of hooks must not keep the model alive
-
-        def after_step(optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-            hold = this()
-            held = set() if hold is None else {id(hold.weight(name)) for name in hold._layers}
-            if hold and any(id(p) in held for group in optimiser.param_groups for p in group["params"]):
-                hold.apply_()
-
-        self._handles.append(register_optimizer_step_post_hook(after_step))
-        weakref.finalize(self, self._handles[-1].remove)
+        with _LIVE_LOCK:
+            _LIVE.add(self)
 
     @torch.no_grad()
     def apply_(self) -> None:
@@ -134,6 +146,14 @@ class ZeroHold:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        with _LIVE_LOCK:
+            _LIVE.discard(self)
+
+    def after_step(self, optimiser: torch.optim.Optimizer) -> None:
+        """Set the dead weights to zero, if the optimiser works on them."""
+        held = {id(self.weight(name)) for name in self._layers}
+        if any(id(p) in held for group in optimiser.param_groups for p in group["params"]):
+            self.apply_()
 
     def __enter__(self) -> "ZeroHold":
         return self

@@ -17,7 +17,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from feta.errors import ConfigError
+from feta.errors import ConfigError, shown
 from feta.sparsity import Pattern, top_k_mask
 
 OUTPUTS = ("neurons", "channels")
@@ -140,7 +140,7 @@ def parse_pattern(pattern: str | Pattern | None, where: str = "pattern") -> Patt
         return Blocks(first, second, f"{first}x{second}")
     raise ConfigError(
         f"{where} must be N:M with 0 < N < M such as '2:4', blocks of outputs x inputs such as '4x1', or one of "
-        f"{list(OUTPUTS)}, got {pattern!r}"
+        f"{list(OUTPUTS)}, got {shown(pattern)}"
     )
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from feta.pages import notebook
+from feta.pages.words import amount, some
 from feta.problem import Activation, Status
 
 
@@ -25,6 +27,7 @@ class LayerReport:
     activation: str = Activation.RELU.value  # what the layer was fitted for
     positions: float = 1.0  # rows that a sample gives: how often each weight is used for it
     pattern: str | None = None  # which weights stay together, "2:4"; None: any
+    pruned_error: float | None = None  # as it was when a fit of the whole network left it behind
 
 
 class Skipped(NamedTuple):
@@ -44,6 +47,20 @@ class Size:
     nonzeros: int
     multiply_adds: int | None  # of weights that are not zero, in layers that can be pruned; None without data
     bytes: int  # as values and a bit mask, which is quickly told; `feta.save` writes less
+
+
+@dataclass(frozen=True)
+class Held:
+    """The pruned model beside the original, on samples that nothing was fitted to."""
+
+    samples: int
+    error: float | None  # ||its outputs - the original's|| / ||the original's||; None: not finite
+    agreement: float | None  # share of samples with the same largest output; None: outputs are no scores
+
+    def __str__(self) -> str:
+        same = "" if self.agreement is None else f"the same answer for {100 * self.agreement:.1f} %, "
+        error = "outputs that are not finite" if self.error is None else f"a relative error of {self.error:.3g}"
+        return f"beside the original, on {self.samples} held-out samples: {same}{error}"
 
 
 class RefinePoint(NamedTuple):
@@ -76,6 +93,9 @@ class RefineReport:
     def __repr__(self) -> str:
         fell = f"{self.loss} of the outputs {self.loss_before:.3g} → {self.loss_after:.3g}"
         return f"refined: {fell}, {self.steps} steps, {self.seconds:.2f} s ({self.stopped})"
+
+    def _repr_html_(self) -> str:
+        return notebook.lines(repr(self))
 
 
 class RetrainPoint(NamedTuple):
@@ -110,6 +130,9 @@ class RetrainReport:
         score = "" if self.accuracy is None else f"{self.start:.2f} → {self.accuracy:.2f}, "
         goal = "" if self.goal is None else f"goal {self.goal:.2f}, "
         return f"retrained: {score}{goal}{self.epochs:.2f} epochs, {self.seconds:.2f} s ({self.stopped})"
+
+    def _repr_html_(self) -> str:
+        return notebook.lines(repr(self))
 
 
 @dataclass(frozen=True)
@@ -162,6 +185,7 @@ class PruneReport:
     stages: tuple[StageReport, ...] = ()  # of an effort, in order
     pattern: str | None = None  # which weights stay together, "2:4"; None: any
     reordered: dict[str, str] = field(default_factory=dict)  # layer with new places for its inputs -> the one before
+    held: Held | None = None  # None where no samples were held out
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"skipped": tuple(entry._asdict() for entry in self.skipped)}
@@ -171,9 +195,14 @@ class PruneReport:
 
     def __repr__(self) -> str:
         rows = [HEADER, *(layer_row(asdict(layer)) for layer in self.layers)]
+        if (more := len(rows) - ROWS) > 1:
+            rows[ROWS - 4 : -4] = [(f"… {more} more: report.layers", *[""] * (len(HEADER) - 1))]
         widths = [max(len(row[i]) for row in rows) for i in range(len(HEADER))]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-        return "\n".join([*self.headline(), *lines, *self.notes()])
+        table = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        return "\n".join([*self.headline(), *table, *self.notes()])
+
+    def _repr_html_(self) -> str:
+        return notebook.run_fragment(self.to_dict(), self.headline()[0], self.notes())
 
     def headline(self) -> list[str]:
         """The run in one or two lines."""
@@ -192,6 +221,7 @@ class PruneReport:
                 f"whole model: {zeros:.2f} % of {amount(one.parameters).strip()} parameters zero{adds}, "
                 f"{amount(one.bytes)}B → {amount(other.bytes)}B"
             )
+        lines += [] if self.held is None else [str(self.held)]
         return lines
 
     def notes(self) -> list[str]:
@@ -208,30 +238,22 @@ class PruneReport:
         for entry in self.skipped:
             by_reason.setdefault(entry.reason, []).append(entry)
         for reason, entries in by_reason.items():
-            names = ", ".join(entry.name or entry.kind for entry in entries[:3])
-            names += f" and {len(entries) - 3} more" if len(entries) > 3 else ""
+            names = some([entry.name or entry.kind for entry in entries])
             share = f" ({100 * sum(entry.weights for entry in entries) / total:.1f} % of all)" if total else ""
             notes.append(f"left as it is: {names}{share}: {reason}")
         if self.segments == 1 and len(self.layers) > 8:
             notes.append("the network could not be cut into segments: each layer took a run of all of it")
         if self.reordered:
-            some = ", ".join(list(self.reordered)[:3]) + (" …" if len(self.reordered) > 3 else "")
-            notes.append(f"inputs put in another order, with the outputs of the layers before: {some}")
+            names = some(list(self.reordered))
+            notes.append(f"inputs put in another order, with the outputs of the layers before: {names}")
         notes += [self.batchnorm] if self.batchnorm else []
         notes += ["stages, the arrow at the one that is kept:"] if self.stages else []
         notes += [str(stage) for stage in self.stages]
         return notes + ([repr(self.refinement)] if self.refinement is not None else [])
 
 
-def amount(number: float) -> str:
-    """A number with three digits: 1.23 M."""
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if number >= size:
-            return f"{number / size:.3g} {unit}"
-    return f"{number:.3g} "
-
-
 SHOWN = 5  # messages of layers that are printed
+ROWS = 24  # of the printed table
 HEADER = ("layer", "shape", "non-zeros", "sparsity", "rel. error", "seconds", "status")
 
 

@@ -7,14 +7,16 @@ so that a mask is a function of the scores alone. Biases are never counted.
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from feta.errors import ConfigError
+from feta.gates import gated
 
 
+@runtime_checkable
 class Pattern(Protocol):
     """Which weights of a layer may stay together, see feta.patterns."""
 
@@ -48,6 +50,7 @@ class Pattern(Protocol):
         ...
 
 
+@gated
 @dataclass(frozen=True)
 class Sparsity:
     """A target for one layer: the share of zeros, or the number of non-zeros to keep; and in which pattern."""
@@ -80,8 +83,6 @@ class Sparsity:
 
 def check_share(share: float, where: str = "sparsity") -> float:
     """A share of zeros in [0, 1), or a ConfigError that says where it was asked for."""
-    if isinstance(share, bool) or not isinstance(share, int | float):
-        raise ConfigError(f"{where} must be a number in [0, 1), got {share!r}")
     if not (math.isfinite(share) and 0 <= share < 1):
         hint = f"; write {share / 100:g} for {share:g} %" if 1 < share < 100 else ""
         raise ConfigError(f"{where} must be in [0, 1), got {share}{hint}")

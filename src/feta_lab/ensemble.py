@@ -22,8 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from feta.errors import ConfigError, ModelError
-from feta.tuning.stepping import Recorder, check, generator_of
+from feta.errors import ConfigError, ModelError, check_fields
+from feta.tuning.stepping import Recorder, generator_of
 from feta_lab import networks
 
 WARM_STEPS = 3  # taken one by one before a graph is recorded: buffers are made, algorithms are chosen
@@ -44,9 +44,9 @@ class Sprint:
     graph: bool = True  # record steps as a CUDA graph
 
     def __post_init__(self) -> None:
-        check(self, "> 0 and finite", "epochs", "batch_size", "learning_rate", "clip")
-        check(self, ">= 0 and finite", "weight_decay")
-        check(self, "in [0, 1)", "rise", "momentum")
+        check_fields(self, "> 0 and finite", "epochs", "batch_size", "learning_rate", "clip")
+        check_fields(self, ">= 0 and finite", "weight_decay")
+        check_fields(self, "in [0, 1)", "rise", "momentum")
         if self.precision not in ("auto", "float32", "bfloat16"):
             raise ConfigError(f"Sprint.precision must be auto, float32 or bfloat16, got '{self.precision}'")
 

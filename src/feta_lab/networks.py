@@ -67,6 +67,16 @@ def build(specification: str, shape: tuple[int, int, int], *, seed: int | None =
     return model
 
 
+def narrowed(specification: str, model: nn.Module) -> str:
+    """The notation of a network after layers of it have lost outputs."""
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
+    widths = iter([len(layer.weight) for layer in layers])
+    tokens = specification.split("-")
+    return "-".join(
+        token if token.startswith("MP") else re.sub(r"^\d+", str(next(widths)), token) for token in tokens
+    )
+
+
 def _layers(specification: str, channels: int, height: int, width: int) -> OrderedDict[str, nn.Module]:
     tokens = specification.split("-")
     layers: OrderedDict[str, nn.Module] = OrderedDict()

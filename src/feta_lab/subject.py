@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from feta.cli.subject import Part, Subject
 from feta.errors import DataError
 from feta_lab import data as datasets
-from feta_lab import store
+from feta_lab import networks, store
 from feta_lab.data import DataSet
 from feta_lab.records import append, environment, record
 from feta_lab.store import Network
@@ -43,7 +43,11 @@ def subject_of(network: Network, data: DataSet | None) -> Subject:
         return info.normalisation.apply(split.images, device), split.labels.to(device)
 
     def encode(model: nn.Module, pruning: Mapping[str, Any], accuracy: Mapping[str, float], **how: Any) -> bytes:
-        return store.encode(network.with_model(model, pruning=dict(pruning), accuracy=dict(accuracy)), **how)
+        about: dict[str, Any] = {"pruning": dict(pruning), "accuracy": dict(accuracy)}
+        notation = networks.narrowed(info.specification, model)
+        if notation != info.specification:
+            about |= {"specification": notation, "preset": None}
+        return store.encode(network.with_model(model, **about), **how)
 
     def note(path: Path, kind: str, config: Mapping[str, Any], seed: int, metrics: Any) -> None:
         append(path, record(kind, config, seed, metrics))

@@ -18,12 +18,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from feta.calibration.model import clock
-from feta.errors import FileError
+from feta.errors import FileError, check_fields
 from feta.files import sparse_file
 from feta.ranks import Ranks
 from feta.tuning.batches import labelled
 from feta.tuning.loop import Loop
-from feta.tuning.stepping import check, sgd, threads_for
+from feta.tuning.stepping import sgd, threads_for
 from feta_lab import networks
 from feta_lab.data import DataSet
 from feta_lab.judge import accuracy
@@ -43,8 +43,8 @@ class Training:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check(self, "> 0 and finite", "learning_rate", "decay", "batch_size", "max_epochs", "patience")
-        check(self, "in [0, 1)", "momentum")
+        check_fields(self, "> 0 and finite", "learning_rate", "decay", "batch_size", "max_epochs", "patience")
+        check_fields(self, "in [0, 1)", "momentum")
 
 
 @dataclass(frozen=True)

@@ -300,9 +300,9 @@ def test_empty_batches_among_others_do_no_harm():
         (b"x", "data must be a tensor or an iterable of batches, got bytes"),
         (7, "data must be a tensor or an iterable of batches, got int"),
         (None, "data must be a tensor or an iterable of batches, got NoneType"),
-        (["a"], "data must yield tensors, .* got a batch of type str"),
-        ([[1, 2]], "data must yield tensors, .* got a batch of type list"),
-        ([()], "data must yield tensors, .* got a batch of type tuple"),
+        (["a"], "data must yield tensors of samples, .* got"),
+        ([[1, 2]], "data must yield tensors of samples, .* got"),
+        ([()], "data must yield tensors of samples, .* got"),
         (X.reshape(-1), r"samples as rows \(2 or more dimensions\), got shape \(20,\)"),
     ],
 )

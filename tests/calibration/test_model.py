@@ -17,7 +17,7 @@ OUTPUTS = [X, (X, 3), [None, WHOLE, X], ("x", X), MORE, SimpleNamespace(logits=X
 OUTPUTS += [SimpleNamespace(scores=X), {"out": {"scores": X}}]
 
 
-@pytest.mark.parametrize("result", OUTPUTS, ids=str)
+@pytest.mark.parametrize("result", OUTPUTS, ids=range(len(OUTPUTS)))
 def test_the_output_among_what_a_model_returns(result):
     """A tensor itself; an entry or attribute `logits`; else the first float tensor of a tuple, list or mapping."""
     assert outputs_of(result) is X

@@ -144,11 +144,26 @@ def test_progress_is_told():
         ({"confidence": 1.0}, r"certify.confidence must be in \(0, 1\), got 1.0"),
         ({"radii": (0.1, -1)}, "certify.radii must be numbers > 0"),
         ({"samples": 0}, "certify.samples must be >= 1, got 0"),
-        ({"norm": "l1"}, "certify.norm must be 'l2' or 'linf', got 'l1'"),
-        ({"forms": ("world",)}, "certify.forms must be some of global, local"),
+        ({"norm": "l1"}, "unknown norm 'l1'. Known: l2, linf"),
+        ({"forms": ("world",)}, r"forms must be a list of 'global' or 'local', got \('world',\)"),
         ({"refined": -1}, "certify.refined must be >= 0, got -1"),
     ],
 )
 def test_refused_options(options, message):
     with pytest.raises(ConfigError, match=message):
         certify(trained("dense"), trained("dense"), held_out()[0], **options)
+
+
+def test_it_is_printed_in_a_few_lines(capsys, monkeypatch):
+    monkeypatch.setattr("feta.progress.SELDOM", 0.0)
+    given = (trained("dense"), pruned("dense", "threshold", 0.5), *held_out())
+    found = certify(*given, samples=30, attack=None, progress=True)
+    first, *forms = repr(found).splitlines()
+    assert first == str(found.agreement)
+    assert f"same class on {found.agreement.agree} of 400 held-out samples" in first
+    assert f"at most {-(-10000 * found.agreement.accuracy_lost_upper_bound // 1) / 100:.2f} (99 % sure)" in first
+    assert [form.split()[0] for form in forms] == ["global", "local"]
+    assert f"{found.forms['local'].any_certified} of 30 samples certified" in forms[1]
+    assert len(repr(found.forms["local"])) < 120
+    assert found._repr_html_().count("<div>") == 3
+    assert "feta: local radius: 30 of 30" in capsys.readouterr().err

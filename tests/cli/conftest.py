@@ -1,6 +1,7 @@
 """Commands run in this process, in an empty folder, and networks to run them on."""
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -40,7 +41,8 @@ class Answer(NamedTuple):
 
 @pytest.fixture(autouse=True)
 def empty_folder(monkeypatch, tmp_path):
-    """No settings but those a test makes, and the quick method whose counts are known beforehand."""
+    """No settings but those a test makes, the quick method with known counts, no lines of progress."""
+    monkeypatch.setattr("feta.progress.SELDOM", math.inf)
     for name in [name for name in os.environ if name.startswith("FETA_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("FETA_PRUNE_METHOD", "threshold")

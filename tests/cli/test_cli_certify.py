@@ -1,6 +1,8 @@
 """feta certify: its contract with programs, its files, what it says, and refusals in one line."""
 
 import json
+import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import torch
 import feta
 from feta.certificates import radius
 from feta.certificates.agreement import lower_limit
-from feta.cli.certify import at_least, at_most
+from feta.pages.words import at_least, at_most
 from feta_lab import networks
 
 
@@ -28,8 +30,16 @@ def test_json_and_files(run, trained, pruned):
 
 
 def test_what_it_says(run, trained, pruned):
-    answer = run(f"certify {trained} {pruned} --samples 2 --no-attack --norm linf --radii 0.0001,9")
+    answer = run(f"certify {trained} {pruned} --samples 2 --no-attack --norm linf --radii 0.0001,9 -o c")
     answer.says("held-out samples", "(99 % sure)", "accuracy lost", "vacuous", "not attacked", "certificate.html")
+    line = f"certify {trained} {pruned} --samples 2 --no-attack"
+    run(f"{line} -o c").refused("--output must be a new file, got c/certificate.json", "--force replaces it")
+    Path("c/certificate.html").unlink()
+    run(f"{line} -o c --force").says()
+    assert "certificate" in Path("c/certificate.html").read_text()
+    shutil.rmtree("c")
+    run(line).says("held-out samples")
+    assert os.listdir() == []
 
 
 def test_bounds_are_rounded_outwards():
@@ -51,7 +61,7 @@ def test_refusals(run, trained, pruned, options, words):
 
 
 @pytest.mark.parametrize("command", ["bounds", "certify"])
-def test_networks_that_do_not_match(run, trained, command):
+def test_networks_that_do_not_match(run, trained, pruned, command):
     run(f"{command} {trained} missing.safetensors").refused("missing.safetensors")
     network = feta.load(trained)
     small = networks.build("8FC-10SM", network.info.shape, seed=0)
@@ -59,6 +69,7 @@ def test_networks_that_do_not_match(run, trained, command):
     run(f"{command} {trained} small.safetensors").refused("must come from the dense one", "8FC-10SM")
     other = replace(network.info.normalisation, std=(0.5,))
     feta.save(network.with_model(network.model, normalisation=other), "other.safetensors")
+    run(f"{command} {pruned} {trained}").refused("must come before the pruned one", "with 45576 zeros", "; swap them")
     run(f"{command} {trained} other.safetensors").refused("both networks must take the same inputs", "std=(0.5,)")
 
 

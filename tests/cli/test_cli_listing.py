@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 import feta
+from feta.cli.history import history
 from feta.pruners import METHODS
 from feta_lab.data import NAMES
 from feta_lab.data.files import EMBEDDED
@@ -25,14 +26,44 @@ def test_info_of_a_pruned_network(run, trained, pruned):
     assert found["network"]["pruning"]["method"] == "threshold"
     text = run(f"info {pruned}")
     text.says(
-        "specification: 60FC-60FC-10SM",
-        "pruned by: threshold to 0.9",
+        "Network: 60FC-60FC-10SM trained on mnist-mini (preset dense-mnist, seed 0, 1 epochs)\n",
+        "% validation; before pruning ",
+        "\nPruned by threshold: 90 % zeros over fc1, fc2\n",
         "fc1.weight",
         "4704",
         f"{first['dense_bytes'] / first['bytes']:.1f}×",
     )
-    assert "refined" not in text.out
-    assert "retrained" not in text.out
+    assert "Refined" not in text.out
+    assert "Retrained" not in text.out
+
+
+def test_info_shows_only_the_options_that_are_not_the_default():
+    about = {"method": "alps", "target_sparsity": {"fc1": 0.95, "fc2": 0.8}, "options": {"rho": 0.1, "ridge": 0.5}}
+    assert list(history({"pruning": about})) == ["Pruned by alps: 95 % zeros in fc1, 80 % zeros in fc2; ridge 0.5"]
+    about = {"method": "mine", "target_sparsity": 0.5, "options": {"a": 1}, "pattern": "2:4", "layers": ["a"]}
+    assert list(history({"pruning": about})) == ["Pruned by mine: 50 % zeros over a, pattern 2:4; a 1"]
+
+
+@pytest.mark.parametrize("odd", [None, 3, "text", [1], {"a": {}}, float("nan"), True])
+def test_info_of_a_file_that_says_odd_things_of_itself(odd):
+    keys = (
+        "method",
+        "target_sparsity",
+        "options",
+        "layers",
+        "pattern",
+        "refinement",
+        "retraining",
+        "compensated",
+        "shrunk",
+    )
+    pruning = dict.fromkeys((*keys, "dense_accuracy"), odd)
+    about = dict.fromkeys(("specification", "data", "seed", "epochs", "preset", "accuracy"), odd)
+    assert all(isinstance(line, str) for line in history(about | {"pruning": pruning}))
+    assert all(isinstance(line, str) for line in history(about | {"pruning": odd}))
+    for part in ("refinement", "retraining"):
+        said = dict.fromkeys(("steps", "loss", "support", "epochs", "goal", "tolerance", "stopped"), odd)
+        assert all(isinstance(line, str) for line in history({"pruning": {part: said}}))
 
 
 def test_info_of_a_file_of_another_program(run):

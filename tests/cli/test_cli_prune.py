@@ -32,7 +32,8 @@ def nonzeros(found) -> list[int]:
 
 def test_json_file_and_record_agree(run, trained, mini, tmp_path):
     output = tmp_path / "deep" / "out.safetensors"
-    found = run(f"prune {trained} --sparsity 0.8 --json --seed 3 --compensate -o {output}").json()
+    line = f"prune {trained} --sparsity 0.8 --json --seed 3 --compensate -o {output}"
+    found = run(f"{line} --records {tmp_path / 'all.jsonl'}").json()
     assert set(found) == KEYS
     assert [set(layer) for layer in found["layers"]] == [LAYER_KEYS] * 2
     assert (found["method"], found["target_sparsity"], found["seed"]) == ("threshold", 0.8, 3)
@@ -46,7 +47,7 @@ def test_json_file_and_record_agree(run, trained, mini, tmp_path):
     kept = {key: found[key] for key in ("method", "target_sparsity", "sparsity", "seed", "options", "compensated")}
     kept |= {"layers": ["fc1", "fc2"], "dense_accuracy": found["accuracy"]["dense"]}
     assert pruned.info.pruning == kept
-    (entry,) = read(output.with_name("feta-records.jsonl"))
+    (entry,) = read(tmp_path / "all.jsonl")
     assert (entry["kind"], entry["metrics"]) == ("prune", found)
     assert (entry["config"]["network"], entry["config"]["compensate"]) == (trained.name, True)
     assert entry["environment"]["commit"]
@@ -83,7 +84,7 @@ def test_the_table_is_followed_by_what_there_is_to_say(run, trained):
 def test_records_go_where_they_are_asked_and_without_an_output_nothing_else_is_written(run, trained):
     before = trained.read_bytes()
     found = run(f"prune {trained} --json").json()
-    assert os.listdir() == ["feta-records.jsonl"]
+    assert os.listdir() == []
     for share in ("0.9", "0.5"):
         run(f"prune {trained} --json --records mine/all.jsonl --sparsity {share}")
     assert [entry["config"]["sparsity"] for entry in read(Path("mine/all.jsonl"))] == ["0.9", "0.5"]
@@ -112,7 +113,11 @@ def test_layers_sparsities_and_modes(run, trained):
 def test_a_pruned_network_can_be_pruned_further_over_an_old_file(run, trained):
     Path("b.safetensors").write_text("something else")
     run(f"prune {trained} -o a.safetensors --sparsity 0.5").says()
-    assert nonzeros(run("prune a.safetensors -o b.safetensors --sparsity 0.9 --json").json()) == [4704, 360]
+    line = "prune a.safetensors -o b.safetensors --sparsity 0.9 --json"
+    run(line).refused("--output must be a new file, got b.safetensors, which is there already; --force replaces it")
+    assert Path("b.safetensors").read_text() == "something else"
+    run("prune a.safetensors -o a.safetensors --force").refused("--output must differ from the input")
+    assert nonzeros(run(f"{line} --force").json()) == [4704, 360]
     assert feta.load("b.safetensors").info.pruning["target_sparsity"] == 0.9
 
 
@@ -211,7 +216,7 @@ def test_no_permission_is_said_before_the_work(run, trained, monkeypatch):
     monkeypatch.setattr(tempfile, "TemporaryFile", Mock(side_effect=OSError(errno.EACCES, "Permission denied")))
     monkeypatch.setattr("feta.cli.subject.prune", lambda *a, **k: pytest.fail("it must not get so far"))
     run(f"prune {trained} -o out.safetensors").refused("cannot write out.safetensors: Permission denied")
-    run(f"prune {trained}").refused("cannot write feta-records.jsonl: Permission denied")
+    run(f"prune {trained} --records all.jsonl").refused("cannot write all.jsonl: Permission denied")
 
 
 def test_a_full_disk_is_one_line_and_leaves_no_file(run, trained, monkeypatch):
@@ -237,19 +242,19 @@ def test_threshold_needs_no_data_and_says_so(run, trained, tmp_path):
 
 def test_the_methods_are_those_of_the_library(run, trained, monkeypatch):
     monkeypatch.delenv("FETA_PRUNE_METHOD")
-    assert run(f"prune {trained} --json --samples 2000").json()["method"] == DEFAULT_METHOD
+    assert run(f"prune {trained} --json --effort fast").json()["method"] == DEFAULT_METHOD
     assert {field.name.replace("_", "-") for field in fields(MethodOptions)} == set(METHODS)
 
 
 def test_a_pattern_is_in_the_file_the_record_and_the_table(run, trained, tmp_path):
     output = tmp_path / "out.safetensors"
-    found = run(f"prune {trained} --method threshold --pattern 2:4 --json -o {output}").json()
+    found = run(f"prune {trained} --method threshold --pattern 2:4 --json -o {output} --records all.jsonl").json()
     assert (found["pattern"], found["target_sparsity"], found["sparsity"]) == ("2:4", 0.5, 0.5)
     assert {layer["pattern"] for layer in found["layers"]} == {"2:4"}
     weight = feta.load(output).model.get_submodule("fc1").weight
     assert (weight.unflatten(1, (-1, 4)) != 0).sum(2).eq(2).all()
     assert feta.load(output).info.pruning["pattern"] == "2:4"
-    (entry,) = read(output.with_name("feta-records.jsonl"))
+    (entry,) = read(Path("all.jsonl"))
     assert (entry["config"]["pattern"], entry["config"]["sparsity"]) == ("2:4", "0.5")
     run(f"prune {trained} --method threshold --pattern 2:4").says("threshold, pattern 2:4, 50.00 % zeros")
 
@@ -265,3 +270,31 @@ def test_a_pattern_is_in_the_file_the_record_and_the_table(run, trained, tmp_pat
 )
 def test_patterns_that_cannot_be(run, trained, options, message):
     run(f"prune {trained} {options}").refused(message)
+
+
+def test_a_page_of_the_run(run, trained):
+    answer = run(f"prune {trained} -o out.safetensors --report deep/page.html")
+    answer.says("written: deep/page.html")
+    page, found = Path("deep/page.html").read_text(encoding="utf-8"), run(f"prune {trained} --json").json()
+    after, before = (found["accuracy"][name]["test"] for name in ("pruned", "dense"))
+    for words in (f"{after:.2f} %", f"{before:.2f} % before", "net.safetensors, pruned", "What to try next", "fc2"):
+        assert words in page
+    size = Path("out.safetensors").stat().st_size
+    assert f"{size / 1e3:.3g} kB" in page
+
+
+@pytest.mark.parametrize("place", ["out.safetensors", "records.jsonl", "{trained}", "folder"])
+def test_a_page_goes_onto_no_other_file(run, trained, place):
+    Path("folder").mkdir()
+    before = trained.read_bytes()
+    options = f"-o out.safetensors --records records.jsonl --report {place.format(trained=trained)}"
+    run(f"prune {trained} {options}").refused(place.format(trained=trained))
+    assert trained.read_bytes() == before
+    assert not Path("out.safetensors").exists()
+
+
+def test_long_work_says_that_it_goes_on(run, trained, monkeypatch):
+    monkeypatch.setattr("feta.progress.SELDOM", 0.0)
+    answer = run(f"prune {trained} --method alps --samples 500 --json")
+    assert answer.code == 0
+    assert "\nfeta: pruning by alps: 2 of 2, " in answer.err

@@ -15,12 +15,12 @@ def nonzeros(path) -> dict[str, int]:
 
 
 def test_json_file_and_record_agree(run, pruned, mini):
-    found = run(f"retrain {pruned} --json --epochs 2 --tolerance 50 -o out.safetensors").json()
+    found = run(f"retrain {pruned} --json --epochs 2 --tolerance 50 -o out.safetensors --records all.jsonl").json()
     before, after = feta.load(pruned), feta.load("out.safetensors")
     assert found["goal"] == before.info.pruning["dense_accuracy"]["validation"]
     assert found["accuracy"] == {"pruned": judge(before.model, mini), "retrained": judge(after.model, mini)}
     assert nonzeros("out.safetensors") == nonzeros(pruned) == {"fc1": 4704, "fc2": 360}
-    (record,) = read(Path("feta-records.jsonl"))
+    (record,) = read(Path("all.jsonl"))
     assert (record["kind"], record["metrics"]) == ("retrain", found)
     assert (record["config"]["max_epochs"], record["config"]["tolerance"]) == (2, 50.0)
 
@@ -42,9 +42,9 @@ def test_a_network_of_other_origin_and_those_who_read_what_became_of_it(run, tra
     answer = run("retrain zeros.safetensors --epochs 1 --batch-size 500 -o out.safetensors")
     answer.says("trained without a goal: validation ")
     told = run("info out.safetensors")
-    told.says("retrained: 1.0 epochs, stopped: epochs (no goal)\n")
-    assert "pruned by" not in told.out
-    run(f"certify {trained} out.safetensors --samples 2 --no-attack").says()
+    told.says("Retrained: 1.00 epochs, all that were allowed\n")
+    assert "Pruned by" not in told.out
+    run(f"certify {trained} out.safetensors --samples 2 --no-attack -o certificate").says()
     assert "compared, against the original" in Path("certificate/certificate.html").read_text()
 
 
@@ -57,11 +57,11 @@ def test_refinement_and_what_info_says_of_it(run, trained, pruned):
     assert found["accuracy"]["pruned"]["validation"] > feta.load(pruned).info.accuracy["validation"]
     assert nonzeros("refined.safetensors") == nonzeros(pruned)
     run(line).says("\nrefined: kl of the outputs ")
-    run("info refined.safetensors").says("refined: 60 steps, loss kl, support fixed\n")
+    run("info refined.safetensors").says("Refined: 60 steps towards the original's outputs (kl), zeros kept\n")
     goal = found["accuracy"]["dense"]["validation"]
     run("retrain refined.safetensors --tolerance 90 -o out.safetensors").says("recovered (goal")
-    stopped = f"retrained: 0.0 epochs, stopped: recovered (goal {goal} less 90.0)\n"
-    run("info out.safetensors").says("pruned by: threshold to 0.9", "refined: 60 steps", stopped)
+    stopped = f"Retrained: 0.00 epochs, until the accuracy was back (goal {goal:.2f} % less 90.0 points)\n"
+    run("info out.safetensors").says("Pruned by threshold: 90 % zeros", "Refined: 60 steps", stopped)
 
 
 def test_a_network_that_was_not_pruned(run, trained):

@@ -66,4 +66,4 @@ def test_a_part_of_a_whole_is_refused(run, line):
     """Not rounded: 1.5 epochs would be 2 without a word."""
     answer = run(line)
     assert answer.code == 2
-    assert "must be a whole number, got 1.5" in answer.err
+    assert "must be a whole number, got '1.5'" in answer.err

@@ -18,7 +18,7 @@ class Look:
             os._exit(0)
 
 sys.meta_path.insert(0, Look())
-sys.argv = ["feta", "prune", "none.safetensors"]
+sys.argv = ["feta", "prune", sys.executable]  # any file that is there
 from feta.cli import main
 main()
 """

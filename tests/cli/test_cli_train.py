@@ -18,16 +18,17 @@ TRAIN = "train dense-mnist --data mnist-mini --max-epochs"
 
 def test_train_writes_a_network_and_a_record(run, mini, tmp_path):
     path = tmp_path / "net.safetensors"
-    found = run(f"{TRAIN} 1 --json --seed 4 -o {path}").json()
+    found = run(f"{TRAIN} 1 --json --seed 4 -o {path} --records {tmp_path / 'all.jsonl'}").json()
     network = feta.load(path)
     assert found["accuracy"] == network.info.accuracy == judge(network.model, mini)
     assert found["accuracy"]["test"] > 70
     assert found["file_bytes"] == path.stat().st_size
     assert (network.info.preset, network.info.seed, network.info.data) == ("dense-mnist", 4, "mnist-mini")
-    (entry,) = read(tmp_path / "feta-records.jsonl")
+    (entry,) = read(tmp_path / "all.jsonl")
     assert (entry["kind"], entry["seed"], entry["config"]["max_epochs"]) == ("train", 4, 1)
     assert str(tmp_path) not in json.dumps(entry)
-    assert {path.name for path in tmp_path.iterdir()} == {"here", "net.safetensors", "feta-records.jsonl"}
+    assert {path.name for path in tmp_path.iterdir()} == {"here", "net.safetensors", "all.jsonl"}
+    run(f"{TRAIN} 1 -o {path}").refused("--output must be a new file", "--force replaces it")
 
 
 def test_the_same_command_gives_the_same_words_and_file(run):
@@ -51,7 +52,7 @@ def test_a_killed_run_goes_on(run, monkeypatch):
         patch.setattr(Loop, "_one_pass", killed)
         answer = run(f"{TRAIN} 2 -o net.safetensors")
     assert (answer.code, answer.err) == (130, "feta: interrupted\n")
-    assert sorted(os.listdir()) == ["feta-records.jsonl", "net.safetensors.partial", "whole.safetensors"]
+    assert sorted(os.listdir()) == ["net.safetensors.partial", "whole.safetensors"]
     monkeypatch.setattr(Loop, "_one_pass", lambda *a: epochs.append(1) or whole(*a))
     assert run(f"{TRAIN} 2 -o net.safetensors").code == 0
     assert len(epochs) == 1

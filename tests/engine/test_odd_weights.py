@@ -399,7 +399,7 @@ REFUSED = {
         with_lock(),
         X,
         ModelError,
-        "copy.deepcopy can copy, got 'fc1.lock': cannot pickle .*take locks, files",
+        "copy.deepcopy can copy, got 'fc1.lock': TypeError: cannot pickle .*take locks, files",
     ),
 }
 

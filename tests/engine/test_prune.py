@@ -432,7 +432,7 @@ def test_the_seed_reaches_the_method_unless_it_has_its_own(monkeypatch):
     ("arguments", "message"),
     [
         ({"method": "thresold"}, "unknown method 'thresold'; did you mean 'threshold'"),
-        ({"method": 3}, "method must be a name or a Pruner object, got 3"),
+        ({"method": 3}, "method must be text or a feta.Pruner, got 3; write"),
         ({"allocation": "uniforn"}, "unknown allocation 'uniforn'; did you mean 'uniform'"),
         ({"options": {"speed": 3}}, "unknown option of threshold 'speed'"),
         ({"method": spy(), "options": {"seed": 3}}, "options must be empty when method is a Spy object"),
@@ -441,7 +441,7 @@ def test_the_seed_reaches_the_method_unless_it_has_its_own(monkeypatch):
         ({"sparsity": {}}, "sparsity must name at least one layer"),
         ({"sparsity": 90}, "sparsity must be in"),
         ({"sparsity": "90 %"}, "sparsity must be a number"),
-        ({"allocation": 3}, "allocation must be a name or an Allocation object, got 3"),
+        ({"allocation": 3}, "allocation must be text or an Allocation, got 3"),
         ({"refine": None}, "refine must be True, False or a feta.Refinement, got None"),
         ({"data": "images.pt"}, "data must be a tensor or an iterable of batches, got str"),
         ({"data": []}, "data must hold at least one sample, got none"),
@@ -471,8 +471,8 @@ def test_data_that_is_missing(arguments, need):
     [
         ({"mode": "cascaded"}, "unknown Settings.mode 'cascaded'; did you mean 'cascade'"),
         ({"cache": "memry"}, "unknown Settings.cache 'memry'; did you mean 'memory'"),
-        ({"n_samples": 0}, "Settings.n_samples must be a whole number >= 1, got 0"),
-        ({"batch_size": 1.5}, "Settings.batch_size must be a whole number >= 1, got 1.5"),
+        ({"n_samples": 0}, "Settings.n_samples must be >= 1, got 0"),
+        ({"batch_size": 1.5}, "Settings.batch_size must be a whole number, got 1.5"),
         ({"activation": "rellu"}, "unknown activation 'rellu'; did you mean 'relu'"),
         ({"activation": {"fc1": "rellu"}}, "unknown activation 'rellu'; did you mean 'relu'"),
     ],

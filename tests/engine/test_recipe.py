@@ -579,7 +579,9 @@ def test_without_data(effort):
 
 
 @pytest.mark.parametrize(
-    "form", [lambda: iter(X.split(50)), lambda: [(x, None) for x in X.split(1)], lambda: {"input": X}], ids=str
+    "form",
+    [lambda: iter(X.split(50)), lambda: [(x, None) for x in X.split(1)], lambda: {"input": X}],
+    ids=["an iterator", "pairs", "a dict"],
 )
 def test_the_form_of_the_data_does_not_matter(form):
     model = network()
@@ -746,5 +748,5 @@ def test_few_rows_are_said_after_a_fit_too(monkeypatch):
 
 
 def test_an_effort_that_is_no_word():
-    with pytest.raises(ConfigError, match="unknown effort '3'"):
+    with pytest.raises(ConfigError, match="effort must be 'fast', 'default' or 'best', got 3"):
         feta.prune(network(), X, 0.5, effort=3)

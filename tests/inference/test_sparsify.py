@@ -220,11 +220,11 @@ def test_numba_is_not_loaded_before_it_is_needed():
 @pytest.mark.parametrize(
     ("example", "batches", "error", "message"),
     [
-        ("x", None, ConfigError, "must be a tensor, a tuple of arguments or a dict of them, got str"),
+        ("x", None, ConfigError, "must be a tensor, a tuple or a dict, got 'x'"),
         ((), None, ConfigError, "must hold a tensor of samples"),
         (torch.randn(0, 30), None, ConfigError, "must hold a tensor of samples"),
-        (torch.randn(2, 30), (0,), ConfigError, "batches must be >= 1, got 0"),
-        (torch.randn(2, 30), (), ConfigError, "batches must name a number of samples"),
+        (torch.randn(2, 30), (0,), ConfigError, r"batches must be whole numbers >= 1, got \[0\]"),
+        (torch.randn(2, 30), (), ConfigError, r"batches must be whole numbers >= 1, got \[\]"),
         (torch.randn(2, 31), None, ModelError, "must run on the example with 2 samples, got:"),
     ],
 )

@@ -90,5 +90,5 @@ def test_the_page_opens(found, browser, tmp_path):
     browser.get((tmp_path / "page.html").as_uri())
     assert browser.get_log("browser") == []
     assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
-    assert browser.execute_script("return document.querySelectorAll('figure svg').length") == 1
+    assert browser.execute_script("return document.querySelectorAll('figure svg.beside').length") == 1
     assert "Inputs nobody has tried" in browser.find_element("tag name", "body").text

@@ -1,6 +1,7 @@
 """The readers of IDX and CIFAR files: a good file is read exactly, and a bad one is refused with a reason."""
 
 import gzip
+import itertools
 import re
 import struct
 
@@ -69,6 +70,7 @@ def test_reads_idx_files_and_cifar_rows(tmp_path, pack):
         (IMAGES, changed(PACKED, 20, PACKED[20] ^ 0xFF), "the gzip data is cut or corrupt"),
         (IMAGES, changed(PACKED, -6, PACKED[-6] ^ 0xFF), "the gzip data is cut or corrupt"),
     ],
+    ids=itertools.count(),  # the bytes have the time in them
 )
 def test_a_bad_file_is_refused_with_its_name_and_the_reason(tmp_path, file, content, message):
     path = tmp_path / "some-file"

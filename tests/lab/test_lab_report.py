@@ -2,6 +2,7 @@
 
 import csv
 import json
+import random
 import re
 from pathlib import Path
 
@@ -73,7 +74,10 @@ def test_a_cell_in_several_folders_counts_once(tmp_path: Path) -> None:
     assert passed == {("fig2-b", 3, "fig2"), ("fig2-a", 3, "fig2"), ("fig2-a", 1, "fig2-b")}
     made = report.build(tmp_path)
     assert made.sources == {"fig2": 3, "fig2-b": 1}
-    assert "the same cells are in fig2-b" in made.page.read_text(encoding="utf-8").partition(">Passed over</h2>")[2]
+    assert (
+        "the same cells are in fig2-b"
+        in made.page.read_text(encoding="utf-8").partition("<summary>Passed over</summary>")[2]
+    )
     assert made.passed_over == found.passed_over
 
 
@@ -105,7 +109,7 @@ def test_other_devices_are_other_cells(tmp_path: Path) -> None:
     write(tmp_path / "mine", cells)
     made = report.build(tmp_path)
     assert (made.sources, made.passed_over) == ({"fig2": 3, "fig2-gpu": 3, "mine": 2}, ())
-    section = made.page.read_text(encoding="utf-8").partition('id="benchmark-mine"')[2]
+    section = made.page.read_text(encoding="utf-8").partition("<summary>Benchmark mine</summary>")[2]
     assert "dense-mnist (mnist, cpu)" in section
     assert "dense-mnist (mnist, cuda)" in section
 
@@ -185,14 +189,14 @@ def test_what_is_written(made: report.Report) -> None:
     assert {f"{name}.{kind}" for name in figures for kind in ("png", "svg")} <= names
     assert {f"{name}.{kind}" for name in tables for kind in ("md", "csv", "tex")} <= names
     assert all(path.stat().st_size > 100 for path in (*made.figures, *made.tables))
-    assert made.sources == {"fig2": 318, "fig3a": 56, "fig3b": 112, "fig3c": 490, "table1": 162}
+    assert made.sources == {"fig2": 318, "fig3a": 56, "fig3b": 112, "fig3c": 490, "recipes": 36, "table1": 162}
 
 
 def test_the_page_says_everything(made: report.Report) -> None:
     text = made.page.read_text(encoding="utf-8")
-    headings = ("Claims", "Table 1", "Figure 2", "Loss against sparsity", "Figure 3 a and b", "Figure 3 c")
-    for heading in (*headings, "Environments"):
-        assert f">{heading}</h2>" in text
+    assert re.findall("<h2>(.*?)</h2>", text) == ["The answer", "Claims", "Measurements"]
+    for name in ("Table 1", "Figure 2", "Loss against sparsity", "Figure 3 a and b", "Figure 3 c", "Environments"):
+        assert f"<summary>{name}</summary>" in text
     for finding in made.findings:
         assert finding.claim.replace("'", "&#39;") in text
     assert "stopped after 600 s" in text  # a failed cell, with its reason
@@ -204,6 +208,43 @@ def test_the_page_is_a_function_of_the_records(made: report.Report, folder: Path
     again = report.build(folder, tmp_path / "again.html")
     assert again.page.read_bytes() == made.page.read_bytes()
     assert [path.read_bytes() for path in again.figures] == [path.read_bytes() for path in made.figures]
+
+
+def test_the_answer_is_the_recipe_that_loses_least(made: report.Report) -> None:
+    text = made.page.read_text(encoding="utf-8")
+    said = text.partition(">The answer</h2>")[2].partition("</section>")[0]
+    assert "Take feta.prune(model, inputs, sparsity): of 3 recipes it loses least" in said
+    assert "takes 0.5 s and loses 4.0" in said
+    assert "With 200 samples default loses 3.0" in said
+    assert "shared the machine" not in said
+    facts = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", said)
+    assert [name for name, _ in facts][1:] == [
+        "points lost at 95 % zeros",
+        "points lost at 98 % zeros",
+        "to prune a network",
+    ]
+    assert [round(float(number), 1) for _, number in facts[1:3]] == [1.0, 2.0]  # with all samples
+    assert (facts[0][1], facts[3][1]) == ("default", "18 s")
+    (path,) = (path for path in made.tables if path.name == "answer-by-samples.md")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert [line.split("|")[1].strip() for line in lines[4:]] == ["default", "rival", "fast"]
+    heads = [head.strip() for head in lines[2].split("|")[2:5]]
+    assert heads == ["95 %, 200 samples", "95 %, 1000 samples", "95 %, all samples"]
+
+
+def test_recipes_that_were_not_all_run_are_compared_where_they_were(tmp_path: Path) -> None:
+    cells = [cell for cell in handmade.recipes(random.Random(0)) if cell["rows"] != 200 or cell["recipe"] != "rival"]
+    write(tmp_path / "recipes", cells)
+    text = report.build(tmp_path).page.read_text(encoding="utf-8")
+    assert "95 %, 1000 samples" in text
+    assert "95 %, 200 samples" not in text
+    few = [cell for cell in cells if cell["net"] == "dense-mnist" or cell["recipe"] != "fast"]
+    write(tmp_path / "recipes", [cell | {"timed": False} for cell in few])
+    said = report.build(tmp_path).page.read_text(encoding="utf-8").partition(">The answer</h2>")[2]
+    assert "dense-cifar" not in said.partition("</section>")[0]  # a network that not all recipes had
+    assert "other runs shared the machine" in said
+    write(tmp_path / "recipes", [cell | {"accuracy": None} for cell in cells])
+    assert "The answer" not in report.build(tmp_path).page.read_text(encoding="utf-8")
 
 
 def test_times_are_medians_and_accuracies_are_means(made: report.Report, folder: Path) -> None:
@@ -239,8 +280,13 @@ def test_sections_without_records_are_left_out(tmp_path: Path) -> None:
     made = report.build(tmp_path)
     text = made.page.read_text(encoding="utf-8")
     assert made.page == tmp_path / "report.html"
-    headings = ["Claims", "Loss against sparsity", "Benchmark mine", "Environments"]
-    assert re.findall("<h2>(.*?)</h2>", text) == headings
+    assert re.findall("<h2>(.*?)</h2>", text) == ["Claims", "Measurements"]  # no answer without recipes
+    measured = re.findall("<summary>(.*?)</summary>", text.partition(">Measurements</h2>")[2])
+    assert [name for name in measured if name != "Every cell"] == [
+        "Loss against sparsity",
+        "Benchmark mine",
+        "Environments",
+    ]
     names = {path.name for path in made.figures}
     assert names == {f"mine-{name}-plain.{kind}" for name in ("sparsity", "time") for kind in ("png", "svg")}
     write(tmp_path / "mine", [cell | {"timed": False} for cell in cells])
@@ -275,26 +321,32 @@ def opened(visit, made: report.Report):  # type: ignore[no-untyped-def]
 
 @pytest.mark.browser
 def test_a_table_sorts_by_time_not_by_words(opened) -> None:  # type: ignore[no-untyped-def]
-    opened.find_element("css selector", "#table-1 th:nth-child(2) button").click()
-    cells = opened.find_elements("css selector", "#table-1 table:first-of-type tbody td:nth-child(2)")[:9]
-    times = [cell.text for cell in cells]
+    opened.execute_script("document.querySelectorAll('details').forEach(one => one.open = true)")
+    table = opened.find_element("xpath", "//details[summary='Table 1']//table")
+    table.find_element("css selector", "th:nth-child(2) button").click()
+    times = [cell.text for cell in table.find_elements("css selector", "tbody td:nth-child(2)")]
     assert times[:4] == ["26 s", "1 min", "3 min", "3 min"]
     assert set(times[4:]) == {"–"}
 
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [420, 1200])
-def test_the_verdicts_are_on_the_first_screen(opened, width) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_answer_is_on_the_first_screen_and_nothing_is_cut_off(opened, width, scheme) -> None:  # type: ignore[no-untyped-def]
     metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    opened.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
     try:
+        bottom = "return document.querySelector('#the-answer .facts').getBoundingClientRect().bottom"
+        assert opened.execute_script(bottom) < 900
+        height = "return document.documentElement.scrollHeight"
+        assert opened.execute_script(height) < (4500 if width == 420 else 2500)
+        opened.execute_script("document.querySelectorAll('details').forEach(one => one.open = true)")
         assert opened.execute_script("return document.documentElement.scrollWidth") <= width
-        boxes = opened.execute_script(
-            "return [...document.querySelectorAll('.glance li')].map(one => [one.getBoundingClientRect().bottom, "
-            "one.firstElementChild.scrollWidth - one.firstElementChild.clientWidth])"
-        )
+        wider = "e => e.clientWidth > 0 && e.scrollWidth > e.clientWidth + 1"
+        cut = f"return [...document.querySelectorAll('main div, .verdict')].filter({wider}).map(e => e.innerText)"
+        assert opened.execute_script(cut) == []
     finally:
         opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-    assert len(boxes) == 9
-    assert boxes[-1 if width == 1200 else 3][0] < 900
-    assert all(overflow <= 0 for _, overflow in boxes)
+        opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})

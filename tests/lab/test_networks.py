@@ -8,7 +8,7 @@ from torch import nn
 
 from feta.errors import ConfigError
 from feta_lab.data.catalog import CATALOG
-from feta_lab.networks import PRESETS, build, preset
+from feta_lab.networks import PRESETS, build, narrowed, preset
 
 SHAPES = {"mnist": (1, 28, 28), "fashion-mnist": (1, 28, 28), "cifar-10": (3, 32, 32)}
 
@@ -107,3 +107,12 @@ def test_a_seed_fixes_the_weights_and_leaves_the_callers_generator_alone():
     assert not torch.equal(first.fc1.weight, third.fc1.weight)
     torch.manual_seed(0)
     assert torch.equal(first.fc1.weight, build("8FC-3SM", (1, 4, 4)).fc1.weight)
+
+
+@pytest.mark.parametrize("name", ["dense-mnist", "conv-cifar"])
+def test_the_notation_of_a_narrower_network(name):
+    wide, shape = preset(name).specification, SHAPES[preset(name).data]
+    assert narrowed(wide, build(wide, shape, seed=0)) == wide
+    small = wide.replace("60FC-60FC", "29FC-53FC").replace("32C3-MP2", "7C3-MP2").replace("512FC", "100FC")
+    assert small != wide
+    assert narrowed(wide, build(small, shape, seed=0)) == small

@@ -205,7 +205,7 @@ def test_a_page_holds_the_tables_between_its_marks(tmp_path):
     assert text.endswith("\nafter\n")
     assert "stale" not in text
     assert '| `effort="fast"` | 1.00 | 2 |' in text  # the last record of a cell counts
-    assert "Seconds on a processor, threads: 1." in text
+    assert "Measured on a processor, threads: 1." in text
 
 
 def test_devices_are_never_mixed(tmp_path, capsys):
@@ -213,7 +213,7 @@ def test_devices_are_never_mixed(tmp_path, capsys):
     with pytest.raises(SystemExit, match="of one device, got cpu, cuda"):
         recipes_table.main([records])
     assert recipes_table.main([records, "--device", "cuda"]) == 0
-    assert "Seconds on a GPU." in capsys.readouterr().out
+    assert "Measured on a GPU." in capsys.readouterr().out
 
 
 def test_a_picture_of_different_networks_is_not_drawn():
@@ -236,12 +236,16 @@ def test_the_picture_is_over_networks_that_are_in_all_its_points(tmp_path):
     assert "<!-- all -->" in (tmp_path / "recipes.svg").read_text()  # letters are drawn; a comment says which
 
 
-PAGES = [
-    page for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")) if recipes_table.MARKS[0] in page.read_text()
-]
+def test_a_page_may_hold_the_recipes_of_the_picture_alone(tmp_path):
+    records = write(tmp_path / "records.jsonl", record("fast", 9.0), record("alps", 1.0))
+    page = tmp_path / "page.md"
+    page.write_text("\nstale\n".join(recipes_table.BRIEF) + "\n")
+    recipes_table.main([records, "--write", str(page)])
+    assert "alps" not in page.read_text()
+    assert '| `effort="fast"` | **9.00** | 2 |' in page.read_text()
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs" / "measurements.md"])
 def test_pages_hold_the_tables_of_their_records(page):
     assert recipes_table.main([str(ROOT / "results" / "recipes" / "records.jsonl"), "--check", str(page)]) == 0
 

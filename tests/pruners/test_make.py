@@ -114,9 +114,9 @@ def test_values_out_of_range_are_refused_when_a_method_is_made(method, field, va
         ("feta-svrg", {"regulariser": "row"}, "unknown FetaSvrg.regulariser 'row'; did you mean 'rows'"),
         ("treshold", {}, "unknown method 'treshold'; did you mean 'threshold'"),
         (Threshold(), {"x": 1}, "options must be empty when method is a Threshold object"),
-        (Threshold, {}, "method must be a name or a Pruner object"),
-        (None, {}, "method must be a name or a Pruner object"),
-        (3, {}, "method must be a name or a Pruner object"),
+        (Threshold, {}, "method must be text or a feta.Pruner"),
+        (None, {}, "method must be text or a feta.Pruner"),
+        (3, {}, "method must be text or a feta.Pruner"),
     ],
 )
 def test_what_is_no_method_or_option(method, given, message):

@@ -155,7 +155,8 @@ def test_the_report():
     result = feta.shrink(mlp(12, 20, 4), ROWS, 0.5, effort="fast")
     report = json.loads(result.report.to_json())
     assert report["groups"] == [{"name": "fc1", "before": 20, "after": len(result.kept["fc1"])}]
-    assert report["after"][2] > 0
+    assert report["after"]["multiply_adds"] < report["before"]["multiply_adds"]
+    assert report["after"]["milliseconds"] > 0
     for text in ("50.0 % of the multiply-adds removed", "multiply-adds: 320 → 160", "fc1  20 → 10", "milliseconds"):
         assert text in repr(result)
     assert "left as it is: out: its outputs are the model's" in repr(result)
@@ -279,3 +280,16 @@ def test_without_torch_pruning(monkeypatch):
     monkeypatch.setattr(groups.importlib, "import_module", missing)
     with pytest.raises(feta.ConfigError, match=r"must have the package torch-pruning.*feta-prune\[structured\]"):
         feta.shrink(mlp(12, 20, 4), ROWS)
+
+
+def test_what_notebooks_show_and_progress(monkeypatch, capsys):
+    monkeypatch.setattr("feta.progress.SELDOM", 0.0)
+    model = nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 4))
+    result = feta.shrink(model, torch.randn(100, 12), 0.5, effort="fast", progress=True)
+    shown = result._repr_html_()
+    assert f"<b>{result.report.headline()[0]}</b>" in shown
+    assert f"<summary>{len(result.report.groups)} widths</summary>" in shown
+    assert "left as it is: 4" in shown
+    notes = [line.rpartition(", ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert notes[:2] == ["which channels hang together", "which of them matter least"]
+    assert notes[-1] == "timing both"

@@ -94,7 +94,7 @@ def test_the_same_network_loses_nothing():
 
 def test_bad_input(report):
     for data, options, words in (
-        (X, {"labels": torch.zeros(3)}, "labels must be one per sample, 150, got 3"),
+        (X, {"labels": torch.zeros(3)}, "labels must be one per sample, 150, got a Tensor"),
         (X, {"dimension_rows": 0}, "manifold must be given where dimension_rows is 0"),
         ([{"x": X}], {}, "must yield tensors"),
     ):

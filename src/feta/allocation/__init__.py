@@ -10,19 +10,19 @@ from feta.allocation.erk import Erk
 from feta.allocation.global_magnitude import GlobalMagnitude
 from feta.allocation.sensitivity import Sensitivity
 from feta.allocation.uniform import Uniform
-from feta.errors import ConfigError, unknown_name
+from feta.errors import unknown_name
+from feta.gates import gated
 
 ALLOCATIONS: dict[str, type[Allocation]] = {
     allocation.name: allocation for allocation in (Uniform, GlobalMagnitude, Erk, Sensitivity, Bound)
 }
 
 
+@gated
 def make_allocation(allocation: str | Allocation) -> Allocation:
     """An allocation by its name, or the object that is given. Raises ConfigError for anything else."""
-    if isinstance(allocation, Allocation) and not isinstance(allocation, type):
-        return allocation
     if not isinstance(allocation, str):
-        raise ConfigError(f"allocation must be a name or an Allocation object, got {allocation!r}")
+        return allocation
     if allocation not in ALLOCATIONS:
         raise unknown_name("allocation", allocation, ALLOCATIONS)
     return ALLOCATIONS[allocation]()

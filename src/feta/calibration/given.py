@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from feta.errors import ConfigError
+from feta.errors import ConfigError, shown
 
 LABEL_KEYS = frozenset({"label", "labels", "target", "targets", "y"})
 
@@ -27,14 +27,14 @@ def required_inputs(model: nn.Module | None) -> tuple[str, ...]:
 
 def model_input(batch: Any, required: Sequence[str]) -> Batch:
     """A batch as a tensor, or as keyword arguments."""
-    if isinstance(batch, Tensor):
+    if isinstance(batch, Tensor) and batch.ndim:
         return batch
     if isinstance(batch, Mapping):
         return {key: value for key, value in batch.items() if key not in LABEL_KEYS or key in required}
-    if isinstance(batch, tuple | list) and batch and isinstance(batch[0], Tensor):
+    if isinstance(batch, tuple | list) and batch and isinstance(batch[0], Tensor) and batch[0].ndim:
         several = len(batch) >= len(required) > 1
         return dict(zip(required, batch, strict=False)) if several else batch[0]
-    raise ConfigError(f"data must yield tensors, (x, y) pairs or dicts, got a batch of type {type(batch).__name__}")
+    raise ConfigError(f"data must yield tensors of samples, (x, y) pairs or dicts, got {shown(batch)}")
 
 
 def all_samples(data: Any, required: Sequence[str]) -> Batch | None:

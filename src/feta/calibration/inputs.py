@@ -60,6 +60,10 @@ class Inputs:
             self._batches = Spill(_limited((model_input(b, self._required) for b in data), n_samples))
         if not any(size_of(batch) for batch in self):
             raise ConfigError("data must hold at least one sample, got none")
+        if whole is None and self._batches is data and not any(True for _ in self):
+            raise ConfigError(
+                f"data must give its batches on every pass, got none on the second of a {type(data).__name__}"
+            )
 
     def __iter__(self) -> Iterator[Batch]:
         return (batch for batch, _ in self.numbered())

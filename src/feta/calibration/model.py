@@ -1,6 +1,5 @@
 """The one door to a user's model: where it lives, how it is called, and which tensor is its output."""
 
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from feta.errors import ConfigError, ModelError
+from feta.errors import ModelError
+from feta.gates import Shared, check_device
 
 MAIN_OUTPUTS = frozenset({"logits", "last_hidden_state"})  # what others call the output beside which more is returned
 
@@ -28,11 +28,7 @@ def resolve_device(name: str | None, where: str = "device") -> str:
     """The device asked for, by default the GPU if there is one. Raises ConfigError if torch cannot use it here."""
     if name is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(1, device=name)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"{where} must be a device torch can use here, got '{name}' ({reason})") from None
+    check_device(name, where)
     return name
 
 
@@ -118,27 +114,15 @@ def evaluating(*models: nn.Module) -> Iterator[None]:
         yield
 
 
-class _Fused:
-    """Torch has one switch for all threads: the first run that needs it off sets it, the last one restores it."""
-
-    lock, users, before = threading.Lock(), 0, True
+_FUSED = Shared(torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled)
 
 
 @contextmanager
 def fused_attention_off() -> Iterator[None]:
     """Inside, torch's transformer layers run step by step: their fused form skips the layers they are made of."""
-    with _Fused.lock:
-        if _Fused.users == 0:
-            _Fused.before = torch.backends.mha.get_fastpath_enabled()
-            torch.backends.mha.set_fastpath_enabled(False)
-        _Fused.users += 1
-    try:
+    with _FUSED:
+        torch.backends.mha.set_fastpath_enabled(False)
         yield
-    finally:
-        with _Fused.lock:
-            _Fused.users -= 1
-            if _Fused.users == 0:
-                torch.backends.mha.set_fastpath_enabled(_Fused.before)
 
 
 @contextmanager

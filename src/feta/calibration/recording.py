@@ -1,7 +1,7 @@
 """One forward pass, noted down: every module, and every function with the values it read and wrote."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from feta.calibration.inputs import Batch, size_of
-from feta.calibration.model import device_of, evaluating, float_dtype, place, run_on, several_outputs
+from feta.calibration.model import call, device_of, evaluating, float_dtype, place, run_on, several_outputs
 from feta.calibration.notes import TRANSPARENT, Note, Recording, Value, Visit
 from feta.calibration.operators import attention, name_of, reading_of
 from feta.errors import DataError, FetaError
@@ -39,6 +39,32 @@ def record(model: nn.Module, batch: Batch) -> Recording:
     given_back = list(tensors_in(result)) or list(tensors_in(getattr(result, "__dict__", {})))
     outputs = [mode.value(tensor) for tensor in given_back]
     return Recording(model, mode.notes, mode.visits, inputs, outputs, size_of(batch), several_outputs(result))
+
+
+@contextmanager
+def running(batch: Batch) -> Iterator[None]:
+    """Inside, an error of the user's model on the user's batch becomes a DataError."""
+    try:
+        yield
+    except (FetaError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        raise DataError(_refusal(batch, (), error)) from error
+
+
+@contextmanager
+def running_on(batches: Iterable[Batch], *models: nn.Module) -> Iterator[None]:
+    """Inside, an error becomes a DataError where it is one of the models' on one of the user's batches."""
+    try:
+        yield
+    except (FetaError, torch.OutOfMemoryError):
+        raise
+    except Exception:
+        for batch in batches:
+            for model in models:
+                with running(batch), torch.no_grad():
+                    call(model, batch)
+        raise
 
 
 def _refusal(batch: Batch, modules: Sequence[str], error: Exception) -> str:

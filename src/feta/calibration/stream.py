@@ -15,7 +15,7 @@ from torch import Tensor
 from feta.calibration.chain import Segment
 from feta.calibration.lane import Lane, Seen, numbers_of
 from feta.calibration.trace import LayerTrace
-from feta.errors import ConfigError, DataError
+from feta.errors import ConfigError, DataError, check_range
 from feta.layers import LayerView
 from feta.problem import Activation, ActivationStream, Rows
 from feta.ranks import Ranks
@@ -220,6 +220,7 @@ class TensorStream:
     shared: dict[Any, Any] = field(default_factory=dict, compare=False)  # what is known of the inputs
 
     def __post_init__(self) -> None:
+        check_range("rows", ">= 1", chunk_rows=self.chunk_rows)
         if self.A.ndim != 2 or self.B.ndim != 2 or len(self.A) != len(self.B) or len(self.A) == 0:
             shapes = f"{tuple(self.A.shape)} and {tuple(self.B.shape)}"
             raise ConfigError(f"A and B must be (m, d_in) and (m, d_out) with m >= 1, got {shapes}")

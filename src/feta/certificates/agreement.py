@@ -16,7 +16,9 @@ from scipy.stats import beta
 from torch import Tensor, nn
 
 from feta.calibration.model import evaluating
+from feta.calibration.recording import running
 from feta.errors import ConfigError, DataError, ModelError
+from feta.pages.words import at_least, at_most
 
 LabelledBatch = tuple[Tensor, Tensor | None]  # inputs, and their classes where these are known
 
@@ -45,6 +47,14 @@ class Agreement:
     only_dense_right: int | None = None  # None without labels
     only_pruned_right: int | None = None
     both_right: int | None = None
+
+    def __str__(self) -> str:
+        sure, least = f"{100 * self.confidence:g} % sure", at_least(100 * self.lower_bound)
+        said = f"same class on {self.agree} of {self.samples} held-out samples, on at least {least} % of all inputs"
+        if self.accuracy_lost is None or self.accuracy_lost_upper_bound is None:
+            return f"{said} ({sure})"
+        lost, most = 100 * self.accuracy_lost, at_most(100 * self.accuracy_lost_upper_bound)
+        return f"{said}; accuracy lost {lost:.2f} points, at most {most} ({sure})"
 
     @property
     def lower_bound(self) -> float:
@@ -97,7 +107,8 @@ def agreement(
 @torch.no_grad()
 def answers_of(model: nn.Module, inputs: Tensor) -> Tensor:
     """The class of each input; raises where the scores are not finite, for those have no class."""
-    scores = model(inputs.clone())  # a model may change its input in place
+    with running(inputs):
+        scores = model(inputs.clone())  # a model may change its input in place
     if not isinstance(scores, Tensor) or scores.ndim != 2 or scores.shape[1] < 2:
         got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
         raise ModelError(f"certify must get networks with two or more scores for each sample, got {got}")

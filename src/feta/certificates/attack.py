@@ -16,11 +16,13 @@ from torch import Tensor, nn
 from feta.calibration.model import evaluating
 from feta.certificates.stages import length
 from feta.errors import ModelError, check_range
+from feta.gates import gated
 
 Norm = Literal["l2", "linf"]
 INSIDE = 1 - 1e-6  # the share of the ball that is searched: casting to float32 must not carry a point out of it
 
 
+@gated
 @dataclass(frozen=True)
 class Attack:
     """How hard to search.

@@ -6,15 +6,15 @@
 A sample on which the networks already disagree is counted, with radius 0.
 """
 
-import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from statistics import median_low
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
+from feta.calibration.copies import copied, shell
 from feta.calibration.inputs import Inputs
 from feta.calibration.model import device_of, evaluating, float_dtype
 from feta.certificates.agreement import Agreement, LabelledBatch, agreement
@@ -23,9 +23,13 @@ from feta.certificates.chain import chain_of
 from feta.certificates.radius import Pair
 from feta.certificates.rounding import Rounding, check_precision
 from feta.errors import ConfigError, DataError, ModelError, check_range
+from feta.gates import gated
+from feta.pages import notebook
+from feta.progress import Progress
 
 RADII = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-FORMS = ("global", "local")
+FormName = Literal["global", "local"]
+FORMS: tuple[FormName, ...] = get_args(FormName)
 CHECKED = 16  # samples on which a network is compared with the chain that is certified for it
 Tell = Callable[[str, int, int], None]  # what is being done, samples done, samples in all
 
@@ -34,10 +38,10 @@ Tell = Callable[[str, int, int], None]  # what is being done, samples done, samp
 class Form:
     """The radii one form certifies, sample by sample, and what the attack found in those balls."""
 
-    radius: tuple[float, ...]  # 0: not certified, or refuted by the attack
+    radius: tuple[float, ...] = field(repr=False)  # 0: not certified, or refuted by the attack
     certified_but_changed: int | None = None  # None: not attacked
     changed_beyond: tuple[tuple[float, int], ...] = ()  # (multiple of the radius, samples changed there)
-    exact: tuple[float, ...] | None = None  # global form: the radii if nothing was ever rounded
+    exact: tuple[float, ...] | None = field(default=None, repr=False)  # global form: if nothing was ever rounded
 
     def certified(self, radius: float) -> int:
         """Samples whose ball of this radius is certified."""
@@ -47,6 +51,13 @@ class Form:
     def any_certified(self) -> int:
         """Samples with a certified ball, however small."""
         return sum(found > 0 for found in self.radius)
+
+    def __str__(self) -> str:
+        tried = "not attacked"
+        if self.certified_but_changed is not None:
+            tried = f"the attack changed {self.certified_but_changed} of them"
+        known = f"{self.any_certified} of {len(self.radius)} samples certified"
+        return f"{known}, median radius {median_low(self.radius):.3g}, {tried}"
 
     def to_dict(self, radii: Sequence[float]) -> dict[str, Any]:
         """Ready for JSON, with counts at the given radii."""
@@ -75,6 +86,13 @@ class Certificate:
     attack: Attack | None = None  # None: not tested
     classes: tuple[tuple[int, int], ...] = field(default=(), repr=False)  # of the samples: dense, pruned
 
+    def __repr__(self) -> str:
+        forms = [f"{name} ({self.norm}): {form}" for name, form in self.forms.items()]
+        return "\n".join([str(self.agreement), *forms])
+
+    def _repr_html_(self) -> str:
+        return notebook.lines(repr(self))
+
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON; shares are in [0, 1]."""
         said = ("samples", "agree", "confidence", "accuracy_lost", "accuracy_lost_upper_bound")
@@ -86,21 +104,23 @@ class Certificate:
         }
 
 
+@gated
 def certify(
     dense: nn.Module,
     pruned: nn.Module,
     data: Tensor | Iterable[Any],
-    labels: Tensor | None = None,
+    labels: Tensor | Sequence[int] | None = None,
     *,
     confidence: float = 0.99,
     radii: Sequence[float] = RADII,
     samples: int = 100,
     norm: Norm = "l2",
-    forms: Sequence[str] = FORMS,
+    forms: Sequence[FormName] = FORMS,
     refined: int = 256,
     attack: Attack | None = Attack(),  # noqa: B008 - frozen
     device: str | torch.device | None = None,
     callback: Tell | None = None,
+    progress: bool = False,
 ) -> Certificate:
     """Certify a pruned network against the original on held-out data.
 
@@ -117,6 +137,7 @@ def certify(
     attack: the search that tests each certified ball; None leaves the certificates untested.
     device: where to compute; by default where the dense network is.
     callback: told what is being done, how many samples are done, and how many there are.
+    progress: whether a bar is shown, as by `feta.prune`.
 
     Returns a Certificate. Raises ConfigError for an option out of its range, DataError for data without samples,
     with wrong labels or with values that are not finite, and ModelError for networks that cannot be certified.
@@ -127,23 +148,28 @@ def certify(
     check_range("certify", ">= 0", refined=refined)
     for name, value, must, fits in (
         ("radii", tuple(radii), "numbers > 0", radii and all(0 < r < float("inf") for r in radii)),
-        ("norm", norm, "'l2' or 'linf'", norm in ("l2", "linf")),
-        ("forms", tuple(forms), f"some of {', '.join(FORMS)}", forms and set(forms) <= set(FORMS)),
+        ("forms", tuple(forms), f"some of {', '.join(FORMS)}", forms),
     ):
         if not fits:
             raise ConfigError(f"certify.{name} must be {must}, got {value!r}")
-    tell = callback or (lambda text, done, total: None)
+    bar = Progress("certifying", progress)
+
+    def tell(text: str, done: int, total: int) -> None:
+        bar.update(done, total, description=text)
+        if callback is not None:
+            callback(text, done, total)
+
     place = device_of(dense) if device is None else torch.empty(0, device=device).device
     # The callers' models stay where they are.
-    dense, pruned = (m if device_of(m) == place else copy.deepcopy(m).to(place) for m in (dense, pruned))
+    dense, pruned = (shell(m) if device_of(m) == place else copied(m).to(place) for m in (dense, pruned))
     dtype = float_dtype(dense)
     if dtype != float_dtype(pruned):
         raise ModelError(f"both networks must be of one type, got {dtype} and {float_dtype(pruned)}")
     kept: list[Tensor] = []
     batches = _held_out(data, labels, kept, samples)
-    tell("agreement", 0, samples)
     # The networks are certified as they are: what a caller's autocast would make of them is another matter.
-    with evaluating(dense, pruned), torch.autocast(place.type, enabled=False):
+    with bar, evaluating(dense, pruned), torch.autocast(place.type, enabled=False):
+        tell("agreement", 0, samples)
         counted = agreement(dense, pruned, ((x.to(place, dtype), y) for x, y in batches), confidence)
         inputs = torch.cat(kept).to(place, dtype)
         for model in (dense, pruned):
@@ -153,7 +179,7 @@ def certify(
             shapes = " and ".join(str(chain.out_shape) for chain in chains)
             raise ModelError(f"both networks must give the same number of scores, got {shapes}")
         pair = Pair((dense, pruned), chains, (Rounding.of(dense), Rounding.of(pruned)), inputs, norm, refined)
-        found = {name: _form(pair, name, attack, tell) for name in FORMS if name in forms}
+        found: dict[str, Form] = {name: _form(pair, name, attack, tell) for name in FORMS if name in forms}
     answers = tuple(zip(*(classes.tolist() for classes in pair.answers), strict=True))
     return Certificate(counted, norm, tuple(radii), found, attack, answers)
 
@@ -178,6 +204,8 @@ def _held_out(data: Tensor | Iterable[Any], labels: Any, kept: list[Tensor], cou
     """(inputs, labels or None), batch by batch; only the first `count` inputs are stored, in `kept`."""
     if labels is not None and not isinstance(data, Tensor):
         raise ConfigError("labels must come with the batches, got them beside an iterable")
+    if isinstance(labels, Set):
+        raise ConfigError("labels must be in the order of the data, got a set")
     for batch in [(data, labels)] if isinstance(data, Tensor) else data:
         inputs = next(iter(Inputs([batch])))
         if not isinstance(inputs, Tensor):

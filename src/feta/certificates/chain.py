@@ -4,11 +4,10 @@ Batch-norm in eval mode is folded into the layer before it; dropout and identiti
 (residual sums, attention, a sigmoid) is refused by name.
 """
 
-import copy
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from itertools import accumulate
 from typing import Any
 
@@ -18,7 +17,9 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
+from feta.calibration.copies import copied
 from feta.calibration.model import device_of
+from feta.calibration.recording import running
 from feta.certificates.stages import Affine, AvgPool, Flatten, MaxPool, Normed, ReLU, Shape, Stage, window_means
 from feta.errors import ConfigError, ModelError
 
@@ -76,7 +77,7 @@ def chain_of(model: nn.Module, example: Tensor) -> Chain:
             cure = "remove it, torch's own pruning by torch.nn.utils.prune.remove"
             where = name or type(module).__name__
             raise ModelError(f"the network must have no forward hooks, got one on '{where}'; {cure}")
-    twin = copy.deepcopy(model).eval().double()
+    twin = copied(model).eval().double()
     example = example.to(device_of(twin), torch.float64, copy=True)
     chain = Chain(tuple(_stages(twin, example[:2])))
     if not chain.affines:
@@ -107,11 +108,12 @@ def check_scores(chain: Chain) -> None:
 
 def _stages(model: nn.Module, example: Tensor) -> list[Stage]:
     try:
-        run = fx.Interpreter(fx.symbolic_trace(model), garbage_collect_values=False)
+        run = fx.Interpreter(model, garbage_collect_values=False, graph=_graph(model))
     except Exception as error:  # fx lets through whatever the model's own code raised
         reason = " ".join(str(error).split())
         raise ModelError(f"the network must be {UNDERSTOOD}, got one that cannot be traced: {reason}") from error
-    run.run(example.clone())
+    with running(example):
+        run.run(example.clone())
     values: dict[fx.Node, Any] = run.env
     last: Any = next((node for node in values if node.op == "placeholder"), None)
     # normed: stages that hold a batch-norm already; the rounding between it and a second one would be in no box.
@@ -132,6 +134,29 @@ def _stages(model: nn.Module, example: Tensor) -> list[Stage]:
             stages.append(_stage(name, module, values[last], value))
         last = node
     return stages
+
+
+def _step(tracer: fx.Tracer, name: str, *args: Any, **kwargs: Any) -> fx.Proxy:
+    return tracer.create_proxy("call_module", name, args, kwargs)
+
+
+def _graph(model: nn.Module) -> fx.Graph:
+    """What a model of our own does with its input; layers of torch's are steps of it.
+
+    fx.symbolic_trace would do, but it changes nn.Module itself while it works: other threads run through its tracer.
+    """
+    tracer = fx.Tracer()
+    tracer.root, tracer.graph, tracer.tensor_attrs = model, fx.Graph(), {}
+    layers = [(n, m) for n, m in model.named_modules() if n and tracer.is_leaf_module(m, n)]
+    try:
+        for name, layer in layers:
+            layer.forward = partial(_step, tracer, name)
+        found = model(tracer.create_proxy("placeholder", "x", (), {}))
+        tracer.create_node("output", "output", (tracer.create_arg(found),), {})
+    finally:
+        for _, layer in layers:
+            vars(layer).pop("forward", None)
+    return tracer.graph
 
 
 def _stage(name: str, module: nn.Module | None, x: Tensor, y: Tensor) -> Stage:

@@ -7,12 +7,14 @@ Other packages add commands by entry points. The laboratory's are named here, so
 
 import os
 import sys
+import unicodedata
+from pathlib import Path
 
 from cyclopts import App
 from cyclopts.config import Env, Toml
 
 from feta import __version__
-from feta.errors import FetaError
+from feta.errors import FetaError, shown
 from feta.plugins import LAB, added
 
 LAB_COMMANDS = ("demo", "train", "data", "bench", "reproduce", "report")
@@ -26,6 +28,7 @@ app = App(
     suppress_keyboard_interrupt=False,  # main says that it was interrupted
 )
 app.command("feta.cli.prune:prune")
+app.command("feta.cli.shrink:shrink")
 app.command("feta.cli.retrain:retrain")
 app.command("feta.cli.export:export")
 app.command("feta.cli.networks:evaluate", name="eval")
@@ -34,12 +37,16 @@ app.command("feta.cli.bounds:bounds")
 app.command("feta.cli.certify:certify")
 app.command("feta.cli.speed:speed")
 app.command("feta.cli.networks:methods")
+app.register_install_completion_command(help="Have the shell complete commands and options of feta.")
 for _name, _entry in added("feta.commands").items():
     app.command(_entry.value, name=_name)
 
 
 def main() -> None:
-    """Run a command. An error of feta's own is one line on stderr and exit code 1, never a traceback."""
+    """Run a command. An error is one line on stderr, never a traceback: exit code 1, or 70 for one of feta's code.
+
+    FETA_DEBUG=1 shows the traceback of either.
+    """
     _let_threads_sleep()
     wanted = "".join(sys.argv[1:2])
     try:
@@ -48,15 +55,26 @@ def main() -> None:
         if wanted in ("", "--help", "-h"):  # a command that is not loaded has no line in the help
             for name in app:
                 _ = app[name]
+        for folder in (Path.cwd(), *Path.cwd().parents):
+            if (folder / "feta.toml").is_dir():
+                raise FetaError(f"feta.toml must be a file of settings, got a folder: {folder / 'feta.toml'}")
+        for word in sys.argv[1:]:  # cyclopts shows them as they are
+            if any(unicodedata.category(letter) == "Cc" for letter in word):
+                raise FetaError(f"the command line must hold no control characters, got {shown(word)}")
         app(sys.argv[1:])
-    except FetaError as error:
-        sys.stderr.write(f"feta: {error}\n")
-        sys.exit(1)
     except KeyboardInterrupt:
         sys.stderr.write("feta: interrupted\n")
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(141)
+    except Exception as error:
+        if os.environ.get("FETA_DEBUG", "") not in ("", "0"):
+            raise
+        from feta.cli.mishap import told
+
+        line, code = told(error, sys.argv[1:])
+        sys.stderr.write(f"feta: {line}\n")
+        sys.exit(code)
 
 
 def _let_threads_sleep() -> None:

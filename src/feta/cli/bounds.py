@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from feta.cli.console import out, print_json, print_table, resolve_device
-from feta.cli.options import DataDir, DataName, Device, Json, Whole
+from feta.cli.options import DataDir, DataName, Device, Json, Seed, Whole
+from feta.cli.places import check_inputs
 from feta.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def bounds(
     regularity: float | None = None,
     delta: float = 0.05,
     starts: Whole = 3,
-    seed: Whole = 0,
+    seed: Seed = 0,
     device: Device = None,
     data_dir: DataDir = None,
     json: Json = False,
@@ -44,6 +45,7 @@ def bounds(
         starts: Starts of the three-step procedure; 0 leaves it out.
         seed: Seed for the choice of samples.
     """
+    check_inputs(dense, pruned)
     import torch
 
     from feta.cli.subject import open_pair

@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from feta.cli.console import out, print_json, print_table, progress_bar, resolve_device
-from feta.cli.options import DataDir, DataName, Device, Json, Whole
+from feta.cli.options import DataDir, DataName, Device, Force, Json, Seed, Whole
+from feta.cli.places import check_inputs, check_output, check_places
 from feta.errors import ConfigError, ModelError
+from feta.pages.words import at_least, at_most
 from feta.plugins import added
 
 if TYPE_CHECKING:
     from feta.cli.subject import Subject
+
+FILES = ("certificate.json", "certificate.html")
 
 
 def certify(
@@ -29,10 +33,11 @@ def certify(
     norm: Literal["l2", "linf"] = "l2",
     refined: Whole = 256,
     attack: bool = True,
-    seed: Whole = 0,
+    seed: Seed = 0,
     device: Device = None,
     data_dir: DataDir = None,
-    output: Annotated[Path, Parameter(name=("--output", "-o"))] = Path("certificate"),
+    output: Annotated[Path | None, Parameter(name=("--output", "-o"))] = None,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Certify that a pruned network agrees with the original, on the test half of the data.
@@ -47,11 +52,15 @@ def certify(
         refined: Hidden units per layer and sample that the local form tightens.
         attack: Test the certificates by random and gradient search.
         seed: Seed for the attack.
-        output: Folder for certificate.json and certificate.html.
+        output: Folder for certificate.json and certificate.html; by default nothing is saved.
     """
+    check_inputs(dense, pruned)
+    if output is not None:
+        for name in FILES:
+            check_output(output / name, force)
+            check_places(output / name)
     from feta.certificates.attack import Attack
     from feta.cli.subject import open_pair
-    from feta.files.atomic import check_writable
 
     try:
         wanted = tuple(float(part) for part in radii.split(","))
@@ -59,12 +68,11 @@ def certify(
         raise ConfigError(f"--radii must be numbers > 0 separated by commas, got '{radii}'") from None
     options: dict[str, Any] = {"confidence": confidence, "samples": samples, "radii": wanted, "norm": norm}
     options |= {"refined": refined, "attack": Attack(seed=seed) if attack else None, "device": resolve_device(device)}
-    check_writable(output / "certificate.json")
     pair = open_pair(dense, pruned, data_dir, data)
     with progress_bar("certifying") as update:
         options["callback"] = lambda text, done, total: update(description=text, completed=done, total=total)
         found = certify_subjects(*pair, **options)
-    paths = write_certificate(output, found)
+    paths = [] if output is None else write_certificate(output, found)
     if json:
         print_json(found)
     else:
@@ -113,11 +121,11 @@ def write_certificate(folder: Path, found: Mapping[str, Any]) -> list[Path]:
     """Write the JSON file and, if an installed package can draw it, the page. Returns their paths."""
     from feta.files.atomic import write_atomic
 
-    paths = [folder / "certificate.json"]
+    paths = [folder / FILES[0]]
     write_atomic(paths[0], (dumps(found, indent=1, allow_nan=False) + "\n").encode())
     drawn = added("feta.pages").get("certificate")
     if drawn is not None:
-        paths.append(folder / "certificate.html")
+        paths.append(folder / FILES[1])
         write_atomic(paths[1], drawn.load()(found).encode())
     return paths
 
@@ -151,16 +159,6 @@ def verdict(form: Mapping[str, Any]) -> str:
         return "vacuous: no sample is certified at any of the radii asked for"
     grey = form["one_grey_level"] / form["samples"]
     return f"median radius {form['median_radius']:.3g}; {100 * grey:.0f} % of the samples have a grey level or more"
-
-
-def at_least(percent: float) -> str:
-    """Two decimals, never more than the value: a lower bound must not be rounded up."""
-    return f"{int(percent * 100) / 100:.2f}"
-
-
-def at_most(percent: float) -> str:
-    """Two decimals, never less than the value."""
-    return f"{-(-percent * 100 // 1) / 100:.2f}"
 
 
 def share(row: Mapping[str, Any]) -> str:

@@ -12,12 +12,21 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from feta.errors import printable
+
 WORD = 6  # letters that a name has at least in a line of a table
+
+
+class Plain(Console):
+    """Prints what files say about themselves, which must not steer the terminal."""
+
+    def print(self, *values: Any, **how: Any) -> None:
+        super().print(*(printable(value, lines=True) if isinstance(value, str) else value for value in values), **how)
 
 
 def out(*, stderr: bool = False) -> Console:
     # No markup: paths and names may hold brackets. Soft wrap: a line that is piped stays one line.
-    return Console(stderr=stderr, highlight=False, markup=False, soft_wrap=True)
+    return Plain(stderr=stderr, highlight=False, markup=False, soft_wrap=True)
 
 
 def err() -> Console:
@@ -31,7 +40,7 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """A table on stdout. Columns of numbers, with or without a unit, are aligned on the right."""
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    table = Table(title=printable(title), title_justify="left", title_style="bold", header_style="bold")
     for index, column in enumerate(columns):
         cells = re.sub("kB|MB|None", "", " ".join(str(row[index]) for row in rows))
         numbers = index > 0 and not any(map(str.isalpha, cells))
@@ -40,13 +49,19 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
         justify: Any = "right" if numbers else "left"
         table.add_column(column, justify=justify, no_wrap=numbers, overflow="fold", min_width=width)
     for row in rows:
-        table.add_row(*map(str, row))
+        table.add_row(*(printable(str(cell)) for cell in row))
     out().print(table)
 
 
 @contextmanager
 def progress_bar(title: str, total: int | None = None) -> Iterator[Any]:
-    """A bar on stderr with a note beside it, nothing on a pipe; gives a function that updates its fields."""
+    """A bar on stderr with a note, on a pipe a line now and then; gives a function that updates its fields."""
+    if not err().is_terminal:
+        from feta.progress import Progress
+
+        with Progress(title, total=total) as lines:
+            yield lines.update
+        return
     what, note = (TextColumn(field, markup=False) for field in ("{task.description}", "{task.fields[note]}"))
     with _progress(what, BarColumn(), note, TimeElapsedColumn()) as bar:
         yield partial(bar.update, bar.add_task(title, total=total, note=""))

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from feta.cli.console import out, print_json, size
-from feta.cli.options import Json
+from feta.cli.options import Force, Json, whole_numbers
 from feta.cli.own_options import OwnOptions
+from feta.cli.places import check_network, check_output, check_places
 from feta.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ def export(
     torch_export: Annotated[Path | None, Parameter(help="torch.export's file, .pt2: runs without your code.")] = None,
     safetensors: Annotated[Path | None, Parameter(help="Plain safetensors file of the dense state dict.")] = None,
     shape: Annotated[str | None, Parameter(help="Of one sample, such as 3,32,32; without --data.")] = None,
+    force: Force = False,
     json: Json = False,
     own: OwnOptions | None = None,
 ) -> None:
@@ -33,20 +35,18 @@ def export(
     Args:
         network: A file made by `feta train` or `feta prune`, module:factory, or a Hugging Face folder.
     """
+    wanted = {"onnx": onnx, "torch_export": torch_export, "safetensors": safetensors}
+    if not any(wanted.values()):
+        raise ConfigError("export must know what to write, got nothing; give --onnx, --torch-export or --safetensors")
+    check_network(network, own)
+    for name, place in wanted.items():
+        check_output(place, force, network, option=f"--{name.replace('_', '-')}")
+    check_places(*wanted.values())
     from feta.cli.source import Source
-    from feta.files.atomic import check_writable
     from feta.files.exports import export as write
 
-    wanted = {"onnx": onnx, "torch_export": torch_export, "safetensors": safetensors}
-    places = [path for path in wanted.values() if path is not None]
-    if not places:
-        raise ConfigError("export must know what to write, got nothing; give --onnx, --torch-export or --safetensors")
     source = Source(network, own or OwnOptions())
     source.check_given()
-    for place in places:
-        if place.resolve() == source.path.resolve():
-            raise ConfigError(f"--{_option(wanted, place)} must differ from the input, got {place} for both")
-        check_writable(place)
     subject = _opened(source)
     written = write(subject.model, _example(source, subject, shape), **wanted)
     if json:
@@ -56,10 +56,6 @@ def export(
     for found in written:
         told = f"largest relative difference of the outputs {found.difference:.1e}"
         out().print(f"{found.form.replace('_', '.')}: {found.path}, {size(found.bytes)}, {told}")
-
-
-def _option(wanted: dict[str, Path | None], place: Path) -> str:
-    return next(name for name, path in wanted.items() if path == place).replace("_", "-")
 
 
 def _opened(source: "Source") -> "Subject":
@@ -79,10 +75,7 @@ def _example(source: "Source", subject: "Subject", shape: str | None) -> Any:
         return _noise(subject.preparation[0])
     if shape is None:
         raise ConfigError(f"--shape or --data must say what {source.name} takes, got neither; write --shape 3,32,32")
-    sizes = shape.replace("x", ",").split(",")
-    if not all(part.strip().isdecimal() and int(part) > 0 for part in sizes):
-        raise ConfigError(f"--shape must be whole numbers > 0 such as 3,32,32, got {shape}")
-    return _noise(tuple(map(int, sizes)))
+    return _noise(tuple(whole_numbers(shape, "--shape")))
 
 
 def _noise(shape: tuple[int, ...]) -> "Tensor":

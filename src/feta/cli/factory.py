@@ -4,24 +4,19 @@ The factory is a callable without arguments, an nn.Module class, or an nn.Module
 is imported. The current folder is searched first, as `python -m` does, and only while the model is made.
 """
 
-import contextlib
 import importlib
 import inspect
-import os
-import re
 import sys
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
 from feta.cli.optional import listed, one_line, shape_of
+from feta.cli.places import current_folder_first, no_module
 from feta.errors import ConfigError, FileError, ModelError, unknown_name
 from feta.files import sparse_file
-
-FORM = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<factory>[A-Za-z_][\w.]*)")
 
 
 def made(name: str) -> nn.Module:
@@ -29,7 +24,7 @@ def made(name: str) -> nn.Module:
     module, factory = name.split(":")
     if module.endswith(".py"):
         raise ConfigError(f"model must be module:factory, got '{name}'; write {module.removesuffix('.py')}:{factory}")
-    with _current_folder_first():
+    with current_folder_first():
         found = _attribute(_imported(module), module, factory)
         model = found if isinstance(found, nn.Module) else _called(found, name)
     if not isinstance(model, nn.Module):
@@ -45,28 +40,12 @@ def recipe(name: str, path: Path | str) -> str:
     return f"from {module} import {parts[0]}; model = feta.load_into({made_here}, {str(path)!r})"
 
 
-@contextlib.contextmanager
-def _current_folder_first() -> Iterator[None]:
-    here = os.getcwd()
-    sys.path.insert(0, here)
-    importlib.invalidate_caches()
-    try:
-        with contextlib.redirect_stdout(sys.stderr):  # stdout is for results: what the code prints must not mix in
-            yield
-    finally:
-        with contextlib.suppress(ValueError):
-            sys.path.remove(here)
-
-
 def _imported(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
-            raise ConfigError(
-                f"model must name a module that can be imported, got '{name}': there is no {error.name}.py in the "
-                "current folder and no installed module of that name"
-            ) from None
+            raise no_module(name, error.name) from None
         raise ModelError(f"module '{name}' cannot be imported: {_place(error)}") from None
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import inspect
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +9,7 @@ from cyclopts import Parameter
 
 from feta.cli.console import out, print_json, print_table, resolve_device, size
 from feta.cli.options import DataDir, Device, Json
+from feta.cli.places import check_inputs
 
 
 def evaluate(network: Path, /, *, device: Device = None, data_dir: DataDir = None, json: Json = False) -> None:
@@ -18,6 +18,7 @@ def evaluate(network: Path, /, *, device: Device = None, data_dir: DataDir = Non
     Args:
         network: A file made by `feta train` or `feta prune`.
     """
+    check_inputs(network)
     from feta.cli.subject import accuracy, open_subject
 
     where = resolve_device(device)
@@ -36,6 +37,8 @@ def info(file: Path, /, *, json: Json = False) -> None:
     Args:
         file: A safetensors file, dense or pruned.
     """
+    check_inputs(file)
+    from feta.cli.history import history
     from feta.files import sparse_file
     from feta.sparsity import measured
 
@@ -56,7 +59,9 @@ def info(file: Path, /, *, json: Json = False) -> None:
     if json:
         print_json({"file": str(file), "file_bytes": n_bytes, "network": about, "tensors": layers})
         return
-    for line in _history(about):
+    plain = sum(layer["dense_bytes"] for layer in layers)
+    out().print(f"{file}: {size(n_bytes)} on disk for {size(plain)} of weights ({plain / n_bytes:.1f}×)")
+    for line in history(about):
         out().print(line)
     rows = []
     for layer in layers:
@@ -64,23 +69,7 @@ def info(file: Path, /, *, json: Json = False) -> None:
         times = f"{layer['dense_bytes'] / max(layer['bytes'], 1):.1f}×"
         rows.append((layer["name"], shape, layer["nonzeros"], share, size(layer["bytes"]), times))
     columns = ("tensor", "shape", "non-zeros", "sparsity", "on disk", "smaller by")
-    print_table(f"{file} ({size(n_bytes)})", columns, rows)
-
-
-def _history(about: Mapping[str, Any]) -> Iterator[str]:
-    """How a network was made, as far as its file says."""
-    for key in ("specification", "data", "preset", "seed", "epochs", "accuracy"):
-        if key in about:
-            yield f"{key}: {about[key]}"
-    done = about.get("pruning") or {}
-    if "method" in done:
-        yield f"pruned by: {done['method']} to {done.get('target_sparsity')}, options {done.get('options')}"
-    if refined := done.get("refinement"):
-        yield f"refined: {refined.get('steps')} steps, loss {refined.get('loss')}, support {refined.get('support')}"
-    if retrained := done.get("retraining"):
-        goal = retrained.get("goal")
-        aim = "no goal" if goal is None else f"goal {goal} less {retrained.get('tolerance')}"
-        yield f"retrained: {retrained.get('epochs')} epochs, stopped: {retrained.get('stopped')} ({aim})"
+    print_table("What is in it", columns, rows)
 
 
 def methods(

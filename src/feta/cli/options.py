@@ -6,17 +6,29 @@ from typing import Annotated
 
 from cyclopts import Parameter, Token
 
-from feta.errors import ConfigError
+from feta.errors import ConfigError, quoted, shown
 
 
 def _whole(kind: object, tokens: Sequence[Token]) -> int:
     """An integer as written. The library would round, and 1.5 epochs would become 2 without a word."""
     try:
-        return int(tokens[0].value)
+        value = int(tokens[0].value)
     except ValueError:
-        raise ValueError(f"must be a whole number, got {tokens[0].value}") from None
+        raise ValueError(f"must be a whole number, got {shown(tokens[0].value)}") from None
+    if not -(2**63) <= value < 2**63:
+        raise ValueError(f"must be a whole number below 2**63, got {shown(value)}")
+    return value
 
 
+def _seed(kind: object, tokens: Sequence[Token]) -> int:
+    """A seed that torch can take."""
+    value = _whole(kind, tokens)
+    if value < 0:
+        raise ValueError(f"must be a whole number >= 0, got {value}")
+    return value
+
+
+Seed = Annotated[int, Parameter(converter=_seed)]
 Whole = Annotated[int, Parameter(converter=_whole)]
 MaybeWhole = Annotated[int | None, Parameter(converter=_whole)]
 Flag = Annotated[bool, Parameter(negative="")]
@@ -27,17 +39,29 @@ Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSO
 Output = Annotated[
     Path | None, Parameter(name=("--output", "-o"), help="File to write; by default nothing is saved.")
 ]
-_RECORDS = "JSONL file that gets the run's record; by default feta-records.jsonl beside the output."
-Records = Annotated[Path | None, Parameter(help=_RECORDS)]
+Force = Annotated[bool, Parameter(negative="", help="Replace files that are there already.")]
+Report = Annotated[
+    Path | None, Parameter(help="HTML file to write: what was lost and saved, layer by layer, and what to try next.")
+]
+Records = Annotated[Path | None, Parameter(help="JSONL file that gets the run's record; by default there is none.")]
 
 
-def check_places(network: Path | None, output: Path | None, records: Path | None) -> Path:
-    """The file for the run's record. Raises ConfigError or FileError, before the work, for a bad place to write."""
+def check_page(page: Path | None, *others: Path | None) -> None:
+    """Raise ConfigError or FileError, before the work, for a page that would go onto another file or nowhere."""
     from feta.files.atomic import check_writable
 
-    if output and network and output.resolve() == network.resolve():
-        raise ConfigError(f"--output must differ from the input, got {output} for both")
-    record_file = records or (output.parent if output else Path()) / "feta-records.jsonl"
-    for path in filter(None, (output, record_file)):
-        check_writable(path)
-    return record_file
+    if page is None:
+        return
+    if page.resolve() in [other.resolve() for other in others if other]:
+        raise ConfigError(
+            f"--report must differ from the network, --output and --records, got {page} for two of them"
+        )
+    check_writable(page)
+
+
+def whole_numbers(text: str, where: str) -> list[int]:
+    """Numbers >= 1 out of 3,32,32 or 3x32x32."""
+    parts = [part.strip() for part in text.replace("x", ",").split(",")]
+    if not all(part.isdecimal() and len(part) < 10 and int(part) > 0 for part in parts):
+        raise ConfigError(f"{where} must be whole numbers >= 1 such as 3,32,32, got {quoted(text)}")
+    return [int(part) for part in parts]

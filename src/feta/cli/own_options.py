@@ -12,7 +12,7 @@ _STORED = Group("What is written", help="Without these a file loses nothing and 
 _GROUP = Group(
     "Your own model",
     help="For module:factory and Hugging Face folders. Labels among the arrays (y, labels, targets …) are left out. "
-    "A folder's result is a folder, unless --output ends in .safetensors. A record is written only to --records.",
+    "A folder's result is a folder, unless --output ends in .safetensors.",
     sort_key=1,
 )
 

@@ -10,8 +10,9 @@ from cyclopts import Group, Parameter
 import feta
 from feta.cli.console import err, out, print_json, print_table, progress_bar, size
 from feta.cli.job import device_here, job
-from feta.cli.options import DataDir, Device, Flag, Json, MaybeWhole, Output, Records, Whole
+from feta.cli.options import DataDir, Device, Flag, Force, Json, MaybeWhole, Output, Records, Report, Seed, check_page
 from feta.cli.own_options import OwnOptions, StoreOptions
+from feta.cli.places import check_network, check_output
 from feta.errors import ConfigError, DataError, ModelError
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from feta.cli.source import Source
     from feta.cli.subject import Subject
-    from feta.engine.settings import PruneEvent
 
 _GROUP = Group(
     "Method options", help="For example --feta.quality best; `feta methods --verbose` lists them all.", sort_key=2
@@ -52,12 +52,14 @@ def prune(
     reorder: bool = True,
     refine: Flag = False,
     refine_steps: MaybeWhole = None,
-    seed: Whole = 0,
+    seed: Seed = 0,
     device: Device = None,
     output: Output = None,
+    force: Force = False,
     resume: Flag = False,
     data_dir: DataDir = None,
     records: Records = None,
+    report: Report = None,
     json: Json = False,
     own: OwnOptions | None = None,
     stored: StoreOptions | None = None,
@@ -93,6 +95,9 @@ def prune(
         resume: Keep finished layers in a folder beside the output, and go on from there if an earlier run with the
             same arguments was ended; at the end the folder is removed.
     """
+    own = own or OwnOptions()
+    check_network(network, own)
+    check_output(output, force, network, own.weights, own.data)
     from feta.cli.rounding import cost
     from feta.cli.source import Source
     from feta.engine.select import check_pattern, share_asked
@@ -111,9 +116,11 @@ def prune(
             raise ConfigError(f"--{name} must be >= 1, got {value}")
     if refine_steps is not None and not refine:
         raise ConfigError(f"--refine-steps must go with --refine, got {refine_steps} without")
-    source = Source(network, own or OwnOptions())
+    source = Source(network, own)
     storing = stored or StoreOptions()
-    record_file = source.check(output, records, storing)
+    source.check(output, records, storing)
+    check_page(report, source.path, output, records)
+    check_output(report, force, option="--report")
     spread: dict[str, Any] = {"effort": effort, "seconds": seconds, "layers": layers, "pattern": pattern}
     spread |= {"allocation": allocation, "compensate": compensate}
     settings = Settings(n_samples=samples, batch_size=batch_size or Settings.batch_size, mode=mode, reorder=reorder)
@@ -147,12 +154,19 @@ def prune(
         config["reorder"] = reorder
     if subject.note is not None:
         config["data"] = subject.note
-    if record_file is not None:
-        subject.record(record_file, "prune", config, seed, summary)
+    if records is not None:
+        subject.record(records, "prune", config, seed, summary)
+    if report is not None:
+        from feta.files.atomic import write_atomic
+        from feta.pages.run import run_page
+
+        write_atomic(report, run_page(summary | {"network": source.path.name}).encode())
     if json:
         print_json(summary)
     else:
         _show(summary, subject.note)
+        if report is not None:
+            out().print(f"written: {report}")
         if output is not None:
             out().print(f"written to {output}")
             if (how := source.loading(output)) is not None:
@@ -166,15 +180,11 @@ def _pruned(
     from torch import OutOfMemoryError
 
     from feta.cli.subject import prune_subject
+    from feta.engine.settings import on_bar
 
     with progress_bar(f"pruning by {name}") as update:
-
-        def tell(event: "PruneEvent") -> None:
-            done = event.index + (event.kind == "done")
-            update(total=event.total, completed=done, note=f"{event.layer} {event.phase}")
-
         try:
-            return prune_subject(subject, target, method, callback=tell, **work)
+            return prune_subject(subject, target, method, callback=lambda event: update(**on_bar(event)), **work)
         except OutOfMemoryError:
             raise ModelError(
                 f"the work must fit into the memory of {work['device']}, got out of it; give a smaller --batch-size "

@@ -7,7 +7,8 @@ from typing import Any
 
 import feta
 from feta.cli.console import out, print_json, progress_bar, resolve_device
-from feta.cli.options import DataDir, Device, Json, Output, Records, Whole, check_places
+from feta.cli.options import DataDir, Device, Force, Json, Output, Records, Seed, Whole
+from feta.cli.places import check_inputs, check_output, check_places
 from feta.errors import ConfigError
 
 
@@ -23,9 +24,10 @@ def retrain(
     learning_rate: float = 0.01,
     batch_size: Whole = 32,
     weight_decay: float = 0.0,
-    seed: Whole = 0,
+    seed: Seed = 0,
     device: Device = None,
     output: Output = None,
+    force: Force = False,
     data_dir: DataDir = None,
     records: Records = None,
     json: Json = False,
@@ -44,6 +46,8 @@ def retrain(
         weight_decay: Weight decay of SGD.
         seed: Seed for the order of the samples.
     """
+    check_inputs(network)
+    check_output(output, force, network)
     from feta.cli.subject import accuracy, open_subject
     from feta.files.atomic import write_atomic
 
@@ -51,7 +55,7 @@ def retrain(
     ends: dict[str, Any] = {"max_epochs": epochs, "patience": patience, "seconds": seconds}
     settings = feta.Retraining(**steps, **ends, goal=goal, tolerance=tolerance)  # checked before data is read
     where = resolve_device(device)
-    record_file = check_places(network, output, records)
+    check_places(output, records)
     subject = open_subject(network, data_dir)
     if subject.pruning is None and not feta.masks_of(subject.model):
         raise ConfigError(
@@ -72,7 +76,8 @@ def retrain(
         kept = {**pruning, "retraining": about}
         write_atomic(output, subject.encode(result.model.to("cpu"), kept, scores["retrained"]))
     config = {"network": network.name, **asdict(settings), "goal": summary["goal"], "seed": seed}
-    subject.record(record_file, "retrain", config, seed, summary)
+    if records is not None:
+        subject.record(records, "retrain", config, seed, summary)
     if json:
         print_json(summary)
     else:

@@ -12,11 +12,11 @@ from typing import Any
 from torch import nn
 
 from feta.cli import factory, huggingface
-from feta.cli.options import check_places
 from feta.cli.own import open_own
 from feta.cli.own_data import check_options
 from feta.cli.own_options import OwnOptions, StoreOptions
 from feta.cli.pickles import is_pickle, refusal
+from feta.cli.places import FORM, check_places
 from feta.cli.subject import Subject, open_subject
 from feta.errors import ConfigError, FileError
 from feta.files import sparse_file
@@ -42,27 +42,23 @@ class Source:
 
     @property
     def is_own(self) -> bool:
-        """Whether it is the user's own model; its records are written only where they are asked for."""
-        return self.is_folder or (factory.FORM.fullmatch(self.name) is not None and not self.path.exists())
+        """Whether it is the user's own model."""
+        return self.is_folder or (FORM.fullmatch(self.name) is not None and not self.path.exists())
 
-    def check(self, output: Path | None, records: Path | None, storing: StoreOptions) -> Path | None:
-        """The file for the run's record, after everything that can be refused before any work."""
+    def check(self, output: Path | None, records: Path | None, storing: StoreOptions) -> None:
+        """Refuse what can be refused before any work."""
         self.check_given()
         if storing.dtype and output and self._as_folder(output) and storing.layout != "small":
             raise ConfigError(f"--dtype must go with --layout small for a folder, got {storing.layout or 'none'}")
-        if not self.is_own:
-            return check_places(self.path, output, records)
-        inputs = (self.options.weights, check_options(self.options), self.path)
-        if output and any(path.resolve() == output.resolve() for path in inputs if path):
-            raise ConfigError(f"--output must differ from the input, got {output} for both")
+        if self.is_own:
+            check_options(self.options)
         if self.is_folder:
             huggingface.check_folder(self.path)
         if output and self._as_folder(output):
             huggingface.check_output(self.path, output)
-        for place in (output, records):
-            if place:
-                check_writable(place / "config.json" if place is output and self._as_folder(place) else place)
-        return records
+            check_writable(output / "config.json")
+            output = None
+        check_places(output, records)
 
     def check_given(self) -> None:
         """Refuse pickles, and options that do not go with this network."""

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from feta.cli.console import err, out, print_json, print_table, progress_bar, resolve_device, size
-from feta.cli.options import Json
+from feta.cli.options import Force, Json, whole_numbers
 from feta.cli.own_options import OwnOptions
+from feta.cli.places import check_network, check_output, check_places
 from feta.cli.speed_page import gain, speed_page
 from feta.errors import ConfigError
 
@@ -31,7 +32,8 @@ def speed(
     threads: str | None = None,
     sample: Annotated[str | None, Parameter(name="--input")] = None,
     device: str = "cpu",
-    page: Path | None = None,
+    page: Annotated[Path | None, Parameter(name=("--report", "--page"))] = None,
+    force: Force = False,
     json: Json = False,
     own: OwnOptions | None = None,
 ) -> None:
@@ -46,18 +48,19 @@ def speed(
         device: cpu, cuda, ….
         page: An HTML file to write, with a chart.
     """
+    check_network(network, own)
+    check_output(page, force, network, option="--report")
+    check_places(page)
     import torch
 
     from feta.cli.source import Source
-    from feta.files.atomic import check_writable, write_atomic
+    from feta.files.atomic import write_atomic
 
     where = resolve_device(device)
-    batches = whole_numbers(batch, "--batch")
-    teams = [torch.get_num_threads()] if threads is None else whole_numbers(threads, "--threads")
+    batches = sorted(set(whole_numbers(batch, "--batch")))
+    teams = [torch.get_num_threads()] if threads is None else sorted(set(whole_numbers(threads, "--threads")))
     source = Source(network, own or OwnOptions())
     source.check_given()
-    if page is not None:
-        check_writable(page)
     model, example = _opened(source, sample, where)
     found = _measured(model, example, batches, teams)
     found = {"network": network, "device": where, "file_bytes": _file_bytes(source, model), **found}
@@ -70,13 +73,6 @@ def speed(
     _show(found)
     if page is not None:
         out().print(f"written: {page}")
-
-
-def whole_numbers(text: str, where: str) -> list[int]:
-    """Numbers >= 1 out of 1,16,256; each once, in order."""
-    if not re.fullmatch(r"\d+(,\d+)*", text) or 0 in (numbers := {int(part) for part in text.split(",")}):
-        raise ConfigError(f"{where} must be whole numbers >= 1 separated by commas, got '{text}'")
-    return sorted(numbers)
 
 
 def _opened(source: "Source", sample: str | None, device: str) -> tuple["nn.Module", "Example"]:
@@ -93,16 +89,10 @@ def _opened(source: "Source", sample: str | None, device: str) -> tuple["nn.Modu
         first = subject.inputs[0]
         moved = {name: value.to(device) for name, value in first.items()} if isinstance(first, Mapping) else first
         return model, moved if isinstance(moved, dict) else moved.to(device)
-    shape = tuple(whole_numbers_in_order(sample)) if sample else None
+    shape = None if sample is None else tuple(whole_numbers(sample, "--input"))
     if shape is None and subject.preparation:
         shape = tuple(subject.preparation[0])
     return model, example_for(model, shape, source.name).to(device)
-
-
-def whole_numbers_in_order(text: str) -> list[int]:
-    if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
-        raise ConfigError(f"--input must be the shape of one sample, such as 3,32,32, got '{text}'")
-    return [int(part) for part in text.split(",")]
 
 
 def example_for(model: "nn.Module", shape: tuple[int, ...] | None, name: str) -> Any:

@@ -67,6 +67,12 @@ def open_pair(dense: Path, pruned: Path, data_dir: Path | None, data: str | None
         raise ConfigError(
             f"the pruned network must come from the dense one, got {other.specification} and {one.specification}"
         )
+    zeros = [sum(int((weight == 0).sum()) for weight in subject.model.parameters()) for subject in (one, other)]
+    if zeros[0] > zeros[1]:
+        raise ConfigError(
+            f"the dense network must come before the pruned one, got {dense} with {zeros[0]} zeros and {pruned} with "
+            f"{zeros[1]}; swap them"
+        )
     if one.preparation != other.preparation:
         raise ConfigError(f"both networks must take the same inputs, got {one.preparation} and {other.preparation}")
     return one, other

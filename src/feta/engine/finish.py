@@ -1,5 +1,6 @@
-"""What is done once the layers are pruned: batch-norms settled, sizes counted, the user warned."""
+"""After the layers: batch-norms settled, the result compared with the original, sizes counted, the user warned."""
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -8,14 +9,17 @@ import torch
 from torch import nn
 
 from feta.calibration.batchnorm import reestimate, statistics_of
+from feta.calibration.copies import shell
 from feta.calibration.inputs import Inputs
 from feta.calibration.model import call, outputs_of
 from feta.calibration.trace import LayerTrace
 from feta.engine.run import Run
 from feta.layers import owner_of
 from feta.problem import Status
-from feta.report import PruneReport, Size
+from feta.report import Held, PruneReport, Size
 from feta.sparsity import stored_size
+
+COMPARED = 2**22  # values of outputs that are compared at once
 
 
 class PruneWarning(UserWarning):
@@ -67,6 +71,28 @@ def _distance(run: Run, inputs: Inputs) -> float:
     return (wrong / right) ** 0.5 if right > 0 else float(wrong > 0)
 
 
+@torch.no_grad()
+def compared(run: Run, model: nn.Module) -> Held | None:
+    """The result beside the original on held-out samples; None without any, or if the model is not on the device."""
+    if run.held is None or run.home != run.device:
+        return None
+    pruned, scores = shell(model), True
+    wrong = right = same = count = 0.0
+    for batch in run.held.share(run.ranks):
+        expected, found = (outputs_of(call(network, batch)) for network in (run.original, pruned))
+        scores = scores and expected.ndim == 2 and expected.shape[1] > 1
+        size = max(1, COMPARED // max(1, expected[:1].numel()))  # outputs of a language model are large
+        for one, other in zip(expected.split(size), found.split(size), strict=True):
+            wrong += float((other.double() - one.double()).square().sum())
+            right += float(one.double().square().sum())
+            same += float((one.argmax(-1) == other.argmax(-1)).sum()) if scores else 0.0
+        count += len(expected)
+    wrong, right, same, count, plain = run.ranks.sum([wrong, right, same, count, float(not scores)])
+    error = (wrong / right) ** 0.5 if right > 0 else float(wrong > 0)
+    known = same / count if count and not plain else None
+    return Held(run.held.count, error if math.isfinite(error) else None, known)
+
+
 def size_of_model(model: nn.Module, layers: Sequence[LayerTrace]) -> Size:
     """A model as it is now."""
     parameters = list(model.parameters())
@@ -86,4 +112,4 @@ def warn_of(report: PruneReport) -> None:
     bad = [layer for layer in report.layers if layer.status in (Status.FELL_BACK, Status.POOR, Status.FEW_ROWS)]
     if bad:
         first = f"{bad[0].name}: {bad[0].message}"
-        warnings.warn(f"{len(bad)} of {len(report.layers)} layers need a look; {first}", PruneWarning, stacklevel=3)
+        warnings.warn(f"{len(bad)} of {len(report.layers)} layers need a look; {first}", PruneWarning, stacklevel=5)

@@ -5,8 +5,10 @@ rows, the method's own matrices (d_in^2 for a Gram matrix), and what waits betwe
 Settings.memory where that is given, however many samples there are.
 """
 
+import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,18 +19,23 @@ from torch import Tensor, nn
 from feta.allocation import Allocation, make_allocation
 from feta.allocation.measure import Probe
 from feta.calibration.model import device_of, fused_attention_off
+from feta.calibration.recording import running_on
 from feta.engine.checkpoint import key_of
-from feta.engine.finish import Stages, settle_batchnorm, size_of_model, warn_of
-from feta.engine.recipe import MANY_LAYERS, Effort, Recipe, check_effort
+from feta.engine.finish import Stages, compared, settle_batchnorm, size_of_model, warn_of
+from feta.engine.recipe import MANY_LAYERS, Effort, Recipe
 from feta.engine.reorder import reorder
 from feta.engine.run import Run
 from feta.engine.select import SparsityRequest, check_pattern, in_pattern, select, share_asked, skipped, targets
-from feta.engine.settings import Callback, Settings, checked, parse_memory
+from feta.engine.settings import Callback, Settings, on_bar, parse_memory
 from feta.engine.walk import Walk
-from feta.errors import ConfigError, DataError
+from feta.errors import ConfigError, DataError, check_range
+from feta.files.atomic import write_atomic
+from feta.gates import gated
 from feta.layers import weight_of
+from feta.pages.run import run_page
 from feta.patterns import NofM, parse_pattern
 from feta.problem import Pruner
+from feta.progress import Progress
 from feta.pruners import DEFAULT_METHOD, make, options_of
 from feta.ranks import ALONE, Ranks
 from feta.report import AllocationReport, PruneReport
@@ -49,7 +56,24 @@ class PruneResult:
     def __repr__(self) -> str:
         return repr(self.report)
 
+    def _repr_html_(self) -> str:
+        return self.report._repr_html_()
 
+    def save_report(
+        self, path: str | Path, *, network: str | None = None, accuracy: tuple[float, float] | None = None
+    ) -> None:
+        """Write the report as one HTML page that needs nothing else: a chart of the layers, and what to try next.
+
+        network: a name for the top of the page.
+        accuracy: in percent, before and after, where you have labels; otherwise held-out outputs are compared.
+        """
+        found = self.report.to_dict() | {"network": network}
+        if accuracy is not None:
+            found["accuracy"] = {name: {"test": one} for name, one in zip(("dense", "pruned"), accuracy, strict=True)}
+        write_atomic(Path(path), run_page(found).encode())
+
+
+@gated
 def prune(
     model: nn.Module,
     data: Any = None,
@@ -68,7 +92,8 @@ def prune(
     device: str | torch.device | None = None,
     settings: Settings | None = None,
     callback: Callback | None = None,
-    checkpoint: str | Path | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    progress: bool = False,
 ) -> PruneResult:
     """Prune a copy of a trained model without retraining it.
 
@@ -102,20 +127,21 @@ def prune(
     callback: called with a PruneEvent as layers start, take steps and are done.
     checkpoint: a folder for finished layers. A run that was ended goes on from there when the same is asked for
         again, to the same bits on the same machine; at the end the folder is removed.
+    progress: whether a bar is shown on stderr or in the notebook; where stderr is a file, a line now and then.
 
     Returns a PruneResult: the pruned model, its masks and the report.
     Raises ConfigError for arguments that cannot be, DataError for data that cannot be used, and ModelError for
     models or layers that cannot be pruned.
     """
     started = time.perf_counter()
-    check_effort(effort, seconds)
+    check_range("", "> 0 and finite", seconds=seconds)
     if effort is None and method is None and not refine:
         effort = "default"
     if effort is not None and refine:
         raise ConfigError(f"refine must be left to the effort, got effort='{effort}' and refine; give one of the two")
     if effort is None and seconds is not None:
         raise ConfigError(f"seconds must go with an effort, got {seconds} for a method alone; effort='default' does")
-    how = checked(settings)
+    how = settings or Settings()
     pruner, form = make(method or DEFAULT_METHOD, options), parse_pattern(pattern)
     sparsity = share_asked(sparsity, form)
     check_pattern(form, pruner, allocation)
@@ -123,13 +149,12 @@ def prune(
         pruner = replace(pruner, seed=seed)  # type: ignore[type-var]
     if isinstance(method, str | None) and "memory" not in (options or {}):
         pruner = _within(pruner, parse_memory(how.memory))
-    if not isinstance(refine, bool | Refinement):
-        raise ConfigError(f"refine must be True, False or a feta.Refinement, got {refine!r}")
     compensate = effort is not None and data is not None if compensate is None else compensate
     _check_data(data, pruner, allocation, compensate or how.batchnorm or bool(refine))
     here = Ranks.here(device_of(model)) if how.data != "alone" else ALONE
-    with fused_attention_off(), here.working() as ranks:
+    with fused_attention_off(), here.working() as ranks, Progress("pruning", progress) as bar, ExitStack() as stack:
         run = Run.start(model, data, how, device, seed, ranks)
+        stack.enter_context(running_on(run.samples or (), run.original))
         stages = Stages(started, run.clock)
         chosen = select(run.original, run.layers, layers)
         reordered = reorder(run, chosen, form) if isinstance(form, NofM) and how.reorder else {}
@@ -143,7 +168,7 @@ def prune(
             goals, allocated = _allocate(run, chosen, sparsity, make_allocation(allocation), form)
         stages.end("allocation")
         before = size_of_model(run.pruned, run.layers)
-        walk = Walk(run, goals, pruner, compensate, callback, seed)
+        walk = Walk(run, goals, pruner, compensate, bar.followed(callback, on_bar), seed)
         if checkpoint is not None and run.fit is not None:
             counts = {name: goal.count(weight_of(run.result, name).numel()) for name, goal in goals.items()}
             asked = {
@@ -153,7 +178,7 @@ def prune(
                 "compensate": compensate,
                 "seed": seed,
             }
-            walk.resume(checkpoint, key_of(run, **asked))
+            walk.resume(Path(checkpoint), key_of(run, **asked))
         walk.over()
         stages.end("layers")
         said = settle_batchnorm(run)
@@ -172,6 +197,7 @@ def prune(
         elif refine:
             recipe.refine(refine if isinstance(refine, Refinement) else Refinement())
         stages.end("refinement")
+        held = compared(run, recipe.best)
     pruned, masks = recipe.best, recipe.masks
     after, home = size_of_model(pruned, run.layers), device_of(model)
     pruned = pruned.to(home)
@@ -198,6 +224,7 @@ def prune(
         stages=tuple(recipe.stages),
         pattern=None if form is None else str(form),
         reordered=reordered,
+        held=held,
     )
     if walk.checkpoint is not None:
         walk.checkpoint.remove()

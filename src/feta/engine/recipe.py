@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from feta.engine.run import Run
-from feta.errors import ConfigError, FetaError, unknown_name
+from feta.errors import ConfigError, FetaError
 from feta.problem import Status
 from feta.ranks import RankError
 from feta.report import LayerReport, RefinePoint, RefineReport, StageReport
@@ -37,14 +37,6 @@ STEPS = 6000  # halved until they fit into the time; twice as many of deep netwo
 TIMES, FLOOR = 9, 30  # times the seconds of the layers, or so many at the least, that the fits of `default` may take
 LONGER, USEFUL = 2, 0.98  # times as many steps, as long as the distance falls below this share of the one before
 ROUNDS, WIDER = 3, 4  # of longer fits, and how many times as many rows their steps see
-
-
-def check_effort(effort: str | None, seconds: float | None) -> None:
-    """Raise ConfigError for what cannot be."""
-    if effort is not None and effort not in EFFORTS:
-        raise unknown_name("effort", str(effort), EFFORTS)
-    if seconds is not None and not (isinstance(seconds, int | float) and 0 < seconds < float("inf")):
-        raise ConfigError(f"seconds must be > 0 and finite, got {seconds!r}")
 
 
 @dataclass
@@ -134,7 +126,8 @@ class Recipe:
         mask = self.masks[layer.name]
         count = int(mask.sum())
         # Its own error was left behind on purpose: the network's distance is what counts now.
-        known: dict[str, Any] = {"relative_error": None, "nonzeros": count, "sparsity": 1 - count / mask.numel()}
+        known: dict[str, Any] = {"relative_error": None, "pruned_error": layer.relative_error}
+        known |= {"nonzeros": count, "sparsity": 1 - count / mask.numel()}
         if layer.status != Status.FEW_ROWS:  # which holds for the fit as well
             known |= {"status": Status.OK.value, "message": ""}
         return replace(layer, **known)

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from feta.calibration.copies import copied
 from feta.calibration.links import Link, find_links, reorder_
 from feta.calibration.model import call
-from feta.engine.run import Run, copied
+from feta.engine.run import Run
 from feta.layers import LayerView
 from feta.patterns import NofM
 from feta.solvers.reordering import exchanged_order

@@ -1,6 +1,5 @@
 """The two networks of a run, the data, and where they live."""
 
-import copy
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,9 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from feta.calibration.chain import Chain, Segment, find_chain
+from feta.calibration.copies import copied, shell
 from feta.calibration.hold import Room
 from feta.calibration.importance import output_importance
 from feta.calibration.inputs import Batch, Inputs, Merged, rows_of, size_of, tokens_of
@@ -23,7 +22,7 @@ from feta.calibration.trace import LayerTrace, trace_layers, untraced
 from feta.engine.alike import check_same_data, check_same_model, check_whole, everyone, is_sharded
 from feta.engine.offload import brought, fits
 from feta.engine.settings import Settings, parse_memory
-from feta.errors import DataError, ModelError
+from feta.errors import DataError
 from feta.layers import prunable_names
 from feta.ranks import ALONE, Ranks
 
@@ -68,8 +67,6 @@ class Run:
     ) -> "Run":
         """A run on the model's own device, or on the one that is asked for."""
         check_whole(model)
-        if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
-            raise ModelError("model must be made of plain modules, got TorchScript; prune the model it was made from")
         home = device_of(model)
         where = torch.device(device) if device is not None else home
         apart = where != home and not fits(model, where)  # then one segment at a time goes there
@@ -194,39 +191,3 @@ def _finite(batches: Iterable[Batch]) -> Iterator[Batch]:
                     raise DataError(f"data must be finite, got {bad} NaN or infinite values in {where}")
         start += size_of(batch)
         yield batch
-
-
-def shell(model: nn.Module) -> nn.Module:
-    """Other modules with the same parameters; caches of keys and values are switched off in them."""
-    # Other buffers are copied: a model may write to them as it runs. Batch-norms do not in eval mode.
-    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
-    statistics = [buffer for norm in norms for buffer in norm.buffers(recurse=False)]
-    kept = {id(tensor): tensor for tensor in [*model.parameters(), *statistics]}
-    found = copied(model, kept)
-    for module in found.modules():
-        if hasattr(config := getattr(module, "config", None), "use_cache"):
-            config.use_cache = False  # type: ignore[union-attr]
-    return found.eval()  # they run as they do when the model is used; the user's modules keep their mode
-
-
-def copied(model: nn.Module, kept: dict[int, Any] | None = None) -> nn.Module:
-    """A deep copy, but for what is kept."""
-    try:
-        return copy.deepcopy(model, kept)
-    except (RuntimeError, TypeError) as error:
-        raise ModelError(
-            f"model must be one that copy.deepcopy can copy, got{_uncopyable(model)}: {error}; take locks, files and "
-            "the like off the model, and make weights under torch.nn.utils.prune or an old weight_norm plain first "
-            "(prune.remove, remove_weight_norm)"
-        ) from error
-
-
-def _uncopyable(model: nn.Module) -> str:
-    """The first attribute of a module that cannot be copied."""
-    for name, module in model.named_modules():
-        for key, value in vars(module).items():
-            try:
-                copy.deepcopy(value if key != "_modules" else None)
-            except (RuntimeError, TypeError):
-                return f" '{name}.{key}'".replace("'.", "'")
-    return ""

@@ -3,9 +3,10 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal
 
-from feta.errors import ConfigError, unknown_name
+from feta.errors import ConfigError, check_fields, shown, unknown_name
+from feta.gates import gated
 from feta.problem import Activation
 
 Mode = Literal["cascade", "parallel"]
@@ -15,6 +16,7 @@ Data = Literal["auto", "shared", "sharded", "alone"]
 SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?)[bB]\s*")
 
 
+@gated
 @dataclass(frozen=True)
 class Settings:
     """How a run of `prune` works inside.
@@ -57,14 +59,7 @@ class Settings:
     data: Data = "auto"
 
     def __post_init__(self) -> None:
-        words = {"mode": get_args(Mode), "cache": get_args(Cache), "data": get_args(Data)}
-        for name, known in {**words, "loss": (None, *get_args(Loss))}.items():
-            if getattr(self, name) not in known:
-                raise unknown_name(f"Settings.{name}", str(getattr(self, name)), list(filter(None, known)))
-        for name in ("n_samples", "batch_size"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise ConfigError(f"Settings.{name} must be a whole number >= 1, got {value!r}")
+        check_fields(self, ">= 1", "n_samples", "batch_size")
         parse_memory(self.memory)
         given = self.activation
         for name in given.values() if isinstance(given, Mapping) else [] if given is None else [given]:
@@ -75,20 +70,15 @@ def parse_memory(given: float | str | None) -> float | None:
     """Bytes. Raises ConfigError for what is no size."""
     if given is None:
         return None
-    if isinstance(given, int | float) and not isinstance(given, bool) and given >= 0:
-        return given * 2**30
     found = SIZE.fullmatch(given) if isinstance(given, str) else None
+    if isinstance(given, int | float) and given >= 0:
+        return given * 2**30
     if found is None:
-        raise ConfigError(f"Settings.memory must be a size such as '4GiB' or a number of GiB >= 0, got {given!r}")
+        raise ConfigError(
+            f"Settings.memory must be a size such as '4GiB' or a number of GiB >= 0, got {shown(given)}"
+        )
     unit: int = (1024 if found[3] else 1000) ** " kmgt".index(found[2].lower() or " ")
     return float(found[1]) * unit
-
-
-def checked(settings: Settings | None) -> Settings:
-    """The settings that are given, or the usual ones. Raises ConfigError for anything else."""
-    if not isinstance(settings, Settings | None):
-        raise ConfigError(f"settings must be a feta.Settings, got {settings!r}; write settings=feta.Settings(…)")
-    return settings or Settings()
 
 
 def parse_activation(name: str) -> Activation:
@@ -111,3 +101,12 @@ class PruneEvent:
 
 
 Callback = Callable[[PruneEvent], None]
+
+
+def on_bar(event: PruneEvent) -> dict[str, Any]:
+    """What a bar shows of an event."""
+    if event.index < event.total:
+        done = event.index + (event.kind == "done")
+        return {"completed": done, "total": event.total, "note": f"{event.layer} {event.phase}".strip()}
+    values = ", ".join(f"{name} {value:.4g}" for name, value in event.values.items())
+    return {"completed": event.total, "total": event.total, "note": f"fitting the whole network, {values}"}

@@ -14,6 +14,7 @@ from feta.engine.select import check_pattern, share_asked
 from feta.engine.settings import parse_activation
 from feta.engine.solve import emptied, solve
 from feta.errors import ConfigError, DataError
+from feta.gates import gated
 from feta.layers import cast
 from feta.patterns import parse_pattern
 from feta.problem import ActivationStream, LayerProblem, LayerSolution, Pruner, Status
@@ -21,6 +22,7 @@ from feta.pruners import DEFAULT_METHOD, make
 from feta.sparsity import Pattern, Sparsity
 
 
+@gated
 def smart_prune(
     W: Tensor,
     A: Tensor,

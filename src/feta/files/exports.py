@@ -21,9 +21,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from feta.calibration.copies import copied
 from feta.calibration.inputs import Batch, rows_of, size_of
 from feta.calibration.model import device_of, float_dtype, outputs_of, place, run_on
+from feta.calibration.recording import running
 from feta.errors import ConfigError, FileError, ModelError
+from feta.gates import gated
 
 FORMS = ("onnx", "torch_export", "safetensors")
 SAME = 1e-3  # relative difference of outputs up to which a file is the model
@@ -50,6 +53,7 @@ class Plain(nn.Module):
         return outputs_of(run_on(self.model, batch))
 
 
+@gated
 def export(model: nn.Module, example: Batch, **paths: str | os.PathLike[str] | None) -> list[Exported]:
     """Write a model in other forms: onnx=FILE, torch_export=FILE, safetensors=FILE.
 
@@ -67,15 +71,14 @@ def export(model: nn.Module, example: Batch, **paths: str | os.PathLike[str] | N
     if unknown := sorted(set(paths) - set(FORMS)):
         raise ConfigError(f"export must be asked for forms out of {', '.join(FORMS)}, got {', '.join(unknown)}")
     wanted = {form: Path(path) for form, path in paths.items() if path is not None}
-    network = copy.deepcopy(model).cpu().eval()
-    batch = place(rows_of(example, slice(2)), device_of(network), float_dtype(network))
-    if size_of(batch) < 2:  # one sample would fix the number of samples to one
-        batch = {key: torch.cat([v, v]) if isinstance(v, Tensor) else v for key, v in _named(batch).items()}
-        batch = batch if isinstance(example, Mapping) else batch[""]
-    names = tuple(batch) if isinstance(batch, Mapping) else None
-    inputs = tuple(_named(batch).values())
-    plain = Plain(network, names)
-    with torch.no_grad():
+    network = copied(model).cpu().eval()
+    with running(example), torch.no_grad():
+        batch = place(rows_of(example, slice(2)), device_of(network), float_dtype(network))
+        if size_of(batch) < 2:  # one sample would fix the number of samples to one
+            batch = {key: torch.cat([v, v]) if isinstance(v, Tensor) else v for key, v in _named(batch).items()}
+            batch = batch if isinstance(example, Mapping) else batch[""]
+        inputs = tuple(_named(batch).values())
+        plain = Plain(network, tuple(batch) if isinstance(batch, Mapping) else None)
         expected = plain(*inputs)
     return [_written(form, path, plain, inputs, expected) for form, path in wanted.items()]
 

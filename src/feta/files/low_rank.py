@@ -5,14 +5,15 @@
 The paper leaves the softmax layer to this. It pays when r (d_in + d_out) < d_in d_out.
 """
 
-import copy
-
 import torch
 from torch import nn
 
-from feta.errors import ConfigError, ModelError
+from feta.calibration.copies import copied
+from feta.errors import ConfigError, ModelError, quoted
+from feta.gates import gated
 
 
+@gated
 @torch.no_grad()
 def low_rank(
     model: nn.Module, layer: str | None = None, *, rank: int | None = None, energy: float | None = None
@@ -33,13 +34,15 @@ def low_rank(
     if layer is None and not linear:
         raise ModelError("low_rank must have a Linear to replace, got a model without one")
     name = linear[-1] if layer is None else layer
-    result = copy.deepcopy(model)
+    result = copied(model)
     try:
         old = result.get_submodule(name)
     except AttributeError:
-        raise ConfigError(f"low_rank.layer must name a layer of the model, got '{name}'") from None
+        raise ConfigError(f"low_rank.layer must name a layer of the model, got {quoted(name)}") from None
     if not isinstance(old, nn.Linear):
         raise ModelError(f"layer '{name}' must be a Linear, got {type(old).__name__}")
+    if not bool(torch.isfinite(old.weight).all()):
+        raise ModelError(f"layer '{name}' must have finite weights, got NaN or infinite ones")
     left, values, right = torch.linalg.svd(old.weight.double(), full_matrices=False)  # (out, r), (r,), (r, in)
     if rank is not None and not 1 <= rank <= len(values):
         raise ConfigError(f"low_rank.rank must be in 1 … {len(values)}, got {rank}")

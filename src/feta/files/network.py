@@ -22,6 +22,7 @@ from feta.files import folder, huggingface, sparse_file
 from feta.files.atomic import write_atomic
 from feta.files.lossy import Smaller
 from feta.files.sparse_file import Layout
+from feta.gates import gated
 from feta.plugins import required
 
 FORMAT_VERSION = 2  # 1: before checksums and packed tensors
@@ -58,6 +59,7 @@ def encode(network: Network | nn.Module, *, dtype: Smaller | None = None, layout
     return sparse_file.encode(model.state_dict(), metadata, layout=layout, dtype=dtype)
 
 
+@gated
 def save(
     network: Network | nn.Module,
     path: str | os.PathLike[str],
@@ -89,6 +91,7 @@ def save(
     return len(content)
 
 
+@gated
 def load(path: str | os.PathLike[str]) -> Network:
     """A network from a file that describes it, such as those of `feta train` and `feta prune`, or a folder.
 
@@ -105,7 +108,7 @@ def load(path: str | os.PathLike[str]) -> Network:
     if path.is_dir():
         model, unused = huggingface.read(path)
         if unused:
-            warnings.warn(f"{path}: {type(model).__name__} does not use {listed(unused)}", UserWarning, stacklevel=2)
+            warnings.warn(f"{path}: {type(model).__name__} does not use {listed(unused)}", UserWarning, stacklevel=4)
         return _of_transformers(model)
     return read_network(path, None)
 
@@ -124,6 +127,7 @@ def read_network(path: Path, build: Callable[[Mapping[str, Any], Path], Network]
     return network
 
 
+@gated
 def load_into(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
     """Put the weights in a file into a model.
 
@@ -158,8 +162,19 @@ def fill(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
     Of weights that share their memory one is enough: other programs store them once.
     """
     own = model.state_dict(keep_vars=True)
+    # All is looked at first: torch copies what fits before it says what does not.
+    wrong = [
+        f"'{name}' {tuple(tensor.shape)} for {tuple(own[name].shape)}"
+        for name, tensor in tensors.items()
+        if isinstance(own.get(name), Tensor) and own[name].shape != tensor.shape
+    ]
+    unknown = [f"'{name}', which the model has not" for name in tensors if name not in own]
     present = {id(own[name]): tensor for name, tensor in tensors.items() if name in own}
     tied = {name: present[id(kept)] for name, kept in own.items() if id(kept) in present}
+    missing = [f"no '{name}'" for name in own if name not in tied and isinstance(own[name], Tensor)]
+    if faults := [*wrong, *missing, *unknown]:
+        more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
+        raise FileError(f"{path} must hold the weights of this model, got {', '.join(faults[:5])}{more}")
     try:
         model.load_state_dict(tied | dict(tensors))
     except RuntimeError as error:

@@ -19,9 +19,6 @@ def called(model: nn.Module, example: Example) -> Any:
 
 def size_of(example: Example) -> int:
     """The number of samples: the first dimension of the first tensor."""
-    if not isinstance(example, Tensor | tuple | dict):
-        kind = type(example).__name__
-        raise ConfigError(f"sparsify.example must be a tensor, a tuple of arguments or a dict of them, got {kind}")
     first = next(_tensors(example), None)
     if first is None or first.ndim == 0 or len(first) == 0:
         raise ConfigError("sparsify.example must hold a tensor of samples, got none")
@@ -30,8 +27,6 @@ def size_of(example: Example) -> int:
 
 def of_size(example: Example, batch: int) -> Example:
     """The example with `batch` samples: cut, or repeated."""
-    if batch < 1:
-        raise ConfigError(f"sparsify.batches must be >= 1, got {batch}")
     old = size_of(example)
 
     def resized(value: Any) -> Any:

@@ -12,11 +12,13 @@ import statistics
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral
 
 import torch
 from torch import Tensor, nn
 
-from feta.errors import ConfigError, ModelError
+from feta.errors import ConfigError, ModelError, shown
+from feta.gates import gated
 from feta.inference import calls, timing
 from feta.inference.candidates import LEAST_ZEROS
 from feta.inference.choose import DENSE, NOISE, Choice, Chooser
@@ -58,6 +60,7 @@ class Sparsified:
     notes: list[str] = field(default_factory=list)
 
 
+@gated
 def sparsify(
     model: nn.Module, example: Example, batches: Iterable[int] | int | None = None, *, recorded: bool = False
 ) -> nn.Module:
@@ -77,7 +80,7 @@ def sparsify(
     """
     found = sparsified(model, example, batches, timer=timing.recorded if recorded else timing.timed)
     for note in found.notes:
-        warnings.warn(note, stacklevel=2)
+        warnings.warn(note, stacklevel=4)
     return found.model
 
 
@@ -91,10 +94,10 @@ def sparsified(
 ) -> Sparsified:
     """`sparsify` with everything that was measured; `progress` is told layer, how many are done, and of how many."""
     given = size_of(example) if batches is None else batches
-    sizes = [given] if isinstance(given, int) else sorted(set(given))
-    examples = {size: of_size(example, size) for size in sizes}
-    if not examples:
-        raise ConfigError("sparsify.batches must name a number of samples, got none")
+    asked = [given] if isinstance(given, int | Integral) else list(given)
+    if not asked or not all(isinstance(size, Integral) and 0 < size < 2**31 for size in asked):
+        raise ConfigError(f"sparsify.batches must be whole numbers >= 1, got {shown(asked)}")
+    examples = {int(size): of_size(example, int(size)) for size in sorted(set(asked))}
     device = next((weight.device for weight in state_of(model)), torch.device("cpu"))
     if timer is timing.recorded and device.type != "cuda":
         raise ConfigError(

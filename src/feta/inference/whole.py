@@ -1,12 +1,12 @@
 """A whole model: a copy to work on, what it takes in memory, and how far its outputs are from another's."""
 
-import copy
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from feta.calibration.copies import copied
 from feta.inference.base import ForInference
 from feta.inference.example import outputs
 
@@ -15,7 +15,7 @@ TOLERANCE = 1e-3  # of the whole model's outputs, relative: ten times what one l
 
 def plain_copy(model: nn.Module) -> nn.Module:
     """A copy in eval mode without gradients; weights that are computed on each use (masks held) become plain ones."""
-    made = copy.deepcopy(model).eval().requires_grad_(False)
+    made = copied(model).eval().requires_grad_(False)
     for module in made.modules():
         if isinstance(module, nn.Linear | nn.Conv2d) and parametrize.is_parametrized(module):
             for name in list(module.parametrizations):  # type: ignore[arg-type]

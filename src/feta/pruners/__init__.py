@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from configparser import RawConfigParser
 from typing import Any
 
-from feta.errors import ConfigError, unknown_name
+from feta.errors import ConfigError, quoted, unknown_name
+from feta.gates import gated
 from feta.problem import Pruner
 from feta.pruners.alps import Alps
 from feta.pruners.corenet import Corenet
@@ -23,11 +24,12 @@ from feta.pruners.wanda import Wanda
 
 DEFAULT_METHOD = "feta"
 METHODS: dict[str, type[Any]] = {
-    method.name: method
+    method.name: gated(method)
     for method in (Feta, FetaSvrg, Threshold, NetTrim, Lobs, Corenet, Alps, ExactObs, SparseGpt, Wanda)
 }
 
 
+@gated
 def make(method: str | Pruner, options: Mapping[str, Any] | None = None) -> Pruner:
     """A pruner by name with its options, or the pruner itself when one is given.
 
@@ -38,19 +40,17 @@ def make(method: str | Pruner, options: Mapping[str, Any] | None = None) -> Prun
 
     Example: make("alps", {"ridge": "0.02"}) is Alps(ridge=0.02).
     """
-    if isinstance(method, Pruner) and not isinstance(method, type):
+    if not isinstance(method, str):
         if options:
             kind = type(method).__name__
             raise ConfigError(f"options must be empty when method is a {kind} object, got {dict(options)}")
         return method
-    if not isinstance(method, str):
-        raise ConfigError(f"method must be a name or a Pruner object, got {method!r}")
     options = dict(options or {})
     if method == "feta" and options.get("solver") in ("gram", "svrg"):  # the spelling of 0.1
         solver = options.pop("solver")
         method = "feta-svrg" if solver == "svrg" else "feta"
         cure = f"method 'feta' with option solver={solver} is deprecated; use method=\"{method}\" without it"
-        warnings.warn(cure, FutureWarning, stacklevel=2)
+        warnings.warn(cure, FutureWarning, stacklevel=4)
     if method not in METHODS:
         raise unknown_name("method", method, METHODS)
     kinds = {field.name: field.type for field in dataclasses.fields(METHODS[method])}
@@ -88,4 +88,4 @@ def _convert(text: str, hint: Any, where: str) -> Any:
     try:
         return hint(text)
     except ValueError:
-        raise ConfigError(f"{where} must be of type {hint.__name__}, got '{text}'") from None
+        raise ConfigError(f"{where} must be of type {hint.__name__}, got {quoted(text)}") from None

@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -101,16 +102,17 @@ def _judged(run: Run, small: nn.Module, started: float) -> StageReport:
     return StageReport("layer by layer", run.clock() - started, far, True)
 
 
-def improve(run: Run, built: Built, how: Refinement, seed: int, within: float) -> Built:
+def improve(run: Run, built: Built, how: Refinement, seed: int, within: float, tell: Any = None) -> Built:
     """The network fitted as a whole to the original's outputs, if held-out rows say that this helped.
 
     within: seconds that this may take; there are fewer steps where they would take longer.
+    tell: called with a RefinePoint as it goes.
     """
     if not math.isfinite(built.distance):
         return built
     assert run.fit is not None
     assert run.held is not None
-    done = fitted(built.model, run.original, (run.fit, run.held), how, {}, run.device, seed, None, within)
+    done = fitted(built.model, run.original, (run.fit, run.held), how, {}, run.device, seed, tell, within)
     report = done.report
     helped = report.loss_after < built.distance
     said = f"{report.steps} steps, rate {report.learning_rate:g}"

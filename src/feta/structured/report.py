@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from feta.report import RefineReport, StageReport, amount
+from feta.pages import notebook
+from feta.pages.words import amount
+from feta.report import RefineReport, StageReport
 
 
 class Scale(NamedTuple):
@@ -45,12 +47,14 @@ class ShrinkReport:
     refinement: RefineReport | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"groups": [group._asdict() for group in self.groups]}
+        scales = {"before": self.before._asdict(), "after": self.after._asdict()}
+        return asdict(self) | scales | {"groups": [group._asdict() for group in self.groups]}
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), allow_nan=False)
 
-    def __repr__(self) -> str:
+    def headline(self) -> list[str]:
+        """All but the widths, a line each."""
         one, other = self.before, self.after
         gone = 100 * (1 - other.multiply_adds / max(one.multiply_adds, 1))
         lines = [
@@ -60,11 +64,22 @@ class ShrinkReport:
             f"milliseconds for {self.batch} samples on {self.device}: "
             f"{one.milliseconds:.3g} → {other.milliseconds:.3g}",
         ]
-        width = max((len(group.name) for group in self.groups), default=0)
-        lines += [f"{group.name.ljust(width)}  {group.before} → {group.after}" for group in self.groups]
         lines += [f"left as it is: {', '.join(names)}: {why}" for why, names in _by_reason(self.refused).items()]
         lines += [self.batchnorm] if self.batchnorm else []
-        return "\n".join([*lines, *map(str, self.stages)])
+        return [*lines, *map(str, self.stages)]
+
+    def __repr__(self) -> str:
+        width = max((len(group.name) for group in self.groups), default=0)
+        widths = [f"{group.name.ljust(width)}  {group.before} → {group.after}" for group in self.groups]
+        lines = self.headline()
+        return "\n".join([*lines[:4], *widths, *lines[4:]])
+
+    def _repr_html_(self) -> str:
+        first, *said = self.headline()
+        whats = ("parameters", "multiply-adds", f"milliseconds for {self.batch} samples")
+        sizes = zip(whats, map(amount, self.after), map(amount, self.before), strict=True)
+        widths = notebook.rows_of(("layer", "before", "after"), self.groups)
+        return notebook.fragment(first, sizes, said[3:], notebook.folded(f"{len(self.groups)} widths", widths))
 
 
 def _change(what: str, before: float, after: float) -> str:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,11 +11,14 @@ from torch import Tensor, nn
 
 from feta.calibration.inputs import Batch, rows_of, size_of
 from feta.calibration.model import device_of, float_dtype, fused_attention_off, place
-from feta.engine.recipe import FLOOR, TIMES, check_effort
+from feta.calibration.recording import running_on
+from feta.engine.recipe import FLOOR, TIMES
 from feta.engine.run import Run
-from feta.engine.settings import Settings, checked
-from feta.errors import ConfigError, ModelError, unknown_name
+from feta.engine.settings import Settings
+from feta.errors import ConfigError, ModelError, check_range
+from feta.gates import gated
 from feta.layers import matching
+from feta.progress import Progress
 from feta.sparsity import check_share
 from feta.structured.build import build, improve, lost_channels
 from feta.structured.choice import Order, orders
@@ -40,7 +44,11 @@ class ShrinkResult:
     def __repr__(self) -> str:
         return repr(self.report)
 
+    def _repr_html_(self) -> str:
+        return self.report._repr_html_()
 
+
+@gated
 def shrink(
     model: nn.Module,
     data: Any,
@@ -54,6 +62,7 @@ def shrink(
     seed: int = 0,
     device: str | torch.device | None = None,
     settings: Settings | None = None,
+    progress: bool = False,
 ) -> ShrinkResult:
     """Rebuild a trained model with fewer neurons and channels, without labels and without retraining.
 
@@ -74,35 +83,43 @@ def shrink(
         every layer's outputs; None: both, and the one that is nearer to the original on held-out samples.
     layers: names or shell patterns of the layers that may lose outputs; by default all whose removal leaves no trace.
     keep: instead of a share, the outputs that stay of some layers, by name: a choice of one's own that is refitted.
-    seed, device, settings: as for `feta.prune`.
+    seed, device, settings, progress: as for `feta.prune`.
 
     Returns a ShrinkResult: the smaller model, the outputs that stayed, and the report.
     Raises ConfigError for arguments that cannot be or without torch-pruning, DataError for data that cannot be used,
     and ModelError for models that cannot be traced, or that have nothing to remove.
     """
     started = time.perf_counter()
-    how = _checked(data, share, effort, allocation, settings)
-    check_effort(effort, seconds)
-    with fused_attention_off():
+    how = _checked(data, share, settings)
+    check_range("", "> 0 and finite", seconds=seconds)
+    with fused_attention_off(), Progress("shrinking", progress, 4) as bar, ExitStack() as stack:
         run = Run.start(model, data, how, device, seed)
         assert run.fit is not None
+        stack.enter_context(running_on(run.samples or (), run.original))
         batch = _example(run)
+        bar.update(1, note="which channels hang together")
         groups, refused = find_groups(run.original, batch, run.layers)
         groups, refused = _allowed(groups, refused, layers, keep)
         widths = Widths([Layer.of(run.original, trace) for trace in run.layers], groups)
+        bar.update(2, note="which of them matter least")
         weights = run.sensitivity(run.layers, seed)
         if keep is None:
             spread = [name for name in ALLOCATIONS if allocation in (None, name)]
             chosen = _chosen(orders(run, groups, weights), widths, share, spread)
         else:
             chosen = {"given": {group.root: _rest(group, keep) for group in groups}}
+        bar.update(3, note="the smaller network, layer by layer")
         tries = {name: build(run, batch, groups, gone, weights, seed) for name, gone in chosen.items()}
         taken = min(tries, key=lambda name: tries[name].distance)
         done = tries[taken]
         if STEPS[effort]:
             spent = run.clock() - started
             within = max(FLOOR, TIMES * spent) if seconds is None else max(seconds - spent, 1.0)
-            done = improve(run, done, Refinement(STEPS[effort], loss=how.loss), seed, within)
+            tell = bar.followed(
+                None, lambda point: {"note": f"fitting it, {point.steps} steps, loss {point.loss:.4g}"}
+            )
+            done = improve(run, done, Refinement(STEPS[effort], loss=how.loss), seed, within, tell)
+        bar.update(4, note="timing both")
         timed = rows_of(next(iter(run.fit)), slice(TIMED))
         speed = milliseconds((run.original, done.model), timed)
     lost = {root: len(units) for root, units in done.gone.items()}
@@ -135,15 +152,13 @@ def shrink(
     return ShrinkResult(done.model.to(device_of(model)), kept, report)
 
 
-def _checked(data: Any, share: float, effort: str, allocation: str | None, settings: Settings | None) -> Settings:
+def _checked(data: Any, share: float, settings: Settings | None) -> Settings:
     """The settings. Raises ConfigError for arguments that cannot be."""
     check_share(share, "share")
-    if allocation not in (None, *ALLOCATIONS):
-        raise unknown_name("allocation", str(allocation), ALLOCATIONS)
     if data is None:
         raise ConfigError("data must be given for shrink, got None")
     torch_pruning()  # said before anything is run
-    return checked(settings)
+    return settings or Settings()
 
 
 def _example(run: Run) -> Batch:

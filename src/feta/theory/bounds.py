@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from feta.calibration.inputs import Inputs
+from feta.calibration.inputs import Inputs, size_of
 from feta.certificates.chain import chain_of
-from feta.errors import ConfigError
+from feta.errors import ConfigError, shown
+from feta.gates import gated
 from feta.solvers.norms import NormEstimate
 from feta.theory.dimension import Dimension, Regularity, intrinsic_dimension, regularity
 from feta.theory.perturbation import Perturbation, log_product, measure
@@ -70,6 +71,7 @@ class BoundsReport(Setting):
         return json.loads(json.dumps(plain), parse_constant=lambda number: None)  # type: ignore[no-any-return]
 
 
+@gated
 def generalisation_bounds(
     dense: nn.Module,
     pruned: nn.Module,
@@ -106,13 +108,13 @@ def generalisation_bounds(
     >>> report.layers[0].change.upper  # ‖U − W‖, proven
     """
     inputs = Inputs(data, batch_size=batch_size)
-    example = next(iter(inputs))
+    example = next(batch for batch in inputs if size_of(batch))
     if not isinstance(example, Tensor):
         raise ConfigError(f"data must yield tensors for bounds, got {type(example).__name__}")
     before, after = chain_of(dense, example), chain_of(pruned, example)
     seen = measure(before, after, inputs)
-    if labels is not None and len(labels) != seen.samples:
-        raise ConfigError(f"labels must be one per sample, {seen.samples}, got {len(labels)}")
+    if labels is not None and labels.shape[:1] != (seen.samples,):
+        raise ConfigError(f"labels must be one per sample, {seen.samples}, got {shown(labels)}")
     rows = dimension = found = procedure = None
     if dimension_rows:
         rows = torch.cat(list(inputs.drawn(max(1, seen.samples // dimension_rows))))[:dimension_rows]  # type: ignore[arg-type]

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from feta.errors import ConfigError, check_range
+from feta.gates import gated
 from feta.theory.robustness import Manifold
 
 DISCARDED = 0.1  # the largest ratios, where the density is least even
@@ -47,6 +48,7 @@ class Dimension:
     ambient: int
 
 
+@gated
 def intrinsic_dimension(
     rows: Tensor,
     *,
@@ -121,7 +123,7 @@ def nearest(points: Tensor, count: int) -> Tensor:
 
 def sample_rows(rows: Tensor, n_rows: int, seed: int) -> Tensor:
     """Different rows out of a batch, flattened, centred, in float64; a seeded choice where there are more."""
-    if rows.ndim < 2 or not rows.is_floating_point():
+    if rows.ndim < 2 or not rows.is_floating_point() or not rows.numel():
         raise ConfigError(f"rows must be floats with samples as rows, got shape {tuple(rows.shape)}")
     check_range("sample_rows", ">= 3", n_rows=n_rows)
     rows = rows.detach().flatten(1)

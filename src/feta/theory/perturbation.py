@@ -19,7 +19,7 @@ from torch import Tensor
 
 from feta.certificates.chain import Chain
 from feta.certificates.stages import Affine, ReLU, Stage, length
-from feta.errors import ConfigError, ModelError
+from feta.errors import ConfigError, DataError, ModelError
 from feta.theory.robustness import Form, log
 
 
@@ -92,6 +92,8 @@ def _compare(dense: Chain, pruned: Chain, batch: Any) -> list[Tensor]:
     """Columns for a batch: ‖x‖, both gaps, the shift, both classes, and the error of every layer."""
     if not isinstance(batch, Tensor):
         raise ConfigError(f"data must yield tensors for bounds, got {type(batch).__name__}")
+    if batch.shape[1:] != dense.in_shape:
+        raise DataError(f"data must hold samples of one shape, got {tuple(batch.shape[1:])} after {dense.in_shape}")
     x = y = dense.place(batch)
     inputs, errors = length(x), []
     for stage, other, behind in zip_longest(dense.stages, pruned.stages, dense.stages[1:]):

@@ -16,11 +16,13 @@ from typing import Literal
 import torch
 
 from feta.errors import ConfigError, check_range
+from feta.gates import gated
 
 Form = Literal["paper", "sound"]
 LN2 = math.log(2)
 
 
+@gated
 @dataclass(frozen=True)
 class Manifold:
     """Inputs that balls of radius r cover with at most (regularity / r)^dimension of them."""

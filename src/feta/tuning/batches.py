@@ -99,6 +99,8 @@ class LoaderBatches:
     def _parts(self, batch: Any) -> tuple[Any, Any]:
         """Inputs and labels."""
         pair = isinstance(batch, tuple | list) and len(batch) == 2
+        if pair and isinstance(batch[0], Tensor) and isinstance(batch[1], int | float):
+            raise ConfigError(f"{self.name} must yield batches, got a single sample; put a DataLoader around them")
         if pair and isinstance(batch[0], Tensor | Mapping):
             return batch[0], batch[1]
         if isinstance(batch, Mapping) and not LABEL_KEYS.isdisjoint(batch):
@@ -122,7 +124,7 @@ def labelled(
             raise ConfigError(f"{name} must hold a sample for each process, got {len(x)} for {ranks.count}")
         rows = torch.arange(len(x), device=ranks.device)
         return TensorBatches(x, lambda rows: y[rows], rows, batch_size, seed, ranks, by_rows)
-    if not isinstance(data, Iterable) or iter(data) is data:
+    if not isinstance(data, Iterable) or isinstance(data, Tensor) or iter(data) is data:
         kind = type(data).__name__
         raise ConfigError(
             f"{name} must be a pair of tensors, or a loader or list of (x, y) to read in every epoch, got {kind}"

@@ -11,12 +11,14 @@ from torch import Tensor
 
 from feta.calibration.inputs import Batch, size_of
 from feta.errors import ConfigError
+from feta.gates import gated
 
 ENOUGH, PASSES = 15, 60  # passes over the samples: from these on something is changed, after so many more all of it
 SMALL = 8  # sides of images that are too small to be shifted
 ALIKE = 0.85  # share of answers that must stay the same where an image is mirrored
 
 
+@gated
 @dataclass(frozen=True)
 class Mixing:
     """Shares of a batch that are changed."""

@@ -9,21 +9,25 @@ are fitted too, tables of embeddings are not. Rows that are held out decide whic
 With a support that moves (tuning.support) it starts from the original's weights, and zeros are chosen as it goes.
 """
 
-import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from feta.calibration.batchnorm import statistics_of
+from feta.calibration.copies import copied, shell
 from feta.calibration.inputs import Inputs
 from feta.calibration.model import clock, device_of, differentiable, evaluating, float_dtype
+from feta.calibration.recording import running_on
 from feta.errors import ConfigError
+from feta.gates import gated
 from feta.layers import owner_of
 from feta.masks import masks_of
+from feta.progress import Progress
 from feta.ranks import ALONE, Ranks
 from feta.report import RefinePoint, RefineReport
 from feta.tuning.bench import Bench, copy_weights_
@@ -41,7 +45,14 @@ class RefineResult:
     masks: dict[str, Tensor]
     report: RefineReport
 
+    def __repr__(self) -> str:
+        return repr(self.report)
 
+    def _repr_html_(self) -> str:
+        return self.report._repr_html_()
+
+
+@gated
 def refine(
     model: nn.Module,
     reference: nn.Module,
@@ -56,6 +67,7 @@ def refine(
     seed: int = 0,
     device: str | torch.device | None = None,
     callback: Callable[[RefinePoint], None] | None = None,
+    progress: bool = False,
 ) -> RefineResult:
     """Fit a copy of a pruned model to the outputs of the original on unlabelled data, with its zeros held.
 
@@ -70,6 +82,7 @@ def refine(
     seed: for the order of the rows, and for the choice of `n_samples`.
     device: where to work; by default where the model is.
     callback: called with a (seconds, steps, loss) after each look at the held-out rows.
+    progress: whether a bar is shown, as by `feta.prune`.
 
     Returns a RefineResult: `model`, on the device of the given one, `masks` and `report`.
     Raises ConfigError if a setting, the data or a mask is not what it may be, and ModelError if a loss is not
@@ -86,7 +99,14 @@ def refine(
     if held is None:
         raise ConfigError(f"data must hold 4 or more samples to refine on, one to judge by, got {inputs.count}")
     where = torch.device(device_of(model) if device is None else device)
-    return fitted(model, reference, (fit, held), settings, masks, where, seed, callback)
+    with Progress("refining", progress, settings.steps) as bar:
+        tell = bar.followed(callback, shown)
+        return fitted(model, reference, (fit, held), settings, masks, where, seed, tell)
+
+
+def shown(point: RefinePoint) -> dict[str, Any]:
+    """What a bar shows of a look at the held-out rows."""
+    return {"completed": point.steps, "note": f"loss {point.loss:.4g}"}
 
 
 def fitted(
@@ -112,13 +132,14 @@ def fitted(
     """
     wake_up()
     started = clock(where)
-    result, work = copy.deepcopy(model), copy.deepcopy(model).to(where)
+    result, work = copied(model), copied(model).to(where)
     if float_dtype(work) in NARROW:
         work = work.float()
     if thaw:
         _thaw(work, masks_of(model) if masks is None else masks)
-    twin = reference if device_of(reference) == where else copy.deepcopy(reference).to(where)
-    with evaluating(work, twin), differentiable(work), threads_for(work):
+    twin = shell(reference) if device_of(reference) == where else copied(reference).to(where)
+    settled = running_on(chain(*rows), work, twin)
+    with evaluating(work, twin), differentiable(work), threads_for(work), settled:
         bench = Bench.of(
             work,
             twin,

@@ -3,15 +3,13 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from feta.errors import ConfigError, unknown_name
+from feta.errors import ConfigError, check_fields
+from feta.gates import gated
 from feta.patterns import parse_pattern
-from feta.tuning.matching import KINDS
 from feta.tuning.mixing import Mixing
-from feta.tuning.stepping import check
-
-SUPPORTS = ("fixed", "moving", "free")
 
 
+@gated
 @dataclass(frozen=True)
 class Refinement:
     """How to refine: `feta.refine(…, Refinement(steps=5000))` or `feta.prune(…, refine=Refinement(steps=5000))`."""
@@ -27,15 +25,6 @@ class Refinement:
     pattern: str | None = None  # which weights stay together where the support moves, as for `feta.prune`
 
     def __post_init__(self) -> None:
-        check(self, "> 0 and finite", "steps", "learning_rate", "batch_size", "seconds")
-        for name in ("steps", "batch_size"):
-            if not isinstance(value := getattr(self, name), int | None):
-                raise ConfigError(f"Refinement.{name} must be a whole number, got {value!r}")
-        if self.loss is not None and self.loss not in KINDS:
-            raise unknown_name("loss", self.loss, KINDS)
-        if self.support not in SUPPORTS:
-            raise unknown_name("support", self.support, SUPPORTS)
+        check_fields(self, "> 0 and finite", "steps", "learning_rate", "batch_size", "seconds")
         if parse_pattern(self.pattern, "Refinement.pattern") is not None and self.support == "free":
             raise ConfigError(f"Refinement.support must be 'moving' with a pattern, got 'free' and '{self.pattern}'")
-        if not isinstance(self.mixing, bool | Mixing):
-            raise ConfigError(f"Refinement.mixing must be True, False or a Mixing, got {self.mixing!r}")

@@ -19,16 +19,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from feta.calibration.model import clock, device_of, evaluating, float_dtype, outputs_of, run_on
-from feta.errors import ConfigError, DataError
+from feta.calibration.model import clock, device_of, evaluating, float_dtype, outputs_of, place, run_on
+from feta.calibration.recording import running
+from feta.errors import ConfigError, DataError, FetaError, check_fields, one_line
+from feta.gates import gated
 from feta.masks import hold_zeros, plain
+from feta.progress import Progress
 from feta.ranks import Ranks
 from feta.report import RetrainPoint, RetrainReport
-from feta.tuning.batches import Batches, Judge, labelled, score_of
+from feta.tuning.batches import Batches, Judge, LoaderBatches, TensorBatches, labelled, score_of
 from feta.tuning.loop import Loop
-from feta.tuning.stepping import NARROW, Loss, check, copy_of, learning, overridden, sgd, threads_for, wake_up
+from feta.tuning.stepping import NARROW, Loss, copy_of, learning, overridden, sgd, threads_for, wake_up
 
 
+@gated
 @dataclass(frozen=True)
 class Retraining:
     """How to retrain: `feta.retrain(…, Retraining(max_epochs=10, patience=2))`."""
@@ -46,11 +50,13 @@ class Retraining:
     check_every: float = 0.25  # share of an epoch between two looks at the validation data
 
     def __post_init__(self) -> None:
-        check(self, "> 0 and finite", "learning_rate", "decay", "batch_size", "max_epochs", "patience", "seconds")
-        check(self, ">= 0 and finite", "weight_decay", "tolerance")
-        check(self, "in [0, 1)", "momentum")
-        check(self, "in (0, 1]", "check_every")
-        check(self, "finite", "goal")
+        check_fields(
+            self, "> 0 and finite", "learning_rate", "decay", "batch_size", "max_epochs", "patience", "seconds"
+        )
+        check_fields(self, ">= 0 and finite", "weight_decay", "tolerance")
+        check_fields(self, "in [0, 1)", "momentum")
+        check_fields(self, "in (0, 1]", "check_every")
+        check_fields(self, "finite", "goal")
 
 
 @dataclass(frozen=True)
@@ -63,7 +69,11 @@ class RetrainResult:
     def __repr__(self) -> str:
         return repr(self.report)
 
+    def _repr_html_(self) -> str:
+        return self.report._repr_html_()
 
+
+@gated
 def retrain(
     model: nn.Module,
     data: Any,
@@ -80,6 +90,7 @@ def retrain(
     seed: int = 0,
     device: str | torch.device | None = None,
     callback: Callable[[RetrainPoint], None] | None = None,
+    progress: bool = False,
 ) -> RetrainResult:
     """Fine-tune a copy of a pruned model on labelled data, with its zeros held.
 
@@ -95,6 +106,7 @@ def retrain(
     seed: for the order of the samples and for dropout.
     device: where to work; by default where the model is.
     callback: called with a (seconds, epoch, accuracy) after each look at the validation data.
+    progress: whether a bar is shown, as by `feta.prune`.
 
     Returns a RetrainResult: `model`, on the device of the given one, and `report`.
     Raises ConfigError if a setting, the data or a mask is not what it may be, DataError if there are no batches,
@@ -111,11 +123,6 @@ def retrain(
     for name in ("goal", "patience"):
         if getattr(settings, name) is not None and validation is None:
             raise ConfigError(f"validation must be given with a {name}, got None")
-    if isinstance(optimiser, torch.optim.Optimizer):
-        raise ConfigError(
-            "optimiser must be a function of the parameters, for the model is copied, got an optimiser; "
-            "pass for example optimiser=lambda parameters: torch.optim.AdamW(parameters, 1e-4)"
-        )
     home = device_of(model)
     where = torch.device(home if device is None else device)
     wake_up()
@@ -136,11 +143,13 @@ def retrain(
     if validation is not None and not callable(validation):
         validation = labelled(validation, Ranks(where), dtype, 1000, seed, name="validation")
     frozen = _frozen(plain(work))
-    with hold_zeros(work, masks), threads_for(work), evaluating(work), _own_random_numbers(where, seed + ranks.rank):
+    bar = Progress("retraining", progress, settings.max_epochs)
+    drawing = _own_random_numbers(where, seed + ranks.rank)
+    with hold_zeros(work, masks), threads_for(work), evaluating(work), drawing, bar:
         loop = _RetrainLoop(
             model=work,
             optimiser=optimiser(learning(work)) if optimiser else sgd(plain(work), where, *numbers),
-            loss=loss or (lambda output, labels: F.cross_entropy(outputs_of(output), labels)),
+            loss=loss or _cross_entropy,
             batches=batches,
             ranks=ranks,
             started=started,
@@ -149,7 +158,7 @@ def retrain(
             seconds=settings.seconds,
             check_every=settings.check_every,
             record=optimiser is None and loss is None,
-            callback=callback,
+            callback=bar.followed(callback, _shown),
             settings=settings,
             shown=shown,
             validation=validation,
@@ -157,7 +166,13 @@ def retrain(
         work.train()
         for module in frozen:
             module.training = False
-        stopped = loop.look() or loop.run()
+        try:
+            stopped = loop.look() or loop.run()
+        except (FetaError, torch.OutOfMemoryError):
+            raise
+        except Exception:
+            _check_runs(shown, batches, validation)
+            raise
         loop.restore_best()
     work.zero_grad(set_to_none=True)
     if shown is not work:
@@ -206,6 +221,11 @@ class _RetrainLoop(Loop):
         return RetrainPoint(seconds, passes, score), reason
 
 
+def _shown(point: RetrainPoint) -> dict[str, Any]:
+    """What a bar shows of a look at the validation data."""
+    return {"completed": point.epoch, "note": "" if point.accuracy is None else f"validation {point.accuracy:.2f}"}
+
+
 @contextmanager
 def _own_random_numbers(device: torch.device, seed: int) -> Iterator[None]:
     """Inside, dropout and a loader's order follow from the seed; the caller's random numbers stay as they were."""
@@ -216,6 +236,31 @@ def _own_random_numbers(device: torch.device, seed: int) -> Iterator[None]:
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(seed)
         yield
+
+
+def _cross_entropy(output: Any, labels: Any) -> Tensor:
+    scores = outputs_of(output)
+    try:
+        return F.cross_entropy(scores, labels)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        kind = f"{tuple(labels.shape)} {labels.dtype}" if isinstance(labels, Tensor) else type(labels).__name__
+        got = f"scores {tuple(scores.shape)} and labels {kind}: {one_line(error)}"
+        raise DataError(f"data must have a class below the number of scores for each sample, got {got}") from error
+
+
+def _check_runs(model: nn.Module, *given: Any) -> None:
+    """Raise DataError where the model cannot run on the data, or has fewer scores than there are classes."""
+    for batches in given:
+        if isinstance(batches, TensorBatches | LoaderBatches):
+            first = next(iter(batches.over()))
+            with running(first.x), torch.no_grad(), evaluating(model):
+                outputs = outputs_of(run_on(model, place(first.x, device_of(model), float_dtype(model))))
+            y = first.y
+            if isinstance(y, Tensor) and y.ndim == 1 and outputs.ndim == 2 and int(y.max()) >= outputs.shape[1]:
+                got = f"class {int(y.max())} for {outputs.shape[1]} scores"
+                raise DataError(f"data must have classes below the number of the model's scores, got {got}")
 
 
 def _frozen(model: nn.Module) -> list[nn.Module]:

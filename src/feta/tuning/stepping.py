@@ -1,9 +1,7 @@
 """What every training run needs: settings, optimisers, seeds, threads, processes, and steps as CUDA graphs."""
 
-import copy
 import gc
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -12,43 +10,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from feta.calibration.copies import copied
 from feta.calibration.model import device_of, outputs_of, run_on
 from feta.errors import ConfigError, ModelError
+from feta.gates import Shared
 
 Loss = Callable[[Any, Any], Tensor]
 Settings = TypeVar("Settings")
 NARROW = (torch.float16, torch.bfloat16)  # too coarse for small steps
 LARGE = 2**24  # parameters, from which on a step takes longer than its launches
 CHECKED = 3  # recorded calls of code of users that are compared with plain ones
-RANGES: Mapping[str, Callable[[float], bool]] = {
-    "finite": math.isfinite,
-    "> 0 and finite": lambda value: 0 < value < math.inf,
-    ">= 0 and finite": lambda value: 0 <= value < math.inf,
-    "in [0, 1)": lambda value: 0 <= value < 1,
-    "in (0, 1]": lambda value: 0 < value <= 1,
-    "in (0, 0.5]": lambda value: 0 < value <= 0.5,
-}
-
-
-def check(settings: object, range_: str, *names: str) -> None:
-    """Raise ConfigError unless each named field is None or in one of the RANGES."""
-    for name in names:
-        value = getattr(settings, name)
-        if value is not None and not RANGES[range_](value):
-            raise ConfigError(f"{type(settings).__name__}.{name} must be {range_}, got {value}")
 
 
 def overridden(kind: type[Settings], settings: Settings | None, **given: float | None) -> Settings:
     """The settings, or the defaults of their kind, with the arguments that were given in their place."""
-    if not isinstance(settings, kind | None):
-        raise ConfigError(f"settings must be a feta.{kind.__name__}, got {type(settings).__name__}")
     changes = {name: value for name, value in given.items() if value is not None}
     return replace(settings or kind(), **changes)  # type: ignore[type-var]
 
 
 def generator_of(seed: int, number: int) -> torch.Generator:
     """Random numbers for the order of the rows in a pass, drawn from (seed, number of the pass)."""
-    return torch.Generator().manual_seed(seed * 1_000_003 + number)
+    return torch.Generator().manual_seed((seed * 1_000_003 + number) % 2**63)
 
 
 def learning(model: nn.Module) -> list[nn.Parameter]:
@@ -76,28 +58,32 @@ def wake_up() -> None:
     torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.1)
 
 
+_THREADS = Shared(torch.get_num_threads, torch.set_num_threads)
+
+
 @contextmanager
 def threads_for(model: nn.Module) -> Iterator[None]:
     """One thread for small dense networks, where sharing out the work costs more than doing it."""
-    threads, parameters = torch.get_num_threads(), list(model.parameters())
+    parameters = list(model.parameters())
     small = sum(p.numel() for p in parameters) < 1_000_000 and all(p.ndim <= 2 for p in parameters)
-    torch.set_num_threads(1 if small else threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+    with _THREADS as threads:
+        torch.set_num_threads(1 if small else threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)  # of this thread, and of those that begin now
 
 
 def copy_of(model: nn.Module, device: torch.device) -> nn.Module:
     """A copy of the model on the device, in a distributed wrapper of the same settings if it has one."""
     if not isinstance(model, DistributedDataParallel):
-        return copy.deepcopy(model).to(device)
+        return copied(model).to(device)
     if device != device_of(model):
         raise ConfigError(f"device must be the wrapped model's, got {device} for {device_of(model)}")
     # Torch warns about this argument whenever it is given, whatever its value.
     buffers: dict[str, Any] = {} if model.broadcast_buffers else {"broadcast_buffers": False}
     wrapper = DistributedDataParallel(
-        copy.deepcopy(model.module),
+        copied(model.module),
         device_ids=model.device_ids,
         process_group=model.process_group,
         **buffers,

@@ -6,13 +6,13 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from feta.cli.console import err, out, print_table, size
-from feta.cli.options import Whole
+from feta.cli.options import Seed
 
 
 def demo(
     *,
     output: Annotated[Path, Parameter(name=("--output", "-o"), help="Folder for the results.")] = Path("demo"),
-    seed: Whole = 0,
+    seed: Seed = 0,
 ) -> None:
     """Train the paper's dense MNIST network on embedded digits, prune it, write a page; no network needed.
 

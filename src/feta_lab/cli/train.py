@@ -6,7 +6,8 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from feta.cli.console import download_bar, out, print_json, progress_bar, resolve_device, size
-from feta.cli.options import DataDir, Device, Json, Records, Whole, check_places
+from feta.cli.options import DataDir, Device, Force, Json, Records, Seed, Whole
+from feta.cli.places import check_output, check_places
 
 
 def train(
@@ -15,12 +16,13 @@ def train(
     *,
     output: Annotated[Path, Parameter(name=("--output", "-o"), help="File to write (safetensors).")],
     data: Annotated[str | None, Parameter(help="Data set, instead of the preset's own.")] = None,
-    seed: Whole = 0,
+    seed: Seed = 0,
     max_epochs: Whole = 30,
     learning_rate: float = 0.01,
     device: Device = None,
     data_dir: DataDir = None,
     records: Records = None,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Train a network as in the paper's Appendix C and save it.
@@ -36,6 +38,8 @@ def train(
     learning_rate
         Decays by 5 % per epoch.
     """
+    check_output(output, force)
+    check_places(output, records)
     from feta_lab import data as datasets
     from feta_lab import networks, store
     from feta_lab.records import append, record
@@ -47,7 +51,6 @@ def train(
     known = None if is_notation else networks.preset(preset)
     specification = known.specification if known else preset
     settings = Training(learning_rate=learning_rate, max_epochs=max_epochs, seed=seed)
-    record_file = check_places(None, output, records)
     with download_bar() as advance:
         loaded = datasets.load(data or (known.data if known else ""), data_dir, progress=advance)
     partial = output.with_name(output.name + ".partial")
@@ -65,7 +68,8 @@ def train(
     result: dict[str, Any] = {"network": specification, "data": loaded.label, "epochs": epochs}
     result |= {"accuracy": scores, "file_bytes": n_bytes}
     config = {"preset": preset, "data": loaded.name, "max_epochs": max_epochs, "learning_rate": learning_rate}
-    append(record_file, record("train", config, seed, result))
+    if records is not None:
+        append(records, record("train", config, seed, result))
     if json:
         print_json({**result, "file": str(output)})
         return

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from feta.cli.certify import at_least, at_most, share, verdict
+from feta.cli.certify import share, verdict
+from feta.pages.words import at_least, at_most
 from feta_lab.page.blocks import Block, Facts, Section, Table, Text
 from feta_lab.page.document import render
 from feta_lab.page.figure import Figure, LineChart, Point

@@ -12,6 +12,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from feta.files.atomic import write_atomic
+from feta.pages.document import STYLE
 from feta_lab.page.blocks import Block, Fold, Section, Table, sort_key
 from feta_lab.page.figure import DARK, LIGHT, TEMPLATES, Figure
 
@@ -43,6 +44,7 @@ def render(
         "svg": lambda figure: figure.inline(f"f{next(numbers)}-"),
     }
     style, script = ((TEMPLATES / name).read_text(encoding="utf-8") for name in ("style.css", "sort.js"))
+    style = f"{STYLE}\n{style}"
     # The browser runs this script and no other, whatever text found its way into the page.
     script_hash = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     shown = {"title": title, "subtitle": subtitle, "blocks": list(blocks), "contents": contents}

@@ -136,11 +136,12 @@ class Figure:
     def _canvas(self) -> Canvas:
         return _draw(self)
 
-    def _saved(self, kind: str) -> bytes:
+    def _saved(self, kind: str, columns: int | None = None) -> bytes:
         buffer = io.BytesIO()
         # Start from matplotlib's defaults: the user's own settings must not change a figure.
         with matplotlib.style.context(["default", STYLE]):
-            self._canvas.savefig(buffer, format=kind, metadata=METADATA[kind])
+            canvas = self._canvas if columns is None else _draw(self, columns)
+            canvas.savefig(buffer, format=kind, metadata=METADATA[kind])
         return buffer.getvalue()
 
     def save(self, folder: Path) -> list[Path]:
@@ -151,8 +152,17 @@ class Figure:
         return paths
 
     def inline(self, prefix: str) -> Markup:
-        """The SVG as an element of an HTML page; `prefix` makes its ids differ from those of other figures."""
-        text = self.svg.decode()
+        """The SVG as an element of an HTML page; `prefix` makes its ids differ from those of other figures.
+
+        Of several panels there are two: beside each other, and stacked for a phone, where letters keep their size.
+        """
+        if len(self.charts) == 1:
+            return self._element(self.svg, prefix)
+        stacked = self._saved("svg", columns=1)
+        return self._element(self.svg, prefix, "beside") + self._element(stacked, f"{prefix}s-", "stacked")
+
+    def _element(self, svg: bytes, prefix: str, kind: str = "") -> Markup:
+        text = svg.decode()
         width, height = re.findall(r'viewBox="0 0 (\S+) (\S+)"', text)[0]
         # The first definitions are a style for every element of the document, here of the whole page.
         body = text.partition("</defs>")[2].replace("xlink:href", "href")
@@ -161,14 +171,14 @@ class Figure:
         for colour, variable in VARIABLES.items():
             body = body.replace(colour, f"var({variable})")
         pixels = 4 / 3 * float(width)  # matplotlib counts in points
-        # Smaller letters could not be read on a phone; there the figure scrolls.
-        limits = f"min-width: {0.85 * pixels:.0f}px; max-width: {1.35 * pixels:.0f}px"
         label = Markup.escape("; ".join(chart.title for chart in self.charts))
-        return Markup(f'<svg viewBox="0 0 {width} {height}" style="{limits}" role="img" aria-label="{label}">{body}')
+        about = f'style="max-width: {1.35 * pixels:.0f}px" role="img" aria-label="{label}"'
+        return Markup(f'<svg class="{kind}" viewBox="0 0 {width} {height}" {about}>{body}')
 
 
-def _draw(figure: Figure) -> Canvas:
-    columns = min(COLUMNS, len(figure.charts))
+def _draw(figure: Figure, columns: int = COLUMNS) -> Canvas:
+    """The panels of a figure, at most so many beside each other."""
+    columns = min(columns, len(figure.charts))
     rows = math.ceil(len(figure.charts) / columns)
     width, height = SINGLE if len(figure.charts) == 1 else PANEL
     styles = _styles(figure)

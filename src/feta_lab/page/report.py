@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from feta_lab.claims import Finding, judge_claims
-from feta_lab.page.blocks import Block, Cell, Section, Table, Text, Verdicts
+from feta_lab.page.blocks import Block, Cell, Fold, Section, Table, Text, Verdicts
 from feta_lab.page.document import blocks_of, render, save_figures, write, write_tables
-from feta_lab.page.sections import bench, fig2, fig3, losses, table1
+from feta_lab.page.sections import answer, bench, fig2, fig3, losses, table1
 from feta_lab.results import PassedOver, Results, gather
 
 TITLE = "The paper's claims, measured again"
@@ -59,12 +59,14 @@ def build(results: Path, out: Path | None = None) -> Report:
 
 
 def report_blocks(results: Results, findings: tuple[Finding, ...]) -> list[Block]:
-    """The page: the verdicts first, then the experiments that have records, then where they ran."""
+    """The page: the answer, then the verdicts, then all that was measured, each experiment behind a fold."""
     said = [str(finding.verdict) for finding in findings]
     counts = ", ".join(f"{said.count(name)} {words}" for name, words in WORDS.items() if name in said)
     claims = Text(f"Of {len(findings)} claims, {counts}."), Verdicts(findings)
-    experiments = (section for module in SECTIONS for section in module.sections(results))
-    return [Section("Claims", claims), *experiments, _environments(results), *_passed_over(results.passed_over)]
+    measured = [section for module in SECTIONS for section in module.sections(results)]
+    measured += [_environments(results), *_passed_over(results.passed_over)]
+    folds = tuple(Fold(section.heading, section.blocks) for section in measured)
+    return [*answer.sections(results), Section("Claims", claims), Section("Measurements", folds)]
 
 
 def _subtitle(results: Results) -> str:

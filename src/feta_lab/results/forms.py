@@ -14,19 +14,22 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def _values(value: Any) -> list[Any]:
+    """Of layers in order or by name, or of one."""
+    return [*value.values()] if isinstance(value, dict) else value if isinstance(value, list) else [value]
+
+
 CHECKS: dict[str, Callable[[Any], bool]] = {
     "a text": lambda value: isinstance(value, str),
     "a finite number": is_number,
     "a whole number": lambda value: type(value) is int,
     "true or false": lambda value: isinstance(value, bool),
-    "finite numbers": lambda value: all(
-        v is None or is_number(v) for v in (value if isinstance(value, list) else [value])
-    ),
+    "finite numbers": lambda value: all(v is None or is_number(v) for v in _values(value)),
     "an object": lambda value: isinstance(value, dict),
 }
 # What a field must be, whatever the kind of its record; where it is not needed, null is as good as missing.
 FIELDS = {
-    "a text": "net method layer reason",
+    "a text": "net method recipe layer reason",
     "a finite number": "sparsity accuracy dense_accuracy retrained_accuracy epochs seconds floor_seconds "
     "prune_seconds refine_seconds retrain_seconds intrinsic_dimension intrinsic_dimension_maps",
     "a whole number": "seed depth layers k network",
@@ -66,6 +69,9 @@ FORMS: dict[str, Form] = {
     "fig3a": LAYER,
     "fig3b": LAYER,
     "fig3c": Form("k network sparsity", "dense_accuracy", ("k", "network", "layer", "sparsity"), where=()),
+    "recipes": Form(
+        "net recipe rows seed sparsity", "dense_accuracy seconds", ("recipe", "rows", "seed", "sparsity")
+    ),
     "bench": Form(f"{METHOD} compensate floor_seconds dense_accuracy", "seconds relative_error", CELL),
 }
 

@@ -1,0 +1,97 @@
+"""Names of files on the command line, looked at before torch is imported: a wrong one is told at once.
+
+Nothing that is there is overwritten unless --force says so.
+"""
+
+import contextlib
+import difflib
+import importlib
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from feta.cli.own_options import OwnOptions
+from feta.cli.pickles import is_pickle
+from feta.errors import ConfigError, FileError
+from feta.files.atomic import check_writable
+
+FORM = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<factory>[A-Za-z_][\w.]*)")  # a model in the user's own code
+
+
+def check_network(network: str, own: OwnOptions | None = None) -> None:
+    """Refuse a network, weights or data that are not there. A pickle is refused later, with the cure."""
+    named, given = FORM.fullmatch(network), own or OwnOptions()
+    if os.path.exists(network) or named is None:
+        check_inputs(Path(network))
+    else:
+        _check_module(named["module"])
+        check_inputs(given.weights)
+    if given.data is not None and (named or os.path.isdir(network)):  # elsewhere it is the name of a data set
+        check_inputs(Path(given.data))
+
+
+def check_inputs(*paths: Path | None) -> None:
+    """Refuse files that cannot be found, with the nearest name that can."""
+    for path in paths:
+        if path is None or is_pickle(path):
+            continue
+        try:
+            os.stat(path)
+        except (OSError, ValueError) as error:  # a name may also be too long, or hold a zero byte
+            raise FileError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}{_near(path)}") from None
+
+
+def check_output(path: Path | None, force: bool, *inputs: Path | str | None, option: str = "--output") -> None:
+    """Refuse a file that is one of the inputs, or that is there already without --force."""
+    if path is None:
+        return
+    if any(os.path.realpath(path) == os.path.realpath(given) for given in inputs if given is not None):
+        raise ConfigError(f"{option} must differ from the input, got {path} for both")
+    if os.path.isfile(path) and not force:
+        raise FileError(f"{option} must be a new file, got {path}, which is there already; --force replaces it")
+
+
+def check_places(*paths: Path | None) -> None:
+    """Fail now, not after the work, where a file cannot be written."""
+    for path in paths:
+        if path is not None:
+            check_writable(path)
+
+
+@contextlib.contextmanager
+def current_folder_first() -> Iterator[None]:
+    """The user's modules are looked for as `python -m` does, and only inside."""
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    importlib.invalidate_caches()
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # stdout is for results: what the code prints must not mix in
+            yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(here)
+
+
+def no_module(name: str, missing: str) -> ConfigError:
+    return ConfigError(
+        f"model must name a module that can be imported, got '{name}': there is no {missing}.py in the current "
+        "folder and no installed module of that name"
+    )
+
+
+def _near(path: Path) -> str:
+    try:
+        found = difflib.get_close_matches(path.name, os.listdir(path.parent), n=1)
+    except (OSError, ValueError):
+        return ""
+    return f"; did you mean {path.with_name(found[0])}?" if found else ""
+
+
+def _check_module(name: str) -> None:
+    first = name.partition(".")[0]  # the parts after a dot are found only by importing it
+    with current_folder_first():
+        if first not in sys.modules and importlib.util.find_spec(first) is None:
+            raise no_module(name, first)

@@ -1,0 +1,108 @@
+"""What to try next, derived from a run's report: most helpful first, each with the argument that does it."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from feta.pages.words import percent, some
+
+Found = Mapping[str, Any]  # PruneReport.to_dict(), with `accuracy` where there are labels
+CURES = {
+    "damped": "some inputs say the same or nothing: more, and more varied, samples help",
+    "not-converged": "the solver was stopped by its limit of iterations: a lower sparsity, or another method, helps",
+    "infeasible": "the method's constraint cannot be met: a lower sparsity, or another method, helps",
+    "few-rows": "too little data for the layer's inputs: more samples help",
+    "fell-back": "the method did worse than thresholding on held-out samples, so that was taken: more samples, or a "
+    "lower sparsity for the layer, help",
+    "poor": "the layer lost too much: prune it less, or leave it out",
+}
+NOTHING, MUCH = 0.005, 0.03  # shares of answers lost: hardly any, and too many
+ENOUGH = 40  # held-out samples that tell something of the answers
+LARGE = 0.2  # a share of all parameters that is worth a word
+
+
+def advice(found: Found) -> list[str]:
+    """Sentences; there is always one."""
+    lost, share = answers_lost(found), found["target_sparsity"]
+    unhurt = lost is not None and lost <= NOTHING
+    steps = [*_data(found), *(_layers(found) if not unhurt else [])]
+    if lost is not None and lost > MUCH and isinstance(share, float) and share > 0 and found["pattern"] is None:
+        steps.append(
+            f"Prune less: {percent(lost, 1)} of the answers were lost at {share:g}; sparsity={halved(share):g} keeps "
+            "twice as many weights."
+        )
+    steps += _effort(found) if not unhurt else []
+    if unhurt and not steps and isinstance(share, float) and found["pattern"] is None:
+        steps.append(f"Prune more: hardly an answer was lost, so sparsity={(1 + share) / 2:g} may do as well.")
+    return [*steps, *_left(found), _speed(found)]
+
+
+def answers_lost(found: Found) -> float | None:
+    """The share of right answers that pruning cost, or of answers that it changed; None: not known."""
+    if found.get("accuracy"):
+        before, after = (float(found["accuracy"][name]["test"]) for name in ("dense", "pruned"))
+        return max(0.0, (before - after) / max(before, 1e-9))
+    held = found.get("held") or {"agreement": None}
+    known = held["agreement"] is not None and held["samples"] >= ENOUGH
+    return 1 - float(held["agreement"]) if known else None
+
+
+def halved(share: float) -> float:
+    """The sparsity that keeps twice as many weights."""
+    return max(0.0, round(1 - 2 * (1 - share), 4))
+
+
+def _data(found: Found) -> list[str]:
+    few = [layer for layer in found["layers"] if layer["status"] == "few-rows"]
+    if few:
+        told = [
+            int(number) for layer in few for number in re.findall(r"(\d+) (?:samples )?would do", layer["message"])
+        ]
+        need = f"about {max(told):,} samples" if told else "more samples"
+        return [f"Give {need}: there are too few for {some([layer['name'] for layer in few])}."]
+    if found.get("held") is None and all(layer["relative_error"] is None for layer in found["layers"]):
+        return [
+            "Give data, a few hundred unlabelled inputs: with it the layers are fitted, and the loss is measured."
+        ]
+    return []
+
+
+def _layers(found: Found) -> list[str]:
+    bad = [layer for layer in found["layers"] if layer["status"] in ("fell-back", "poor", "infeasible")]
+    if not bad or found["pattern"] is not None:
+        return []
+    most = max(layer["sparsity"] for layer in bad)
+    wanted = {layer["name"]: round(halved(layer["sparsity"]), 2) for layer in bad[:3]}
+    given = found["target_sparsity"]
+    rest = given if isinstance(given, Mapping) else {"*": given}
+    return [
+        f"Prune {some([layer['name'] for layer in bad])} less, where up to {percent(most, 1)} zeros were too many: "
+        f"sparsity={ {**wanted, **rest} }."
+    ]
+
+
+def _effort(found: Found) -> list[str]:
+    if found.get("held") is None:
+        return []
+    if found["effort"] is None:
+        return [
+            "Take effort='default', or leave out the method: then the whole network is fitted too, after its layers."
+        ]
+    if found["effort"] == "fast":
+        return ["Take effort='default': it fits the whole network too, in about ten times the time."]
+    if found["effort"] == "default":
+        return ["Take effort='best': it goes on for as long as held-out samples say that it helps."]
+    return ["With labels, feta.retrain goes on from here with the zeros held."]
+
+
+def _left(found: Found) -> list[str]:
+    total = (found.get("before") or {}).get("parameters") or 0
+    unchosen = [entry for entry in found["skipped"] if entry["reason"] == "it was not chosen"]
+    share = sum(entry["weights"] for entry in unchosen) / total if total else 0.0
+    if share < LARGE:
+        return []
+    return [f"Choose more layers: {percent(share, 1)} of the parameters are in layers that were not chosen."]
+
+
+def _speed(found: Found) -> str:
+    return "See what it saves on your machine: feta speed FILE, or feta.sparsify(result.model, example)."

@@ -1,0 +1,48 @@
+"""Numbers and names in words, for tables, pages and progress."""
+
+import html
+from collections.abc import Sequence
+
+from feta.errors import printable
+
+LONGEST = 1000  # letters of a name or a sentence
+
+
+def in_html(text: str) -> str:
+    """Somebody else's words: no markup, nothing that hides or turns the rest around, and no end of letters."""
+    return html.escape(printable(text if len(text) <= LONGEST else text[:LONGEST] + "…"))
+
+
+def amount(number: float) -> str:
+    """A number with three digits: 1.23 M."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:.3g} "
+
+
+def percent(share: float, digits: int = 2) -> str:
+    return f"{100 * share:.{digits}f} %"
+
+
+def at_least(percent: float) -> str:
+    """Two decimals, never more than the value: a lower bound must not be rounded up."""
+    return f"{int(percent * 100) / 100:.2f}"
+
+
+def at_most(percent: float) -> str:
+    """Two decimals, never less than the value."""
+    return f"{-(-percent * 100 // 1) / 100:.2f}"
+
+
+def some(names: Sequence[str], most: int = 3) -> str:
+    """A few names: fc1, fc2 and 7 more."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def duration(seconds: float) -> str:
+    """0:07, 12:40 or 1:02:33."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

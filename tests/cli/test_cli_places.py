@@ -1,0 +1,100 @@
+"""Names of files: a wrong one is told before torch is imported, with the nearest that is right."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import feta
+from feta.cli.own_options import OwnOptions
+from feta.cli.places import check_inputs, check_network, check_output
+
+# Torch is not to be had: a command that wants it fails in another way.
+WITHOUT_TORCH = """
+import sys
+from feta.cli import main
+
+sys.modules["torch"] = None
+for line in sys.stdin.read().splitlines():
+    sys.argv = ["feta", *line.split()]
+    try:
+        main()
+    except SystemExit as ended:
+        assert ended.code == 1, (line, ended.code)
+"""
+LINES = {
+    "prune none.npz": "cannot read none.npz: No such file or directory",
+    "prune nett.safetensors -o new": "cannot read nett.safetensors: No such file or directory; did you mean net.saf",
+    "prune no_such_module:make": "got 'no_such_module': there is no no_such_module.py in the current folder",
+    "prune my_net:make --data rows.npy": "cannot read rows.npy",
+    "prune my_net:make --weights w.safetensors": "cannot read w.safetensors",
+    "prune net.safetensors -o old": "--output must be a new file, got old, which is there already; --force",
+    "retrain none": "cannot read none",
+    "retrain net.safetensors -o old": "--output must be a new file",
+    "shrink none": "cannot read none",
+    "shrink net.safetensors -o old": "--output must be a new file",
+    "eval none": "cannot read none",
+    "info none": "cannot read none",
+    "bounds net.safetensors none": "cannot read none",
+    "certify none net.safetensors": "cannot read none",
+    "speed none": "cannot read none",
+    "speed net.safetensors --report old": "--report must be a new file",
+    "export none --onnx new": "cannot read none",
+    "export net.safetensors --onnx old": "--onnx must be a new file",
+    "train dense-mnist -o old": "--output must be a new file",
+}
+
+
+def test_commands_tell_before_torch_is_imported():
+    for name in ("net.safetensors", "old", "my_net.py"):
+        Path(name).touch()
+    command = [sys.executable, "-c", WITHOUT_TORCH]
+    answer = subprocess.run(command, input="\n".join(LINES), capture_output=True, text=True)
+    assert (answer.returncode, answer.stdout) == (0, "")
+    said = answer.stderr.splitlines()
+    assert len(said) == len(LINES), answer.stderr
+    for line, (command_line, words) in zip(said, LINES.items(), strict=True):
+        assert words in line, command_line
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b", "file/below"])
+def test_names_that_no_file_can_have(name):
+    Path("file").touch()
+    with pytest.raises(feta.FileError, match="cannot read"):
+        check_inputs(Path(name))
+
+
+def test_what_passes():
+    Path("net").touch()
+    Path("a:b").touch()  # a file, though it has the form of module:factory
+    check_inputs(None, Path("net"))
+    check_network("a:b")
+    check_network("json.decoder:JSONDecoder")
+    check_network("net", OwnOptions(data="mnist-mini"))  # of a network file: the name of a data set
+    for path, force in ((Path("net"), True), (Path("new"), False), (None, False), (Path("."), False)):
+        check_output(path, force)
+
+
+def test_an_output_that_is_an_input_is_refused_whatever_it_is_called(tmp_path):
+    Path("net").touch()
+    Path("link").symlink_to("net")
+    for path in ("net", "./net", "link"):
+        with pytest.raises(feta.ConfigError, match="--output must differ from the input"):
+            check_output(Path(path), True, "net")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_names_commands_and_options(shell, monkeypatch, tmp_path):
+    from feta.cli import app
+
+    script = app.generate_completion(shell=shell)
+    for word in ("prune", "certify", "sparsity", "effort"):
+        assert word in script
+
+
+def test_completion_is_installed_only_when_it_is_asked_for(run, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    run("--install-completion --shell bash").says()
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any("feta" in path.read_text() for path in files)

@@ -1,0 +1,133 @@
+"""The result beside the original on held-out samples, its page, what notebooks show of it, and progress."""
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import feta
+import nets
+from feta.calibration.inputs import Inputs
+from feta.engine import finish, recipe
+from feta.errors import FileError
+
+X = torch.randn(240, 12, generator=torch.Generator().manual_seed(1))
+EVIL = "<script>alert(1)</script>"
+
+
+def held_rows() -> torch.Tensor:
+    """The samples that prune holds out, as they are given."""
+    return torch.cat(list(Inputs(X).split()[1]))
+
+
+@pytest.mark.parametrize("at_once", [1, 2**22])
+def test_held_out_outputs_are_compared_with_the_originals(monkeypatch, at_once):
+    monkeypatch.setattr(finish, "COMPARED", at_once)
+    model = nets.mlp(12, 20, 16, 4)
+    result = feta.prune(model, X, 0.8, "threshold")
+    one, other = (net.double()(held_rows().double()).detach() for net in (model, result.model))
+    held = result.report.held
+    assert held.samples == len(held_rows())
+    assert held.error == pytest.approx(float((other - one).norm() / one.norm()), rel=1e-5)
+    assert held.agreement == pytest.approx(float((one.argmax(1) == other.argmax(1)).double().mean()))
+    assert 0 < held.agreement < 1
+    assert f"held-out samples: the same answer for {100 * held.agreement:.1f} %" in repr(result)
+
+
+def test_the_model_is_compared_as_it_is_used_and_left_in_its_mode():
+    model = nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Dropout(0.9), nn.Linear(20, 4)).train()
+    result = feta.prune(model, X, 0.0, "threshold")
+    assert result.report.held.error == 0
+    assert result.model.training
+
+
+def test_outputs_that_are_no_scores_have_an_error_alone():
+    for model in (nets.mlp(12, 20, 16, 1), nn.Sequential(nets.mlp(12, 20, 16, 4), nn.Unflatten(1, (2, 2)))):
+        held = feta.prune(model, X, 0.8, "threshold").report.held
+        assert held.agreement is None
+        assert held.error > 0
+
+
+def test_without_samples_to_hold_out_nothing_is_said():
+    model = nets.mlp(12, 20, 16, 4)
+    assert feta.prune(model, None, 0.8, "threshold").report.held is None
+    assert feta.prune(model, X[:3], 0.8, "threshold").report.held is None
+
+
+def test_outputs_that_overflow_are_said_and_written_as_json():
+    class Explode(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two = nn.Linear(12, 20), nn.Linear(20, 4)
+
+        def forward(self, x):
+            return self.two(torch.relu(self.one(x))) * 1e38 * 10
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        report = feta.prune(Explode(), X, 0.5, "threshold").report
+    assert report.held.error is None
+    assert "not finite" in repr(report)
+    report.to_json()
+
+
+def test_the_page_of_a_result(tmp_path):
+    result = feta.prune(nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 4)), X, 0.8, "threshold")
+    result.save_report(tmp_path / "deep" / "page.html", network=EVIL)
+    result.save_report(str(tmp_path / "scored.html"), accuracy=(98.5, 97.25))
+    page = (tmp_path / "deep" / "page.html").read_text(encoding="utf-8")
+    assert "<script" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;, pruned" in page
+    assert "of held-out samples get the same answer" in page
+    assert "97.25 %" in (tmp_path / "scored.html").read_text(encoding="utf-8")
+    with pytest.raises(FileError, match="cannot write"):
+        result.save_report(tmp_path)
+
+
+def test_the_error_of_a_layer_outlives_the_fit(monkeypatch):
+    monkeypatch.setattr(recipe, "STEPS", 200)
+    model = nets.mlp(12, 20, 16, 4)
+    alone = feta.prune(model, X, 0.6, effort="fast").report
+    report = feta.prune(model, X, 0.6, effort="default").report
+    assert report.refinement is not None
+    assert [layer.relative_error for layer in report.layers] == [None, None]
+    assert [layer.pruned_error for layer in report.layers] == [layer.relative_error for layer in alone.layers]
+
+
+def test_what_notebooks_show_is_escaped():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.add_module(EVIL, nn.Linear(12, 8))
+            self.last = nn.Linear(8, 4)
+
+        def forward(self, x):
+            return self.last(getattr(self, EVIL)(x).relu())
+
+    result = feta.prune(Net(), X, 0.8, "threshold")
+    shown = result._repr_html_()
+    assert shown == result.report._repr_html_()
+    assert "<script" not in shown
+    assert "&lt;script&gt;" in shown
+    assert "<details><summary>1 layers</summary>" in shown
+
+
+@pytest.mark.parametrize("show", [True, False])
+def test_progress(monkeypatch, capsys, show):
+    monkeypatch.setattr("feta.progress.SELDOM", 0.0)
+    seen = []
+    feta.prune(nets.mlp(12, 20, 16, 4), X, 0.8, "alps", progress=show, callback=seen.append)
+    said = capsys.readouterr().err.splitlines()
+    assert {event.kind for event in seen} >= {"start", "done"}
+    assert bool(said) is show
+    if show:
+        assert said[-1].startswith("feta: pruning: 2 of 2, 0:0")
+        assert any("fc" in line or "1 of 2" in line for line in said)
+
+
+def test_progress_of_a_fit_says_steps_and_loss(monkeypatch, capsys):
+    monkeypatch.setattr("feta.progress.SELDOM", 0.0)
+    monkeypatch.setattr(recipe, "STEPS", 200)
+    feta.prune(nets.mlp(12, 20, 16, 4), X, 0.8, progress=True)
+    assert "fitting the whole network, steps " in capsys.readouterr().err

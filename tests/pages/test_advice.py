@@ -1,0 +1,91 @@
+"""What to try next: each sentence for its cause, with numbers that follow from the report."""
+
+import pytest
+from reports import layers, run
+
+from feta.engine.judge import few_rows
+from feta.pages.advice import CURES, advice, answers_lost, halved
+from feta.problem import Status
+from feta.report import Held, Skipped
+
+
+def told(report, **more):
+    return " ".join(advice(report.to_dict() | more))
+
+
+def test_every_status_has_a_cure():
+    assert set(CURES) == set(Status) - {Status.OK}
+
+
+@pytest.mark.parametrize(
+    "message", ["30 rows for 64 inputs are too few; 256 samples would do", "…; about 256 would do"]
+)
+def test_how_many_samples(message):
+    report = run(
+        layers=(*layers("ok", "few-rows", message=message), *layers("few-rows", message="90 samples would do"))
+    )
+    assert (
+        advice(report.to_dict())[0] == "Give about 256 samples: there are too few for block.1.dense, block.0.dense."
+    )
+
+
+def test_the_number_is_found_in_what_the_judge_says():
+    class Few:
+        lane = type("Lane", (), {"inputs": type("Inputs", (), {"count": 10})})
+        n_rows = 10
+
+    import feta.engine.judge as judge
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(judge, "LayerStream", lambda *_: Few)
+        frame = type("Frame", (), {"W": [0] * 64, "view": None, "through": None, "group": 0})
+        said = [few_rows(Few, frame, None), few_rows(Few, type("Frame", (frame,), {"W": [0] * 5}), 3.0)]
+    for message in said:
+        assert "Give about" in told(run(layers=layers("few-rows", message=message)))
+
+
+def test_without_data():
+    (layer,) = layers("ok")
+    report = run(layers=(type(layer)(layer.name, layer.shape, 20, 0.9, None, 0.1),), held=None, effort=None)
+    assert "Give data" in told(report)
+    assert "effort" not in told(report)
+
+
+def test_layers_that_fell_back_are_to_be_pruned_less():
+    report = run(layers=layers("ok", "fell-back"))
+    assert "Prune block.1.dense less" in told(report)
+    assert "sparsity={'block.1.dense': 0.8, '*': 0.9}" in told(report)
+    assert "less" not in told(run(layers=layers("ok", "fell-back"), held=Held(1000, 0.1, 1.0)))
+
+
+def test_a_lower_sparsity_where_much_was_lost_and_a_higher_one_where_nothing_was():
+    assert "Prune less: 5.0 % of the answers were lost at 0.9; sparsity=0.8" in told(run())
+    assert "sparsity=0.95" in told(run(held=Held(1000, 0.1, 0.999)))
+    scores = {"dense": {"test": 90.0}, "pruned": {"test": 81.0}}
+    assert answers_lost(run().to_dict() | {"accuracy": scores}) == pytest.approx(0.1)
+    assert "Prune less: 10.0 %" in told(run(), accuracy=scores)
+    assert halved(0.4) == 0.0
+
+
+def test_a_few_held_out_samples_say_nothing_of_the_answers():
+    assert answers_lost(run(held=Held(12, 0.1, 1.0)).to_dict()) is None
+    assert "Prune more" not in told(run(held=Held(12, 0.1, 1.0)))
+
+
+@pytest.mark.parametrize(
+    ("effort", "words"),
+    [
+        (None, "effort='default'"),
+        ("fast", "effort='default'"),
+        ("default", "effort='best'"),
+        ("best", "feta.retrain"),
+    ],
+)
+def test_the_next_effort(effort, words):
+    assert words in told(run(effort=effort))
+
+
+def test_layers_that_were_not_chosen_and_speed():
+    left = Skipped("big", "Linear", 20_000, "it was not chosen")
+    assert "39.0 % of the parameters" in told(run(skipped=(left,)))
+    assert advice(run().to_dict())[-1].startswith("See what it saves on your machine: feta speed FILE")
