@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -183,6 +184,23 @@ def test_tables_of_presets_data_sets_statuses_and_pages():
     assert re.findall(r"^\| `([\w-]+)` \| \d", text_of("data.md"), flags=re.MULTILINE) == list(NAMES)
     assert list(rows("engine.md", "## Statuses")) == [status.value for status in feta.Status]
     assert all(f"({path.name})" in text_of("index.md") for path in PAGES if path.stem != "index")
+
+
+def anchors(path: Path) -> set[str]:
+    """Of a page's headings, as GitHub and Sphinx make them."""
+    headings = re.findall(
+        r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.M | re.S), re.M
+    )
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", SHOWN, ids=lambda path: path.name)
+def test_links_lead_somewhere(path):
+    for target in re.findall(r"\]\((?!https?:)([^)\s]*)\)", path.read_text(encoding="utf-8")):
+        name, _, anchor = target.partition("#")
+        place = (path.parent / name).resolve() if name else path
+        assert place.exists(), target
+        assert not anchor or anchor in anchors(place), target
 
 
 @pytest.mark.parametrize("path", [*SHOWN, ROOT / "CHANGELOG.md"], ids=lambda path: path.name)

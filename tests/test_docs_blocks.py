@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import sys
-import time
 
 import pytest
 import torch
@@ -18,7 +17,7 @@ import stock
 from feta.cli import main
 from feta.engine import recipe
 from feta.structured import shrink
-from feta.tuning import bench
+from feta.tuning import bench, refine
 from feta.tuning.refinement import Refinement
 from feta.tuning.retrain import Retraining
 from feta_lab.training import Training
@@ -32,14 +31,11 @@ SMALL = {  # what is not said on a page
     "FETA_CERTIFY_SAMPLES": "2",
     "FETA_CERTIFY_REFINED": "0",
 }
+pytestmark = pytest.mark.filterwarnings("ignore:the dense layers stay:UserWarning")  # on a busy machine
 WRITES = ("-o", "--output", "--onnx", "--torch-export", "--safetensors", "--report")
 README = {  # blocks of the README that are not run, until it says so itself: the beginning of a line -> why
     "make ": "it sets up an environment",
     "python -m pip": "it changes the environment",
-    "python benchmarks/": "it needs the records of a checkout, and rewrites its pictures",
-    "feta bench": "it needs the whole data sets, and hours",
-    "feta reproduce": "it needs the whole data sets, and hours",
-    "torchrun": "it starts four processes; tests/cli/test_cli_job.py runs two",
 }
 
 
@@ -58,6 +54,8 @@ def small(monkeypatch, tmp_path):
     monkeypatch.setattr(recipe, "STEPS", 40)
     monkeypatch.setattr(shrink, "STEPS", {"fast": 0, "default": 20, "best": 40})
     monkeypatch.setattr(bench, "RATES", (1e-3,))
+    monkeypatch.setattr(bench, "TRIED", (2, 4))
+    monkeypatch.setattr(refine, "LEAST_STEPS", 5)
     for settings, field, most in (
         (Refinement, "steps", 20),
         (Retraining, "max_epochs", 1),
@@ -94,9 +92,7 @@ def test_blocks_run(path, shelf, monkeypatch, tmp_path):
             python(block, stock.names() if path.name == "api.md" else scope, shell)
         else:
             for command in block.commands():
-                begun = time.process_time()
                 shell.run(command)
-                print(f"{time.process_time() - begun:.1f} s:", command)
 
 
 def awaited(block: Block) -> bool:
