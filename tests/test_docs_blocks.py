@@ -16,6 +16,7 @@ import torch
 import stock
 from feta.cli import main
 from feta.engine import recipe
+from feta.inference import timing
 from feta.structured import shrink
 from feta.tuning import bench, refine
 from feta.tuning.refinement import Refinement
@@ -56,6 +57,7 @@ def small(monkeypatch, tmp_path):
     monkeypatch.setattr(bench, "RATES", (1e-3,))
     monkeypatch.setattr(bench, "TRIED", (2, 4))
     monkeypatch.setattr(refine, "LEAST_STEPS", 5)
+    monkeypatch.setattr(timing, "MOST_SECONDS", 0.05)
     for settings, field, most in (
         (Refinement, "steps", 20),
         (Retraining, "max_epochs", 1),
