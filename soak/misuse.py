@@ -183,12 +183,12 @@ def commands() -> list[list[str]]:
     from feta_lab.cli.report import report
     from feta_lab.cli.train import train as train_command
 
-    tiny = ["8FC-10SM", "--data", "mnist-mini", "--max-epochs", "1", "-o", "trained.safetensors"]
+    tiny = ["8FC-10SM", "--data", "mnist-mini", "--epochs", "1", "-o", "trained.safetensors"]
     usual = {
         "prune": (prune, ["soak_net:make", "--data", "rows.npy", "--effort", "fast"]),
-        "export": (export, ["soak_net:make", "--shape", "8", "--safetensors", "out.safetensors"]),
+        "export": (export, ["soak_net:make", "--input", "8", "--safetensors", "out.safetensors"]),
         "speed": (speed, ["soak_net:make", "--input", "8", "--batch", "1", "--threads", "1"]),
-        "retrain": (retrain, ["known.safetensors", "--max-epochs", "1", "--batch-size", "1000"]),
+        "retrain": (retrain, ["known.safetensors", "--epochs", "1", "--batch-size", "1000"]),
         "eval": (evaluate, ["known.safetensors"]),
         "info": (info, ["known.safetensors"]),
         "bounds": (bounds, ["known.safetensors", "known.safetensors", "--samples", "100", "--starts", "0"]),

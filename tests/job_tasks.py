@@ -4,16 +4,20 @@ import time
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import distribute_module
 from torch.utils.data import DataLoader, DistributedSampler
 
 import feta
+import feta.solvers.columns
 
 
 def network(kind: str) -> nn.Module:
     torch.manual_seed(1)
     if kind == "dense":
         return nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 14), nn.ReLU(), nn.Linear(14, 5))
+    if kind == "pixels":
+        return nn.Sequential(nn.Linear(144, 40), nn.ReLU(), nn.Linear(40, 30), nn.ReLU(), nn.Linear(30, 5))
     if kind == "deep":
         blocks = [nn.Sequential(nn.Linear(10, 10), nn.ReLU()) for _ in range(5)]
         return nn.Sequential(*blocks, nn.Linear(10, 4))
@@ -31,16 +35,20 @@ def samples(kind: str, count: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(2)
     if kind == "text":
         return torch.randint(0, 20, (count, 6), generator=generator)
+    if kind == "pixels":  # smooth, and dark in a corner: neighbours say nearly the same
+        images = torch.nn.functional.avg_pool2d(torch.randn(count, 1, 18, 18, generator=generator), 7, 1).flatten(1)
+        return (4 * images - torch.linspace(0, 2, 144)).relu()
     shape = {"dense": (12,), "deep": (10,), "conv": (2, 8, 8)}[kind]
     return torch.randn(count, *shape, generator=generator)
 
 
-def pruned(kind: str, count: int, double: bool = False, data: str = "shared", **options):
+def pruned(kind: str, count: int, double: bool = False, data: str = "shared", columns: int = 512, **options):
     """A pruned network's weights, and its report's figures."""
+    feta.solvers.columns.BLOCK = columns  # small, so that small layers are shared out
     model, rows = network(kind), samples(kind, count)
     if double:
         model, rows = model.double(), rows.double() if rows.is_floating_point() else rows
-    settings = feta.Settings(**options.pop("settings", {}))
+    settings, rows = feta.Settings(**options.pop("settings", {})), rows * options.pop("scale", 1)
     if data == "loader":
         rows = DataLoader(rows, batch_size=7)
     result = feta.prune(model, rows, options.pop("share", 0.7), settings=settings, **options)
@@ -95,6 +103,42 @@ def prune_unlike(rank, folder):
     return found
 
 
+def prune_spread(rank, folder):
+    """A network spread by fully_shard, by blocks and what is left, with a batch-norm and a hook; and whole."""
+    mesh, rows, found = torch.distributed.init_device_mesh("cpu", (2,)), samples("deep", 120), {}
+
+    def made():
+        model = network("deep")
+        model.insert(1, nn.BatchNorm1d(10))
+        return model.eval()
+
+    model = made()
+    for block in (model[0], model[2], model[3]):
+        fully_shard(block, mesh=mesh, reshard_after_forward=False)
+    fully_shard(model, mesh=mesh)
+    seen = []
+    model[2].register_forward_hook(lambda *_: seen.append(1))
+    before = [parameter.to_local().clone() for parameter in model.parameters()]
+    result = feta.prune(model, rows, 0.7, effort="fast")
+    found["whole"] = feta.prune(made(), rows, 0.7, effort="fast").model.state_dict()
+    found["spread"] = {
+        name: getattr(p, "full_tensor", lambda p=p: p)() for name, p in result.model.state_dict().items()
+    }
+    found["kinds"] = [isinstance(part, FSDPModule) for part in (result.model, *result.model)]
+    found["local"] = {name: tuple(p.to_local().shape) for name, p in result.model.named_parameters()}
+    found["after"] = [model[2]._get_fsdp_state()._fsdp_param_group.post_forward_mesh_info is None]
+    found["after"] += [result.model[2]._get_fsdp_state()._fsdp_param_group.post_forward_mesh_info is None]
+    now = [parameter.to_local() for parameter in model.parameters()]
+    found["unharmed"] = all(torch.equal(one, other) for one, other in zip(before, now, strict=True))
+    seen.clear()
+    outputs = result.model(rows)
+    found["hooked"], plain = len(seen), made()
+    plain.load_state_dict(found["spread"])
+    found["outputs"] = float((outputs - plain(rows)).abs().max())
+    outputs.sum().backward()  # it can be trained on
+    return found
+
+
 def fail(rank, folder):
     """What each process is told when one of them raises an error."""
 
@@ -107,6 +151,7 @@ def fail(rank, folder):
 
 def everything(rank, folder, jobs):
     parts = {"pruned": prune_all(rank, folder, jobs), "shards": prune_shards(rank, folder)}
+    parts["spread"] = prune_spread(rank, folder)
     return parts | {"unlike": prune_unlike(rank, folder)} | fail(rank, folder)
 
 

@@ -4,11 +4,13 @@ Every process makes the same calls in the same order. One that raises an error l
 look for it while they wait; one that is killed is missed by its connections (gloo) or by torchrun.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -137,6 +139,24 @@ class Ranks:
             self.any(False)  # here a failure of another is seen; what follows has no way to look for it
             dist.all_gather_object(found, value, group=self.group)
         return found
+
+    def exactly(self, values: Iterable[float]) -> float:
+        """The sum of all values of all processes, rounded once: no order changes it."""
+        return math.fsum(value for part in self.objects(list(values)) for value in part)
+
+    def in_turn(self, tensors: Sequence[Tensor]) -> Tensor | None:
+        """The sum of tensors that belong to shared-out batches, in the order of the batches; None of none."""
+        parts = self.objects([tensor.cpu() for tensor in tensors])
+        ordered = [tensor for turn in zip_longest(*parts) for tensor in turn if tensor is not None]
+        where = tensors[0].device if tensors else self.device
+        return torch.stack(ordered).sum(0).to(where) if ordered else None
+
+    def earliest(self, number: int, value: Any) -> Any:
+        """What the process has that is the first to have something: by its number, then by rank; None of nothing."""
+        found = [
+            (at, rank, item) for rank, (at, item) in enumerate(self.objects((number, value))) if item is not None
+        ]
+        return min(found, key=lambda each: each[:2])[2] if found else None
 
     def gathered(self, tensor: Tensor) -> Tensor:
         """The rows of all processes, one process after the other."""

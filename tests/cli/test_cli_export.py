@@ -27,11 +27,11 @@ def test_a_model_of_ones_own(run, tmp_path, monkeypatch):
     (tmp_path / "here" / "own_net.py").write_text(
         "from torch import nn\ndef make():\n    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())\n"
     )
-    run("export own_net:make --shape 3,8,8 --torch-export net.pt2").says("torch.export: net.pt2")
+    run("export own_net:make --input 3,8,8 --torch-export net.pt2").says("torch.export: net.pt2")
     assert torch.export.load("net.pt2").module()(torch.randn(5, 3, 8, 8)).shape == (5, 4, 6, 6)
-    run("export own_net:make --torch-export new.pt2").refused("--shape or --data must say what own_net:make takes")
-    run("export own_net:make --shape 3,a --torch-export new.pt2").refused("--shape must be whole numbers >= 1", "3,a")
-    line = "export own_net:make --shape 3,8,8 --torch-export net.pt2"
+    run("export own_net:make --torch-export new.pt2").refused("--input or --data must say what own_net:make takes")
+    run("export own_net:make --input 3,a --torch-export new.pt2").refused("--input must be whole numbers >= 1", "3,a")
+    line = "export own_net:make --input 3,8,8 --torch-export net.pt2"
     run(line).refused("--torch-export must be a new file", "--force")
     run(f"{line} --force").says("net.pt2")
 

@@ -91,7 +91,7 @@ def test_whole_numbers_that_torch_cannot_count_to(run, own):
     assert "whole number below 2**63" in answer.err
 
 
-@pytest.mark.parametrize("line", ["speed own_net:make --input", "export own_net:make --safetensors o --shape"])
+@pytest.mark.parametrize("line", ["speed own_net:make --input", "export own_net:make --safetensors o --input"])
 def test_shapes_that_torch_cannot_count_to(run, own, line):
     answer = run(f"{line} {'9' * 5000}")
     assert (answer.code, answer.out) == (1, "")

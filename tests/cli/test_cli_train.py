@@ -13,7 +13,7 @@ from feta_lab.data import Normalisation
 from feta_lab.judge import judge
 from feta_lab.records import read
 
-TRAIN = "train dense-mnist --data mnist-mini --max-epochs"
+TRAIN = "train dense-mnist --data mnist-mini --epochs"
 
 
 def test_train_writes_a_network_and_a_record(run, mini, tmp_path):
@@ -66,7 +66,7 @@ def test_a_broken_checkpoint_is_refused(run):
 
 
 def test_a_network_in_the_papers_notation(run):
-    run("train 16FC-10SM --data mnist-mini --max-epochs 1 -o net.safetensors").says()
+    run("train 16FC-10SM --data mnist-mini --epochs 1 -o net.safetensors").says()
     assert feta.load("net.safetensors").info.preset is None
 
 
@@ -79,7 +79,7 @@ def test_a_network_in_the_papers_notation(run):
         ("60FC-10XX --data mnist-mini", "network '60FC-10XX': token 2 '10XX' must be"),
         ("[/x]-10SM --data mnist-mini", "network '[/x]-10SM': token 1 '[/x]' must be"),
         ("60FC-10SM", "unknown preset '60FC-10SM'"),
-        ("dense-mnist --data mnist-mini --max-epochs 0", "Training.max_epochs must be > 0 and finite, got 0"),
+        ("dense-mnist --data mnist-mini --epochs 0", "Training.max_epochs must be > 0 and finite, got 0"),
         ("dense-mnist --data mnist-mini --learning-rate 1e15", "training must keep a finite loss"),
     ],
 )

@@ -15,6 +15,33 @@ import jobs
 FETA: dict[str, Any] = {"method": "feta", "double": True}
 JOBS = {
     "dense, in float32": {"kind": "dense", "count": 200, "method": "feta"},
+    "correlated inputs": {"kind": "pixels", "count": 600, "method": "feta", "settings": {"batch_size": 50}},
+    "correlated inputs, all steps": {
+        "kind": "pixels",
+        "count": 300,
+        "effort": "fast",
+        "options": {"quality": "best"},
+        "settings": {"batch_size": 50},
+    },
+    **{
+        f"columns shared out, {method}": {
+            "kind": "pixels",
+            "count": 300,
+            "method": method,
+            "columns": 16,
+            "settings": {"batch_size": 50},
+            "options": options,
+        }
+        for method, options in {
+            "feta": {},
+            "alps": {},
+            "sparsegpt": {},
+            "exact-obs": {"batch_bytes": 2**19},
+            "wanda": {},
+            "threshold": {},
+        }.items()
+    },
+    "very small inputs": {"kind": "pixels", "count": 300, "method": "feta", "scale": 1e-25},
     "convolutions in groups, a batch-norm": {"kind": "conv", "count": 90, **FETA},
     "sampled rows": {"kind": "conv", "count": 60, "options": {"sample": 400}, **FETA},
     "text": {"kind": "text", "count": 41, **FETA},
@@ -29,8 +56,9 @@ JOBS = {
     "a budget of seconds": {"kind": "dense", "count": 60, "effort": "default", "seconds": 2, "double": True},
 }
 TIMED = "a budget of seconds"
+TO_THE_BIT = tuple(name for name, job in JOBS.items() if job["kind"] == "pixels")
 IN_FOUR = (
-    "dense, in float32",
+    *TO_THE_BIT,
     "convolutions in groups, a batch-norm",
     "text",
     "fewer samples than processes",
@@ -60,7 +88,8 @@ def compared(alone, found):
         one, many = alone[name], found[0][name]
         for key, weight in one["weights"].items():
             assert torch.equal(weight != 0, many["weights"][key] != 0), f"{name}: another support of {key}"
-            assert torch.allclose(weight, many["weights"][key], rtol=1e-5, atol=1e-5), f"{name}: {key}"
+            near = 0.0 if name in TO_THE_BIT else 1e-5
+            assert torch.allclose(weight, many["weights"][key], rtol=near, atol=near), f"{name}: {key}"
         for (*layer, error, status), (*same, other, told) in zip(one["layers"], many["layers"], strict=True):
             assert (layer, status) == (same, told), name
             assert error is None or other == pytest.approx(error, rel=1e-4, abs=1e-5), f"{name}: {layer}"
@@ -92,7 +121,19 @@ def test_what_differs_between_processes_is_refused(two):
         assert "data must be the same in all processes" in said["data"]
         assert "data='sharded'" in said["data"]
         assert said["alone"] == f"process {rank} by itself"
-        assert "model must be whole in every process, got '0.weight' spread over them" in said["spread"]
+        assert "or spread by torch's fully_shard, got '0.weight' spread by tensor parallelism" in said["spread"]
+
+
+def test_a_network_spread_by_fully_shard_is_pruned_as_if_it_were_whole_and_spread_again(two):
+    for process in two:
+        found = process["spread"]
+        assert all(torch.equal(found["whole"][name], found["spread"][name]) for name in found["whole"])
+        assert found["kinds"] == [True, True, False, True, True, False, False, False]
+        assert found["local"]["0.0.weight"] == (5, 10)
+        assert found["after"] == [True, True]
+        assert found["unharmed"]
+        assert found["hooked"] == 1
+        assert found["outputs"] < 1e-6
 
 
 def test_an_error_in_one_process_ends_all_with_its_reason(two):

@@ -155,7 +155,7 @@ def test_page_in_a_browser(cells, visit, tmp_path):
 def test_command_prints_one_object(folder, tmp_path):
     command = [
         sys.executable, "-m", "feta", "bench", "--nets", "dense-mnist", "--methods", "threshold", "--sparsity", "0.9",
-        "--seeds", "1", "--compensate", "off", "--samples", "200", "--data", "mnist-mini", "--json",
+        "--seeds", "1", "--no-compensate", "--samples", "200", "--data", "mnist-mini", "--json",
         "--networks", str(folder), "-o", str(tmp_path / "out"), "--device", "cpu",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=True)

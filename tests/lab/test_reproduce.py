@@ -156,7 +156,7 @@ def test_experiments_import_nothing_that_a_bare_machine_lacks():
 def test_the_command(tmp_path, folder):
     command = [
         sys.executable, "-m", "feta", "reproduce", "fig2", "--quick", "--methods", "threshold", "--device", "cpu",
-        "--networks", str(folder), "--out", "b1", "--samples", "200",
+        "--networks", str(folder), "--output", "b1", "--samples", "200",
     ]  # fmt: skip
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert [record["refine"] for record in read(tmp_path / "b1" / "records.jsonl")] == [False, True]

@@ -1,6 +1,8 @@
 """The loop under refining and retraining, the recorder of its steps, and what surrounds them."""
 
 import gc
+import threading
+import time
 import weakref
 from contextlib import contextmanager
 
@@ -75,7 +77,8 @@ def recorder_of(monkeypatch, enter) -> tuple[Recorder, list[torch.Tensor]]:
     """A recorder, and the calls of its function; `enter` is called when a recording begins."""
 
     @contextmanager
-    def graph(graph):
+    def graph(graph, capture_error_mode):
+        assert capture_error_mode == "thread_local"
         enter()
         yield
 
@@ -96,6 +99,27 @@ def test_a_recorder_replays_what_has_the_first_shape(monkeypatch):
     assert recorder.graph.replays == 3
     assert torch.equal(results[-1], torch.full((2,), 4.0))  # the inputs that the graph reads are the last ones
     assert collecting == [(None, False)]  # older graphs are freed before a recording, none during it
+    assert gc.isenabled()
+
+
+def test_two_recordings_in_two_threads_are_both_undisturbed(monkeypatch):
+    """Whichever ends first must not switch collecting on while the other records."""
+    seen, inside = [], threading.Semaphore(0)
+
+    def enter():
+        inside.release()
+        time.sleep(0.1)  # long enough for the other to begin, if it may
+        seen.append(gc.isenabled())
+        time.sleep(0.1 * len(seen))
+        seen.append(gc.isenabled())
+
+    recorders = [recorder_of(monkeypatch, enter)[0] for _ in range(2)]
+    threads = [threading.Thread(target=lambda r=r: [r(torch.ones(2)) for _ in range(2)]) for r in recorders]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [False] * 4
     assert gc.isenabled()
 
 

@@ -154,8 +154,8 @@ class Probe:
                 hasty.write_(frames, count)
                 if before is not None:
                     moved = zip(_outputs(held, ahead, 1), before, strict=True)
-                    own = sum(_squared(now - then) for now, then in moved)
-                    errors.append(held.inputs.ranks.sum([own])[0] / samples)
+                    own = (_squared(now - then) for now, then in moved)
+                    errors.append(held.inputs.ranks.exactly(own) / samples)
                 else:
                     errors.append(_response(view, trace, rows) / share / samples)
                 if not math.isfinite(errors[-1]):

@@ -43,7 +43,7 @@ def output_importance(
 
     ranks: processes that share the samples of these batches, which all of them have.
     """
-    sums: tuple[dict[str, Tensor], dict[str, Tensor]] = {}, {}
+    sums: tuple[dict[str, list[Tensor]], dict[str, list[Tensor]]] = {}, {}
     failed = None
     try:
         sums = _sums(model, layers, shared_out(batches, ranks), _Signs(seed, device_of(model)), probes)
@@ -55,7 +55,7 @@ def output_importance(
         raise failed or RuntimeError("it has none in another process")
     weights = {}
     for layer in layers:
-        total, active = (ranks.total(part.get(layer.name)) for part in sums)
+        total, active = (ranks.in_turn(part.get(layer.name, [])) for part in sums)
         if total is not None and active is not None and bool(((s := _mean(total, active)) > 0).any()):
             weights[layer.name] = s
     return weights
@@ -67,13 +67,13 @@ def _sums(
     batches: Iterable[tuple[Batch, Tensor]],
     signs: "_Signs",
     probes: int,
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Squared gradients summed over rows, and the rows on which an output is active, by layer."""
+) -> tuple[dict[str, list[Tensor]], dict[str, list[Tensor]]]:
+    """Squared gradients summed over rows, and the rows on which an output is active, by layer, for each batch."""
     # Detached weights: nothing is held for gradients of the weights, and models that work in place can be run.
     weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
     watched = {id(weights[path]): layer for layer in layers for path in [weight_path(model, layer.name)]}
-    totals: dict[str, Tensor] = {}
-    active: dict[str, Tensor] = {}
+    totals: dict[str, list[Tensor]] = {layer.name: [] for layer in layers}
+    active: dict[str, list[Tensor]] = {layer.name: [] for layer in layers}
     careful = False
     for batch, numbers in batches:
         mode = _Outputs(watched)
@@ -92,8 +92,8 @@ def _sums(
                 z, found = (t.movedim(dim, -1).reshape(-1, t.shape[dim]) for t in (z, squares[layer.name]))
                 if (keep := kept_rows(batch, mode.outputs[layer.name], layer.operator)) is not None:
                     z, found = z[keep.to(z.device)], found[keep.to(z.device)]  # padding is no row
-                totals[layer.name] = totals.get(layer.name, 0) + found.double().sum(0)
-                active[layer.name] = active.get(layer.name, 0) + (z > 0).sum(0)
+                totals[layer.name].append(found.double().sum(0))
+                active[layer.name].append((z > 0).sum(0))
     return totals, active
 
 

@@ -93,7 +93,7 @@ class Inputs:
         return self._view(_Picked(self.whole, chosen)).share(self.ranks)
 
     def share(self, ranks: Ranks) -> "Inputs":
-        """This process's samples: every so many-th."""
+        """This process's samples: every so many-th batch."""
         if not ranks.many:
             return self
         view = self._view(_Share(self.whole, ranks))
@@ -128,7 +128,7 @@ class _Picked:
 
 @dataclass(frozen=True)
 class _Share:
-    """Of every batch the samples that are this process's, with their numbers."""
+    """The batches that are this process's, with the numbers of their samples."""
 
     inputs: Inputs
     ranks: Ranks
@@ -138,14 +138,14 @@ class _Share:
 
 
 def shared_out(batches: Iterable[Batch], ranks: Ranks) -> Iterator[tuple[Batch, Tensor]]:
-    """Of batches that all processes have, this one's samples, with their numbers among all."""
+    """Of batches that all processes have, this one's, with the numbers of their samples among all.
+
+    Whole batches: products of other numbers of rows are rounded differently.
+    """
     seen = 0
-    for batch in batches:
+    for index, batch in enumerate(batch for batch in batches if size_of(batch)):
         numbers = torch.arange(seen, seen := seen + size_of(batch))
-        if ranks.many:
-            own = (numbers % ranks.count == ranks.rank).nonzero()[:, 0]
-            batch, numbers = rows_of(batch, own), numbers[own]
-        if len(numbers):
+        if index % ranks.count == ranks.rank:
             yield batch, numbers
 
 

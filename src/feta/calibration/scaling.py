@@ -13,9 +13,11 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from feta.calibration.statistics import number_of, ranks_of
 from feta.calibration.stream import TensorStream
 from feta.layers import cast
 from feta.problem import Activation, ActivationStream, LayerProblem, LayerSolution, Rows
+from feta.ranks import Ranks
 
 HOMOGENEOUS = (Activation.RELU, Activation.LINEAR, Activation.LEAKY_RELU)
 MOST = 120  # the largest power of two that is used: float32 ends at 127
@@ -60,12 +62,17 @@ def scale_for(
 
 def extreme_scale(problem: LayerProblem) -> Scale:
     """The scale for a layer whose numbers are far from ordinary, by its weights and its first rows."""
-    A, B = next(problem.rows.chunks(), (problem.W[:0], problem.W[:0]))
-    bias = problem.W[:0] if problem.bias is None else problem.bias
-    inputs, weights, *outputs = (float(part.abs().max()) if part.numel() else 0.0 for part in (A, problem.W, B, bias))
+    first = next(problem.rows.chunks(), None)
+    own = None if first is None else tuple(map(_largest, first))
+    inputs, output = ranks_of(problem.rows).earliest(number_of(problem.rows), own) or (0.0, 0.0)
+    weights, outputs = _largest(problem.W), (output, 0.0 if problem.bias is None else _largest(problem.bias))
     if not all(math.isfinite(size) for size in (inputs, weights, *outputs)):
         return Scale()  # refused where the data is read
     return scale_for(problem, inputs, weights, max(outputs), (ORDINARY, ORDINARY))
+
+
+def _largest(part: Tensor) -> float:
+    return float(part.abs().max()) if part.numel() else 0.0
 
 
 def _power(size: float, window: Window) -> int:
@@ -89,6 +96,10 @@ class ScaledStream:
     @property
     def rho(self) -> Activation:
         return self.stream.rho
+
+    @property
+    def ranks(self) -> Ranks:
+        return ranks_of(self.stream)
 
     def rows(self) -> Iterator[Rows]:
         for A, Z, R in self.stream.rows():

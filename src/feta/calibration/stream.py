@@ -116,12 +116,13 @@ class LayerStream:
 
     def inputs(self) -> Iterator[Tensor]:
         count = 0
-        for x, keep in self.source.inputs(self.view.name):
+        for call, (x, keep) in enumerate(self.source.inputs(self.view.name)):
             x = self._flat(x)
             for part in self.view.chunks(x, self.chunk_values):
                 A = self._kept(self.view.input_rows(x[part], self.group), keep, part)
                 count += len(A)
                 if len(A):
+                    self.shared.setdefault("first", call)
                     yield A.to(self.view.solve_dtype)
         self.shared["own rows"] = count
 
@@ -158,7 +159,7 @@ class LayerStream:
     def _rows(self, share: float = 1.0) -> Iterator[tuple[Rows, Tensor]]:
         """Rows by chunks, with their numbers: all of them, or a share drawn at random."""
         view, dtype, through = self.view, self.view.solve_dtype, self.through
-        for seen in self.source.calls(view.name):
+        for call, seen in enumerate(self.source.calls(view.name)):
             x, z = self._flat(seen.x), self._flat(seen.z)
             extra = (seen.before, seen.now) if through.shortcut else (None, None)
             before, now = (None if tensor is None else self._flat(tensor) for tensor in extra)
@@ -174,6 +175,7 @@ class LayerStream:
                 picked = None if chosen is None else chosen.nonzero()[:, 0]
                 if len(here) == 0 or (picked is not None and len(picked) == 0):
                     continue
+                self.shared.setdefault("first", call)
                 here = here if picked is None else here[picked]
                 picked = None if picked is None else picked.to(x.device)
                 A = view.input_rows(x[part], self.group, picked).to(dtype)

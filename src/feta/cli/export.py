@@ -25,7 +25,9 @@ def export(
     onnx: Annotated[Path | None, Parameter(help="ONNX file, checked in onnxruntime.")] = None,
     torch_export: Annotated[Path | None, Parameter(help="torch.export's file, .pt2: runs without your code.")] = None,
     safetensors: Annotated[Path | None, Parameter(help="Plain safetensors file of the dense state dict.")] = None,
-    shape: Annotated[str | None, Parameter(help="Of one sample, such as 3,32,32; without --data.")] = None,
+    shape: Annotated[
+        str | None, Parameter(name="--input", help="Shape of one sample, such as 3,32,32; without --data.")
+    ] = None,
     force: Force = False,
     json: Json = False,
     own: OwnOptions | None = None,
@@ -74,8 +76,8 @@ def _example(source: "Source", subject: "Subject", shape: str | None) -> Any:
     if shape is None and subject.preparation:
         return _noise(subject.preparation[0])
     if shape is None:
-        raise ConfigError(f"--shape or --data must say what {source.name} takes, got neither; write --shape 3,32,32")
-    return _noise(tuple(whole_numbers(shape, "--shape")))
+        raise ConfigError(f"--input or --data must say what {source.name} takes, got neither; write --input 3,32,32")
+    return _noise(tuple(whole_numbers(shape, "--input")))
 
 
 def _noise(shape: tuple[int, ...]) -> "Tensor":

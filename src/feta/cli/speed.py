@@ -32,7 +32,7 @@ def speed(
     threads: str | None = None,
     sample: Annotated[str | None, Parameter(name="--input")] = None,
     device: str = "cpu",
-    page: Annotated[Path | None, Parameter(name=("--report", "--page"))] = None,
+    page: Annotated[Path | None, Parameter(name="--report")] = None,
     force: Force = False,
     json: Json = False,
     own: OwnOptions | None = None,

@@ -11,6 +11,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from feta.calibration.inputs import Batch, Inputs
 from feta.calibration.recording import tensors_in
+from feta.engine.spread import CURE
 from feta.errors import ConfigError, ModelError
 from feta.ranks import Ranks
 
@@ -34,16 +35,13 @@ def everyone(inputs: Inputs, ranks: Ranks) -> Iterator[Batch]:
 
 
 def check_whole(model: nn.Module) -> None:
-    """Raise ModelError for a model whose weights are spread over processes."""
-    spread = next((name for name, tensor in model.named_parameters() if hasattr(tensor, "full_tensor")), None)
+    """Raise ModelError for a model whose weights are spread over processes in a way that cannot be undone here."""
     wrapped = next((name for name, module in model.named_modules() if hasattr(module, "_fsdp_wrapped_module")), None)
-    if spread is None and wrapped is None:
-        return
-    raise ModelError(
-        f"model must be whole in every process, got '{spread or wrapped or 'model'}' spread over them (FSDP or "
-        "tensor parallelism); give the model as it was before that: samples are shared out all the same, and a "
-        "model that does not fit on the GPU stays on the CPU with device='cuda', one block at a time on the GPU"
-    )
+    if wrapped is not None:
+        raise ModelError(
+            f"model must be whole in every process, or spread by torch's fully_shard, got '{wrapped or 'model'}' in "
+            f"FullyShardedDataParallel; {CURE}"
+        )
 
 
 def check_same_model(model: nn.Module, ranks: Ranks) -> None:

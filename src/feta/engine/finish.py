@@ -62,13 +62,13 @@ def settle_batchnorm(run: Run) -> str:
 
 def _distance(run: Run, inputs: Inputs) -> float:
     """||pruned's outputs - original's|| / ||original's||."""
-    wrong = right = 0.0
+    wrong, right = list[float](), list[float]()
     for batch in inputs.share(run.ranks):
         expected = outputs_of(call(run.original, batch)).double()
-        wrong += float((outputs_of(call(run.pruned, batch)).double() - expected).square().sum())
-        right += float(expected.square().sum())
-    wrong, right = run.ranks.sum([wrong, right])
-    return (wrong / right) ** 0.5 if right > 0 else float(wrong > 0)
+        wrong.append(float((outputs_of(call(run.pruned, batch)).double() - expected).square().sum()))
+        right.append(float(expected.square().sum()))
+    error, size = (run.ranks.exactly(part) for part in (wrong, right))
+    return (error / size) ** 0.5 if size > 0 else float(error > 0)
 
 
 @torch.no_grad()
@@ -112,4 +112,4 @@ def warn_of(report: PruneReport) -> None:
     bad = [layer for layer in report.layers if layer.status in (Status.FELL_BACK, Status.POOR, Status.FEW_ROWS)]
     if bad:
         first = f"{bad[0].name}: {bad[0].message}"
-        warnings.warn(f"{len(bad)} of {len(report.layers)} layers need a look; {first}", PruneWarning, stacklevel=5)
+        warnings.warn(f"{len(bad)} of {len(report.layers)} layers need a look; {first}", PruneWarning, stacklevel=6)

@@ -22,11 +22,13 @@ from feta.calibration.model import device_of, fused_attention_off
 from feta.calibration.recording import running_on
 from feta.engine.checkpoint import key_of
 from feta.engine.finish import Stages, compared, settle_batchnorm, size_of_model, warn_of
+from feta.engine.memory import telling_what_fits
 from feta.engine.recipe import MANY_LAYERS, Effort, Recipe
 from feta.engine.reorder import reorder
 from feta.engine.run import Run
 from feta.engine.select import SparsityRequest, check_pattern, in_pattern, select, share_asked, skipped, targets
 from feta.engine.settings import Callback, Settings, on_bar, parse_memory
+from feta.engine.spread import Spread, is_spread
 from feta.engine.walk import Walk
 from feta.errors import ConfigError, DataError, check_range
 from feta.files.atomic import write_atomic
@@ -74,6 +76,7 @@ class PruneResult:
 
 
 @gated
+@telling_what_fits
 def prune(
     model: nn.Module,
     data: Any = None,
@@ -103,7 +106,7 @@ def prune(
 
     That is the whole recipe. It needs nothing else; whoever names a method gets that method alone.
 
-    model: any nn.Module; it is not changed.
+    model: any nn.Module, one that torch's fully_shard has spread over processes included; it is not changed.
     data: unlabelled inputs: a tensor with samples as rows, or any iterable of tensors, (x, y) pairs or dicts, a
         DataLoader included. Only `threshold` works without.
     sparsity: the share of zero weights in [0, 1), or {layer pattern: share}; by default 0.9, or what `pattern` says.
@@ -131,7 +134,8 @@ def prune(
 
     Returns a PruneResult: the pruned model, its masks and the report.
     Raises ConfigError for arguments that cannot be, DataError for data that cannot be used, and ModelError for
-    models or layers that cannot be pruned.
+    models or layers that cannot be pruned. A device's memory that is full is a feta error too, and a
+    torch.OutOfMemoryError, which says what would fit.
     """
     started = time.perf_counter()
     check_range("", "> 0 and finite", seconds=seconds)
@@ -153,6 +157,9 @@ def prune(
     _check_data(data, pruner, allocation, compensate or how.batchnorm or bool(refine))
     here = Ranks.here(device_of(model)) if how.data != "alone" else ALONE
     with fused_attention_off(), here.working() as ranks, Progress("pruning", progress) as bar, ExitStack() as stack:
+        spread = Spread(model) if is_spread(model) else None
+        if spread is not None:
+            model, device = spread.whole(), device or spread.device
         run = Run.start(model, data, how, device, seed, ranks)
         stack.enter_context(running_on(run.samples or (), run.original))
         stages = Stages(started, run.clock)
@@ -229,6 +236,7 @@ def prune(
     if walk.checkpoint is not None:
         walk.checkpoint.remove()
     warn_of(report)
+    pruned = pruned if spread is None else spread.like(pruned)
     return PruneResult(pruned, {name: mask.to(home) for name, mask in masks.items()}, report)
 
 

@@ -49,12 +49,12 @@ def _mean_squares(run: Run, links: dict[str, Link]) -> dict[str, Tensor]:
     """Of each input channel of each layer, in the original network."""
     if not links or run.fit is None:
         return {}
-    sums: dict[str, Tensor] = {}
+    sums: dict[str, list[Tensor]] = {name: [] for name in links}
 
     def look(name: str, module: nn.Module, args: tuple[Any, ...]) -> None:
         if args and isinstance(x := args[0], Tensor):
             channels = x if isinstance(module, nn.Linear) else x.movedim(-module.weight.ndim + 1, -1)  # type: ignore
-            sums[name] = sums.get(name, 0) + channels.flatten(0, -2).double().square().sum(0).cpu()
+            sums[name].append(channels.flatten(0, -2).double().square().sum(0).cpu())
 
     hooks = [run.original.get_submodule(name).register_forward_pre_hook(partial(look, name)) for name in links]
     try:
@@ -63,7 +63,7 @@ def _mean_squares(run: Run, links: dict[str, Link]) -> dict[str, Tensor]:
     finally:
         for hook in hooks:
             hook.remove()
-    totals = {name: run.ranks.total(sums.get(name)) for name in links}
+    totals = {name: run.ranks.in_turn(sums[name]) for name in links}
     return {name: total.cpu() for name, total in totals.items() if total is not None}
 
 

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal
 
-from feta.calibration.statistics import gram
+from feta.calibration.statistics import gram, ranks_of
 from feta.errors import ConfigError, check_range
 from feta.problem import LayerProblem, LayerSolution, Needs, Status
+from feta.solvers.columns import Columns
 from feta.solvers.refit import masked_refit, projected_cg
 from feta.solvers.support_admm import Admm, support_admm
 from feta.sparsity import Sparsity
@@ -53,15 +54,20 @@ class Alps:
         H = gram(problem.rows, with_bias=len(W) > d_in).H.clone()  # it is changed below
         admm = Admm(self.rho, max_iterations=self.max_iterations)
         search = partial(support_admm, prunable=d_in, watch=partial(problem.report, "admm"), pattern=target.pattern)
-        found = search(H, H @ W, W, k, admm, ridge=self.ridge)
+        ranks = ranks_of(problem.rows)
+        found = search(H, H @ W, W, k, admm, ridge=self.ridge, ranks=ranks)
         status, stats = found.status, {"iterations": found.iterations, "rho": found.rho, "damping": found.damping}
         if self.refit == "pcg":
             H.diagonal()[:d_in] += self.ridge * H.diagonal()[:d_in].mean()
-            V = projected_cg(lambda D: H @ D, H.diagonal(), H @ W, found.D, found.mask, self.refit_iterations)
+            share = Columns(W.shape[1], ranks)
+            C, D, mask = (share.take(part) for part in (H @ W, found.D, found.mask))
+            product = partial(share.each, H.matmul)
+            V = projected_cg(product, H.diagonal(), C, D, mask, self.refit_iterations, share.sums)
+            V = share.whole(V)
             # Nothing is known of a dead input where there is no ridge: the weights kept there stay as they were.
             V = V.where((H.diagonal()[:, None] > 0) | ~found.mask, W)
         else:
-            refit = masked_refit(H, H @ W, found.mask[:d_in], ridge=self.ridge, toward=W)
+            refit = masked_refit(H, H @ W, found.mask[:d_in], ridge=self.ridge, toward=W, ranks=ranks)
             V, stats["refit_damping"] = refit.V, refit.damping
             status = Status.DAMPED if refit.status is Status.DAMPED else status
         message = f"support still changing after {found.iterations} iterations"

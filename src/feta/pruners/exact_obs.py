@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from feta.calibration.statistics import gram
+from feta.calibration.statistics import gram, ranks_of
 from feta.errors import ConfigError, check_range
 from feta.problem import LayerProblem, LayerSolution, Needs, Status
 from feta.solvers.refit import factor, masked_refit
@@ -67,15 +67,16 @@ class ExactObs:
         start = W[:d_in].where(varies, 0)
         solved = factor(H.where(varies & varies.t(), 0), self.damping)  # what is left of the others is rounding
         inverse = solved.inverse()
-        budget, parts = self.batch_bytes or (2**23 if W.device.type == "cpu" else 2**32), []
+        budget, ranks = self.batch_bytes or (2**23 if W.device.type == "cpu" else 2**32), ranks_of(problem.rows)
+        order, losses = start.new_zeros(d_out, d_in, dtype=torch.long), start.new_zeros(d_out, d_in)
         # The eliminated rows have at most d_in^2 / 4 entries of 8 bytes for each output.
-        for columns in torch.arange(d_out).split(max(1, budget // (2 * d_in**2))):
-            parts.append(removal_path(inverse, start[:, columns].t()))
-            problem.report("remove", outputs=float(columns[-1] + 1))
-        order, losses = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
-        mask = choose(order, losses, k)
+        for number, columns in enumerate(torch.arange(d_out).split(max(1, budget // (2 * d_in**2)))):
+            if number % ranks.count == ranks.rank:
+                order[columns], losses[columns] = removal_path(inverse, start[:, columns].t())
+                problem.report("remove", outputs=float(columns[-1] + 1))
+        mask = choose(ranks.add_(order), ranks.add_(losses), k)
         inputs.diagonal().add_(solved.damping)
-        refit = masked_refit(whole, whole @ W, mask)
+        refit = masked_refit(whole, whole @ W, mask, ranks=ranks)
         status = Status.DAMPED if refit.status is Status.DAMPED else solved.status
         stats = {"damping": solved.damping, "refit_damping": refit.damping}
         return problem.solved(refit.V, status, stats=stats, target=target)

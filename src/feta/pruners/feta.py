@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from feta.calibration.statistics import gram
+from feta.calibration.statistics import gram, ranks_of
 from feta.calibration.stream import TensorStream
 from feta.errors import check_range, unknown_name
 from feta.problem import LayerProblem, LayerSolution, Needs, Status
@@ -78,7 +78,9 @@ class Feta:
             sums = gram(problem.rows, with_bias=problem.bias is not None)
             best = self.quality == "best"
             reader = StreamedTargets(problem) if best else SampledTargets(problem, sums, sample)
-            solve = solve_gram(GramSystem(sums.H, d_in), reader, keep, settings, target.pattern)
+            solve = solve_gram(
+                GramSystem(sums.H, d_in, ranks_of(problem.rows)), reader, keep, settings, target.pattern
+            )
         if solve.status is not Status.OK:
             messages = [f"the solver ended as {solve.status.value}", *messages]
         stats = {"objectives": solve.objectives, "iterations": solve.iterations, "damping": solve.damping}

@@ -11,11 +11,13 @@ from typing import ClassVar
 
 import torch
 
-from feta.calibration.statistics import gram
+from feta.calibration.statistics import gram, ranks_of
 from feta.errors import check_range
 from feta.problem import LayerProblem, LayerSolution, Needs
+from feta.ranks import ALONE
+from feta.solvers.columns import Columns
 from feta.solvers.refit import factor
-from feta.sparsity import Sparsity, kept_mask
+from feta.sparsity import Sparsity
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,13 @@ class SparseGpt:
         R = torch.linalg.solve_triangular(solved.L, identity, upper=False).flip(0, 1)
         unit = 1 if pattern is None else pattern.count(d_in, d_out, 1)  # weights that stay or go together
         flat = None if pattern is None else pattern.over(1)
+        columns = Columns(d_out, ranks_of(problem.rows) if pattern is None else ALONE)
+        keep, W = columns.top_k if flat is None else flat.mask, columns.take(W)
         for block in _blocks(sizes, self.block):
             start, stop = block[0], block[-1]
             # The groups of N:M choose one by one, what comes before them corrected already.
             choices = set(block[:-1]) if pattern is not None and pattern.share is not None else {start}
-            errors = W.new_zeros(stop - start, d_out)
+            errors = W.new_zeros(stop - start, W.shape[1])
             for row, j in enumerate(range(start, stop)):
                 if j in choices:
                     end = min((i for i in choices if i > j), default=stop)
@@ -71,14 +75,14 @@ class SparseGpt:
                     # A dead input's weights have no say in any output: they stay only where there is room.
                     scores[dead[j:end]] = 0
                     share = k // unit * end // d_in - k // unit * j // d_in
-                    mask, first = kept_mask(scores, share * unit, flat), j
+                    mask, first = keep(scores, share * unit), j
                 kept = mask[j - first]
                 errors[row] = W[j].masked_fill(kept, 0) / R[j, j]
                 W[j].masked_fill_(~kept, 0)
                 W[j + 1 : stop] -= torch.outer(R[j, j + 1 : stop], errors[row])
-            W[stop:] -= R[start:stop, stop:].t() @ errors
+            W[stop:] -= columns.each(R[start:stop, stop:].t().matmul, errors)
         stats = {"damping": damping + solved.damping}
-        return problem.solved(W[order.argsort()], solved.status, stats=stats, target=target)
+        return problem.solved(columns.whole(W)[order.argsort()], solved.status, stats=stats, target=target)
 
 
 def _blocks(sizes: list[int], least: int) -> Iterator[list[int]]:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from feta.problem import Activation, Status
+from feta.ranks import ALONE, Ranks
 from feta.solvers.refit import Refit, masked_refit
 from feta.solvers.refit_cg import Centred, factors_are_cheaper
 from feta.solvers.relu_swaps import HELD, TINY, Candidates
@@ -55,6 +56,7 @@ class GramSystem:
 
     H: Tensor
     d_in: int
+    ranks: Ranks = ALONE  # processes that have the same, and share the work
 
     def support(
         self,
@@ -73,7 +75,7 @@ class GramSystem:
             any_mask = kept_mask(V[:d_in].abs(), k, pattern)
             return SupportResult(any_mask, V, 0, 0.0, Status.OK)
         search = partial(support_admm, prunable=d_in, column_weights=weights, pattern=pattern)
-        return search(self.H, C, V, k, admm, ridge=ridge)
+        return search(self.H, C, V, k, admm, ridge=ridge, ranks=self.ranks)
 
     def swapped(
         self,
@@ -98,13 +100,13 @@ class GramSystem:
     ) -> Refit:
         """The refit pulled to V: exact where factors are cheap, else by conjugate gradients from `start`, or V."""
         if factors_are_cheaper(mask):
-            return masked_refit(self.H, C, mask, ridge=ridge, toward=V)
+            return masked_refit(self.H, C, mask, ridge=ridge, toward=V, ranks=self.ranks)
         return self.centred(ridge).refit(C, mask, V, V if start is None else start, error)
 
     def centred(self, ridge: float) -> Centred:
         """Made once for all refits of a layer."""
         known: dict[float, Centred] = self.__dict__.setdefault("_centred", {})
-        return known.setdefault(ridge, Centred(self.H, self.d_in, ridge))
+        return known.setdefault(ridge, Centred(self.H, self.d_in, ridge, self.ranks))
 
 
 @dataclass

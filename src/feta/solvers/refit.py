@@ -21,6 +21,7 @@ from torch import Tensor
 from feta.calibration.statistics import cross, gram
 from feta.errors import ConfigError, ModelError, check_range
 from feta.problem import LayerProblem, LayerSolution, Status
+from feta.ranks import ALONE, Ranks
 
 LADDER = (1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)  # of the unit diagonal
 
@@ -67,10 +68,19 @@ class Refit:
     error: float | None = None  # of the layer, where conjugate gradients measured it
 
 
-def masked_refit(H: Tensor, C: Tensor, mask: Tensor, *, ridge: float = 0.0, toward: Tensor | None = None) -> Refit:
+def masked_refit(
+    H: Tensor,
+    C: Tensor,
+    mask: Tensor,
+    *,
+    ridge: float = 0.0,
+    toward: Tensor | None = None,
+    ranks: Ranks = ALONE,
+) -> Refit:
     """The least-squares optimum of every column on its support.
 
     ridge: relative to the mean of H's diagonal over the mask's rows; pulls to `toward` (d, d_out), or to zero.
+    ranks: processes that have the same arguments, and share the columns in batches.
 
     Raises a ConfigError for shapes that do not fit, and a ModelError where no factor exists.
     """
@@ -94,12 +104,14 @@ def masked_refit(H: Tensor, C: Tensor, mask: Tensor, *, ridge: float = 0.0, towa
     left = support.any(1).nonzero()[:, 0]  # an empty support needs no factor: its V is zero
     worst = 0.0
     for damping in (0.0, *LADDER):
-        failed = [left[:0]]
-        for batch, index in _batches(support, left, H):
+        failed = mask.new_zeros(d_out, dtype=torch.int32)
+        for number, (batch, index) in enumerate(_batches(support, left, H)):
+            if number % ranks.count != ranks.rank:
+                continue
             L, good = _factors(H, scale, index, damping)
             columns, rows = batch[:, None], index
             if not bool(good.all()):  # asked once: on a GPU each question waits for all that was launched
-                failed.append(batch[~good])
+                failed[batch[~good]] = 1
                 columns, rows, L = batch[good, None], index[good], L[good]
             inside = rows.clamp_max(len(H) - 1), columns
             pull = H.new_zeros(()) if toward is None else toward[inside].double()
@@ -113,9 +125,10 @@ def masked_refit(H: Tensor, C: Tensor, mask: Tensor, *, ridge: float = 0.0, towa
             V[rows, columns] = x * here
             if len(columns):
                 worst = damping
-        left = torch.cat(failed)
+        left = ranks.add_(failed).nonzero()[:, 0]
         if len(left) == 0:
-            return Refit(V[:-1], Status.DAMPED if worst else Status.OK, worst)
+            worst = ranks.most(worst)
+            return Refit(ranks.add_(V[:-1].contiguous()), Status.DAMPED if worst else Status.OK, worst)
     got = f"{len(left)} without one even with {LADDER[-1]:g} of the diagonal added"
     raise ModelError(f"masked_refit must find a Cholesky factor for every column, got {got}")
 
@@ -168,23 +181,31 @@ def refit_dense(problem: LayerProblem, ridge: float = 1e-4) -> LayerSolution:
 
 
 def projected_cg(
-    product: Callable[[Tensor], Tensor], diagonal: Tensor, C: Tensor, V: Tensor, mask: Tensor, iterations: int
+    product: Callable[[Tensor], Tensor],
+    diagonal: Tensor,
+    C: Tensor,
+    V: Tensor,
+    mask: Tensor,
+    iterations: int,
+    sums: Callable[[Tensor], Tensor] = lambda X: X.sum(0),
 ) -> Tensor:
     """Steps of conjugate gradients from V for H V = C on the mask, where a factor would cost too much.
 
     H is known by its products and its diagonal (d,), which preconditions them; V, C and mask are (d, d_out).
+
+    sums: of each column.
     """
     weights = diagonal[:, None].where(diagonal[:, None] > 0, 1)
     residual = (C - product(V)).where(mask, 0)
     direction = residual / weights
-    energy = (residual * direction).sum(0)
+    energy = sums(residual * direction)
     for _ in range(iterations):
         image = product(direction).where(mask, 0)
-        curvature = (direction * image).sum(0)
+        curvature = sums(direction * image)
         step = (energy / curvature).where(curvature > 0, 0)  # a column that has arrived stays
         V = V + step * direction
         residual = residual - step * image
         scaled = residual / weights
-        before, energy = energy, (residual * scaled).sum(0)
+        before, energy = energy, sums(residual * scaled)
         direction = scaled + (energy / before).where(before > 0, 0) * direction
     return V

@@ -14,6 +14,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from feta.ranks import ALONE, Ranks
+from feta.solvers.columns import Columns
 from feta.solvers.refit import Refit
 
 TOLERANCE = 1e-5  # of the layer's error: the refit ends when an iteration lowers it by less
@@ -39,6 +41,7 @@ class Centred:
     H: Tensor
     d_in: int
     ridge: float
+    ranks: Ranks = ALONE  # processes that have the same, and share the columns
 
     @cached_property
     def coupling(self) -> Tensor:
@@ -67,36 +70,36 @@ class Centred:
         error: what the tolerance is a share of; None: that of the start, where C is H times `toward`. Where it is
             known, an earlier refit has been.
         """
-        p, (H, scale, alive) = self.d_in, self.scaled
+        p, (H, scale, alive), share = self.d_in, self.scaled, Columns(C.shape[1], self.ranks)
         C = C.double()
         right = C[:p] - self.coupling.t() @ C[p:] if len(C) > p else C
         right = right.add(toward[:p], alpha=self.added).div_(scale).float()
         pulled = (toward[:p] * scale).float()
         X = (start[:p] * scale).float().where(alive, pulled).where(mask, 0)  # a dead input keeps what it had
-        alive = mask & alive
-        residual = right.sub_(H @ X)
+        X, pulled, right, alive = (share.take(part) for part in (X, pulled, right, mask & alive))
+        residual = right.sub_(share.each(H.matmul, X))
         tolerance = TOLERANCE if error is None else MOVING
         if error is None:
-            error = max(0.0, float(((pulled - X) * residual).sum()))
-        steps = _descend(H, X, residual.mul_(alive), alive, tolerance * error)
-        V = X.double().div_(scale)
+            error = max(0.0, share.sum(share.sums((pulled - X).mul_(residual))))
+        steps = _descend(H, X, residual.mul_(alive), alive, tolerance * error, share)
+        V = share.whole(X).double().div_(scale)
         if len(C) > p:
             free = torch.linalg.solve(self.H[p:, p:], C[p:])
             V = torch.cat([V, free - self.coupling @ V])
         return Refit(V, steps=steps, error=error)
 
 
-def _descend(H: Tensor, X: Tensor, residual: Tensor, mask: Tensor, least: float) -> int:
+def _descend(H: Tensor, X: Tensor, residual: Tensor, mask: Tensor, least: float, share: Columns) -> int:
     """Conjugate gradients on X in place, each column with its own steps; how many iterations it took."""
-    direction, energy = residual.clone(), residual.square().sum(0)
+    direction, energy = residual.clone(), share.sums(residual.square())
     for step in range(1, STEPS + 1):
-        image = (H @ direction).mul_(mask)
-        curvature = torch.linalg.vecdot(direction, image, dim=0)
+        image = share.each(H.matmul, direction).mul_(mask)
+        curvature = share.sums(direction * image)
         rate = (energy / curvature).where(curvature > 0, 0)  # a column that has arrived stays
         X.addcmul_(direction, rate)
-        if float(rate @ energy) <= least:
+        if share.sum(rate * energy) <= least:
             return step
         residual.addcmul_(image, rate, value=-1)
-        before, energy = energy, residual.square().sum(0)
+        before, energy = energy, share.sums(residual.square())
         direction.mul_((energy / before).where(before > 0, 0)).add_(residual)
     return STEPS

@@ -22,8 +22,10 @@ from torch import Tensor
 
 from feta.errors import ConfigError, check_range
 from feta.problem import Status
+from feta.ranks import ALONE, Ranks
+from feta.solvers.columns import Columns
 from feta.solvers.refit import factor
-from feta.sparsity import Pattern, kept_mask
+from feta.sparsity import Pattern
 
 Watch = Callable[..., None]  # takes iteration=, rho= and changed=, the share of k
 Dense = Callable[[Tensor], Tensor]  # D - V / rho -> W = (H + rho I)^-1 (C + rho (D - V / rho))
@@ -77,6 +79,7 @@ def support_admm(
     dtype: torch.dtype = torch.float32,
     watch: Watch | None = None,
     pattern: Pattern | None = None,
+    ranks: Ranks = ALONE,
 ) -> SupportResult:
     """A support of k weights for the layer, started at W0.
 
@@ -86,6 +89,7 @@ def support_admm(
     dtype: of the iterations; the scaling and the elimination of the other rows are float64.
     watch: called at every look at the support.
     pattern: which weights may stay together; None: any.
+    ranks: processes that have the same H, C and W0, and share the columns, unless a pattern ties them.
 
     Raises a ConfigError for shapes that do not fit or a negative k.
     """
@@ -115,26 +119,37 @@ def support_admm(
     start = (W0.double() * scale).where(alive, 0).to(dtype)
     weights = (C.new_ones(C.shape[1]) if column_weights is None else column_weights).to(dtype)
     right.mul_(weights)
+    share = Columns(C.shape[1], ranks if pattern is None else ALONE)
 
     def step(rho: float) -> tuple[Dense, float]:
         L, damping = shifted_factor(reduced, rho)
         many = admm.every * C.shape[1] >= d  # columns, so that the inverse pays
         solve = torch.cholesky_inverse(L).matmul if many else partial(torch.cholesky_solve, input2=L)
-        return (lambda near: solve(torch.add(right, near, alpha=rho))), damping
+        own = share.take(right)
+        return (lambda near: share.each(solve, torch.add(own, near, alpha=rho))), damping
 
-    found = search(step, start.mul_(weights), k, admm, watch, pattern)
+    found = search(step, share.take(start.mul_(weights)), k, admm, watch, pattern, share)
+    found = replace(found, mask=share.whole(found.mask), D=share.whole(found.D))
     D = (found.D / weights).double() / scale
     others = found.mask.new_ones(d - p, C.shape[1])
     return replace(found, mask=torch.cat([found.mask, others]), D=torch.cat([D, free - coupling @ D]))
 
 
 def search(
-    dense: Step, start: Tensor, k: int, admm: Admm, watch: Watch | None = None, pattern: Pattern | None = None
+    dense: Step,
+    start: Tensor,
+    k: int,
+    admm: Admm,
+    watch: Watch | None = None,
+    pattern: Pattern | None = None,
+    share: Columns | None = None,
 ) -> SupportResult:
-    """The iterations themselves, in scaled variables."""
+    """The iterations themselves, in scaled variables, for all columns or a process's share."""
+    share = share or Columns(start.shape[1])
+    keep = share.top_k if pattern is None else pattern.mask
     # The sparse copy starts dense, at W0: no weight is lost before H has had its say.
     reflected, dual, rho = start, torch.zeros_like(start), admm.rho  # dual is V / rho
-    mask = looked_at = kept_mask(start.abs(), k, pattern)
+    mask = looked_at = keep(start.abs(), k)
     rested, iteration, damping = False, 0, 0.0
     while iteration < admm.max_iterations:
         step, needed = dense(rho)
@@ -143,12 +158,12 @@ def search(
             # Y = V / rho + relaxed W + (1 - relaxation) D, and D is reflected + dual.
             Y = dual.mul_(2 - admm.relaxation).add_(step(reflected), alpha=admm.relaxation)
             Y.add_(reflected, alpha=1 - admm.relaxation)
-            mask = kept_mask(Y.abs(), k, pattern)
+            mask = keep(Y.abs(), k)
             dual = Y.masked_fill(mask, 0)
             reflected = Y.sub_(dual, alpha=2)  # D - V / rho
             iteration += 1
         del step  # an inverse is as large as H: the next one must not meet it
-        changed = int((mask != looked_at).sum()) / max(k, 1)
+        changed = share.total(int((mask != looked_at).sum())) / max(k, 1)
         looked_at = mask
         if watch is not None:
             watch(iteration=iteration, rho=rho, changed=changed)

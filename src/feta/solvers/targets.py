@@ -15,9 +15,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from feta.calibration.statistics import Gram, add_cross, complete, ranks_of
+from feta.calibration.statistics import Gram, products, ranks_of
 from feta.problem import ActivationStream, LayerProblem, Rows
-from feta.ranks import ALONE, Ranks
+from feta.ranks import Ranks
 
 
 @dataclass
@@ -30,6 +30,11 @@ class StreamedTargets:
     def ranks(self) -> Ranks:
         """The processes that have the other rows."""
         return ranks_of(self.problem.rows)
+
+    @property
+    def stream(self) -> ActivationStream | None:
+        """What this process's rows come from; None: from rows that all processes have."""
+        return self.problem.rows
 
     def rows(self) -> Iterator[Rows]:
         yield from self.originals(self.problem.rows)
@@ -50,26 +55,32 @@ class StreamedTargets:
 
     def start(self) -> Tensor:
         """C of the original's own outputs, A~'(Z - R): exact, over all rows."""
-        C = torch.zeros_like(self.problem.trained, dtype=torch.float64)
-        for A, Z, R in self.originals(self.problem.rows):
-            add_cross(C, A, Z if R is None else Z - R)
-        return complete(ranks_of(self.problem.rows).add_(C))
+        stream = self.problem.rows
+        pairs = ((A, Z if R is None else Z - R) for A, Z, R in self.originals(stream))
+        return products(pairs, ranks_of(stream), stream, with_bias=self.problem.bias is not None)
 
     def at(self, V: Tensor, *, revive: bool = True, targets: bool = True) -> tuple[float, Tensor]:
         """F(V), and C (d_in [+ 1], d_out) of the next least-squares problem: sums over rows in float64, like H.
 
         targets: whether C is asked for; F(V) alone comes at half the price.
         """
-        fit, C, total, count = self.problem.fit, torch.zeros_like(V, dtype=torch.float64), 0.0, 0
-        for A, original, R in self.rows():
-            Z = fit.outputs(V, A) if R is None else fit.outputs(V, A).add_(R)
-            B = fit.rho(original)
-            total += float(fit.error(Z, B))
-            count += len(A)
-            if targets:
-                add_cross(C, A, self.wanted(fit.targets(Z, B, revive=revive), original, R))
-        whole, rows = self.ranks.sum([total, count])
-        return whole / rows, complete(self.ranks.add_(C) if targets else C)
+        fit, errors, counts = self.problem.fit, list[float](), list[int]()
+
+        def pairs() -> Iterator[tuple[Tensor, Tensor]]:
+            for A, original, R in self.rows():
+                Z = fit.outputs(V, A) if R is None else fit.outputs(V, A).add_(R)
+                B = fit.rho(original)
+                errors.append(float(fit.error(Z, B)))
+                counts.append(len(A))
+                yield A, self.wanted(fit.targets(Z, B, revive=revive), original, R) if targets else B
+
+        if targets:
+            C = products(pairs(), self.ranks, self.stream, with_bias=self.problem.bias is not None)
+        else:
+            C = torch.zeros_like(V, dtype=torch.float64)
+            for _ in pairs():
+                pass
+        return self.ranks.exactly(errors) / self.ranks.exactly(counts), C
 
     def wanted(self, T: Tensor, original: Tensor, R: Tensor | None) -> Tensor:
         """What the layer itself must give for T, or how far that is from what is known."""
@@ -83,10 +94,6 @@ class SampledTargets(StreamedTargets):
     statistics: Gram  # of all rows
     size: int
 
-    @property
-    def ranks(self) -> Ranks:
-        return ALONE  # every process has the rows that are held
-
     @cached_property
     def held(self) -> list[Rows]:
         """Rows drawn over all samples and positions."""
@@ -99,7 +106,15 @@ class SampledTargets(StreamedTargets):
         return self.statistics.H @ self.problem.trained.double() if own else super().start()
 
     def rows(self) -> Iterator[Rows]:
-        yield from self.held
+        """Every process has the rows that are held, and reads its share of them."""
+        yield from self.held[self.ranks.rank :: self.ranks.count]
+
+    @property
+    def stream(self) -> ActivationStream | None:
+        return None
+
+    def all_rows(self) -> list[Rows]:
+        return self.held
 
     def start(self) -> Tensor:
         return self.base

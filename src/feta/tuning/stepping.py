@@ -1,6 +1,7 @@
 """What every training run needs: settings, optimisers, seeds, threads, processes, and steps as CUDA graphs."""
 
 import gc
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -122,6 +123,26 @@ def in_halves(model: nn.Module, device: torch.device) -> AbstractContextManager[
     return nullcontext()
 
 
+_RECORDING = threading.Lock()
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Inside, no older graph is freed, which makes a recording fail: garbage is collected before, and not inside.
+
+    One recording at a time: the end of another would switch collecting on again.
+    """
+    with _RECORDING:
+        collecting = gc.isenabled()
+        gc.collect()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if collecting:
+                gc.enable()
+
+
 class Recorder:
     """Calls a function of tensors, by a recorded CUDA graph if their shapes are those of the first call.
 
@@ -165,18 +186,14 @@ class Recorder:
 
     def _record(self) -> None:
         """Record the function on the held inputs, which computes nothing yet."""
-        graph, collecting = torch.cuda.CUDAGraph(), gc.isenabled()
-        # Collected before, and not inside: an older graph that is freed during a recording makes it fail.
-        gc.collect()
-        gc.disable()
-        try:
-            torch.cuda.synchronize()
-            with torch.cuda.graph(graph):
-                self._result = self.function(*self._inputs)
-            self.graph = graph
-        except RuntimeError as error:
-            torch.cuda.synchronize()
-            self.failure = str(error).splitlines()[0]
-        finally:
-            if collecting:
-                gc.enable()
+        with _undisturbed():
+            graph = torch.cuda.CUDAGraph()
+            try:
+                torch.cuda.synchronize()
+                # What other threads do with the GPU in the meantime is no concern of this recording.
+                with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                    self._result = self.function(*self._inputs)
+                self.graph = graph
+            except RuntimeError as error:  # memory that is full among them: the function needs less than its record
+                torch.cuda.synchronize()
+                self._result, self.failure = None, str(error).splitlines()[0]

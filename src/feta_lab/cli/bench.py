@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -16,7 +16,7 @@ OUT = Path("results/bench")
 def bench(
     *,
     settings: Settings | None = None,
-    compensate: Literal["on", "off", "both"] = "both",
+    compensate: bool | None = None,
     allocation: str = "uniform",
     output: Annotated[Path, Parameter(name=("--output", "-o"), help="Folder for records, figures and page.")] = OUT,
     json: Json = False,
@@ -26,7 +26,7 @@ def bench(
     Parameters
     ----------
     compensate
-        With or without a refit of the layer after the last pruned one, for every method alike.
+        With a refit of the layer after the last pruned one, for every method alike, or without; by default both.
     allocation
         How the budget is shared over layers, for every method alike: see `feta prune --help`.
     """
@@ -34,7 +34,7 @@ def bench(
     from feta_lab.experiments.bench import table
     from feta_lab.page.sections.bench import verdicts, write_bench
 
-    chosen = {"on": (True,), "off": (False,), "both": (False, True)}[compensate]
+    chosen = (False, True) if compensate is None else (compensate,)
     given = asdict(settings or Settings()) | {"compensate": chosen, "allocation": allocation, "out": output}
     with err().status("starting") as status:
         done = run("bench", tell=status.update, **given)

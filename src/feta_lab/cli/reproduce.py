@@ -57,7 +57,7 @@ def reproduce(
     /,
     *,
     settings: PaperSettings | None = None,
-    out_: Annotated[Path | None, Parameter(name=("--out", "-o"), help="Folder for the records.")] = None,
+    out_: Annotated[Path | None, Parameter(name=("--output", "-o"), help="Folder for the records.")] = None,
     config: Path | None = None,
     quick: Annotated[bool, Parameter(negative="")] = False,
     json: Json = False,

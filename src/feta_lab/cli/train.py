@@ -17,7 +17,7 @@ def train(
     output: Annotated[Path, Parameter(name=("--output", "-o"), help="File to write (safetensors).")],
     data: Annotated[str | None, Parameter(help="Data set, instead of the preset's own.")] = None,
     seed: Seed = 0,
-    max_epochs: Whole = 30,
+    epochs: Whole = 30,
     learning_rate: float = 0.01,
     device: Device = None,
     data_dir: DataDir = None,
@@ -33,7 +33,7 @@ def train(
         A name (dense-mnist, conv-cifar, …) or, together with --data, a network in the paper's notation.
     seed
         Weights and order of the samples follow from it.
-    max_epochs
+    epochs
         Training stops earlier when validation accuracy saturates. A killed run goes on where it stopped.
     learning_rate
         Decays by 5 % per epoch.
@@ -50,11 +50,11 @@ def train(
     is_notation = data is not None and not preset[:1].islower()
     known = None if is_notation else networks.preset(preset)
     specification = known.specification if known else preset
-    settings = Training(learning_rate=learning_rate, max_epochs=max_epochs, seed=seed)
+    settings = Training(learning_rate=learning_rate, max_epochs=epochs, seed=seed)
     with download_bar() as advance:
         loaded = datasets.load(data or (known.data if known else ""), data_dir, progress=advance)
     partial = output.with_name(output.name + ".partial")
-    with progress_bar(f"training {preset}", max_epochs) as update:
+    with progress_bar(f"training {preset}", epochs) as update:
 
         def show(event: Any) -> None:
             note = f"epoch {event.epoch}: loss {event.loss:.4f}, validation {event.validation:.2f} %"
@@ -67,7 +67,7 @@ def train(
     epochs, scores = network.info.epochs, network.info.accuracy
     result: dict[str, Any] = {"network": specification, "data": loaded.label, "epochs": epochs}
     result |= {"accuracy": scores, "file_bytes": n_bytes}
-    config = {"preset": preset, "data": loaded.name, "max_epochs": max_epochs, "learning_rate": learning_rate}
+    config = {"preset": preset, "data": loaded.name, "max_epochs": epochs, "learning_rate": learning_rate}
     if records is not None:
         append(records, record("train", config, seed, result))
     if json:
