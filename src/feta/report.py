@@ -18,12 +18,12 @@ class LayerReport:
     name: str
     shape: tuple[int, ...]  # of the layer's weight, as PyTorch stores it
     nonzeros: int
-    sparsity: float
+    sparsity: float  # reached
     relative_error: float | None  # ||rho(A U) - B|| / ||B|| over held-out samples; None without data
-    seconds: float
-    status: str = Status.OK.value
-    message: str = ""
-    stats: dict[str, Any] = field(default_factory=dict)
+    seconds: float  # of its solve and of judging it; the runs of the network before it are in the report's `parts`
+    status: str = Status.OK.value  # how the solve went, a value of feta.Status
+    message: str = ""  # what there is to say about it
+    stats: dict[str, Any] = field(default_factory=dict)  # numbers of the solver
     activation: str = Activation.RELU.value  # what the layer was fitted for
     positions: float = 1.0  # rows that a sample gives: how often each weight is used for it
     pattern: str | None = None  # which weights stay together, "2:4"; None: any
@@ -34,8 +34,8 @@ class Skipped(NamedTuple):
     """A module whose weights were left as they are."""
 
     name: str
-    kind: str
-    weights: int
+    kind: str  # its class
+    weights: int  # 0 where they are counted under another name
     reason: str
 
 
@@ -43,10 +43,10 @@ class Skipped(NamedTuple):
 class Size:
     """A whole model: its parameters, the multiply-adds of its layers for one sample, and the bytes of its file."""
 
-    parameters: int
+    parameters: int  # of the whole model
     nonzeros: int
     multiply_adds: int | None  # of weights that are not zero, in layers that can be pruned; None without data
-    bytes: int
+    bytes: int  # as values and a bit mask, which is quickly told; `feta.save` writes less
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,11 @@ class RefineReport:
 
     seconds: float
     steps: int
-    loss_before: float
+    loss_before: float  # on held-out rows
     loss_after: float  # of the weights that were kept
-    history: tuple[RefinePoint, ...]
-    stopped: Literal["steps", "seconds"]
-    loss: str
+    history: tuple[RefinePoint, ...]  # (seconds, steps, loss) of each look at them
+    stopped: Literal["steps", "seconds"]  # why it ended
+    loss: str  # which one
     device: str
     seed: int
     learning_rate: float  # at the start
@@ -118,8 +118,8 @@ class RetrainReport:
     tolerance: float
     start: float | None  # validation accuracy before the first step
     accuracy: float | None  # of the weights that were kept
-    history: tuple[RetrainPoint, ...]
-    stopped: Literal["recovered", "saturated", "epochs", "seconds"]
+    history: tuple[RetrainPoint, ...]  # (seconds, epoch, accuracy) of each look at it
+    stopped: Literal["recovered", "saturated", "epochs", "seconds"]  # why it ended
     device: str
     seed: int
 
@@ -165,24 +165,24 @@ class PruneReport:
     """A whole run; `to_json` gives every field, `repr` the table."""
 
     method: str
-    target_sparsity: float | dict[str, float]
-    sparsity: float  # over the pruned layers
+    target_sparsity: float | dict[str, float]  # asked for
+    sparsity: float  # reached, over the pruned layers
     seconds: float  # all that was waited for
     device: str
     seed: int
-    options: dict[str, Any]
-    layers: tuple[LayerReport, ...]
+    options: dict[str, Any]  # of the method
+    layers: tuple[LayerReport, ...]  # one for each pruned layer
     compensated: dict[str, str] = field(default_factory=dict)  # refitted layer -> status
-    allocation: AllocationReport | None = None
-    refinement: RefineReport | None = None
-    before: Size | None = None
+    allocation: AllocationReport | None = None  # how the budget was shared over layers
+    refinement: RefineReport | None = None  # of the fit whose network is the result
+    before: Size | None = None  # of the whole model
     after: Size | None = None
-    skipped: tuple[Skipped, ...] = ()
+    skipped: tuple[Skipped, ...] = ()  # modules whose weights were left as they are
     segments: int = 1  # that the network was cut into; 1: it ran as a whole for each layer
     batchnorm: str = ""  # what was done about batch-norms, and why
-    parts: dict[str, float] = field(default_factory=dict)  # of the seconds; they add up to them
+    parts: dict[str, float] = field(default_factory=dict)  # of the seconds, by stage; they add up to them
     effort: str | None = None  # None where the pieces were named one by one
-    stages: tuple[StageReport, ...] = ()
+    stages: tuple[StageReport, ...] = ()  # of an effort, in order
     pattern: str | None = None  # which weights stay together, "2:4"; None: any
     reordered: dict[str, str] = field(default_factory=dict)  # layer with new places for its inputs -> the one before
     held: Held | None = None  # None where no samples were held out

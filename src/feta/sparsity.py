@@ -55,8 +55,8 @@ class Pattern(Protocol):
 class Sparsity:
     """A target for one layer: the share of zeros, or the number of non-zeros to keep; and in which pattern."""
 
-    share: float | None = None
-    nonzeros: int | None = None
+    share: float | None = None  # of zeros, in [0, 1)
+    nonzeros: int | None = None  # instead of a share
     pattern: Pattern | None = None  # None: any weights may stay
 
     def __post_init__(self) -> None:

@@ -79,11 +79,11 @@ class Form:
 class Certificate:
     """The result of feta.certify; `radii` and the forms' radii are in the networks' input space."""
 
-    agreement: Agreement
+    agreement: Agreement  # counts over the samples, lower_bound, accuracy_lost_upper_bound, confidence
     norm: Norm
-    radii: tuple[float, ...]
-    forms: dict[str, Form]
-    attack: Attack | None = None
+    radii: tuple[float, ...]  # at which `to_dict` counts
+    forms: dict[str, Form]  # by "global" and "local": radius per sample, certified(radius), what the attack found
+    attack: Attack | None = None  # None: not tested
     classes: tuple[tuple[int, int], ...] = field(default=(), repr=False)  # of the samples: dense, pruned
 
     def __repr__(self) -> str:

@@ -51,7 +51,7 @@ LEAST_MEMORY = 2**25  # bytes for a solver's matrices, however little a run may 
 class PruneResult:
     """A pruned copy of the model, the masks of its pruned weights, and the report."""
 
-    model: nn.Module
+    model: nn.Module  # the pruned copy, on the device of the model that was given
     masks: dict[str, Tensor]  # layer name -> bool, the shape of the layer's weight
     report: PruneReport
 

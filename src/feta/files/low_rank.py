@@ -20,7 +20,11 @@ def low_rank(
 ) -> nn.Module:
     """A copy of `model` with one Linear, by default the last, replaced by two of the given rank.
 
-    energy: the share of the squared singular values to keep, in (0, 1]; the least rank that does is taken.
+    model: any nn.Module; it is not changed.
+    layer: the name of the Linear; None: the last one.
+    rank: of the two layers that take its place; it pays where rank (d_in + d_out) is less than d_in d_out.
+    energy: instead of a rank, the share of the squared singular values to keep, in (0, 1]; the least rank that does
+        is taken.
     """
     if (rank is None) == (energy is None):
         raise ConfigError(f"low_rank must be given a rank or an energy, got rank={rank} and energy={energy}")

@@ -99,7 +99,7 @@ def load(path: str | os.PathLike[str]) -> Network:
     """A network from a file that describes it, such as those of `feta train` and `feta prune`, or a folder.
 
         network = feta.load("dense-mnist.safetensors")
-        network.model(images)
+        network.model, network.info
 
     path: a file written by `save`, or a Hugging Face folder; these need the package transformers.
 

@@ -63,6 +63,7 @@ def intrinsic_dimension(
     neighbours: the smallest and the largest neighbourhood of the maximum likelihood estimate.
     energies: the shares of the variance for which PCA counts components.
     n_rows: at most so many rows are used, drawn by `seed`.
+    seed: for the choice of rows.
 
     Returns a Dimension. Raises ConfigError where there are too few different rows or they are not finite.
 

@@ -38,11 +38,11 @@ class Retraining:
     """How to retrain: `feta.retrain(…, Retraining(max_epochs=10, patience=2))`."""
 
     learning_rate: float = 0.01  # of SGD, as are momentum and weight decay: not used with another optimiser
-    momentum: float = 0.9
-    weight_decay: float = 0.0
+    momentum: float = 0.9  # of SGD
+    weight_decay: float = 0.0  # of SGD
     decay: float = 0.95  # of the learning rate, per epoch
     batch_size: int = 32  # for a pair of tensors, in each process; a loader has its own
-    max_epochs: int = 30
+    max_epochs: int = 30  # over the data
     patience: float | None = None  # epochs without a better validation accuracy before it stops
     seconds: float | None = None  # a budget for everything that is waited for, validation included
     goal: float | None = None  # the validation accuracy to come back to

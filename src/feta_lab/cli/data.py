@@ -32,7 +32,11 @@ def list_(*, data_dir: DataDir = None, json: Json = False) -> None:
 
 @app.command
 def check(name: str, /, *, data_dir: DataDir = None, json: Json = False) -> None:
-    """Read every file of a data set and compare it with the official bytes."""
+    """Read every file of a data set and compare it with the official bytes.
+
+    Args:
+        name: A data set out of `feta data list`.
+    """
     from feta_lab import data
 
     report = data.check(name, data_dir)
@@ -47,7 +51,11 @@ def check(name: str, /, *, data_dir: DataDir = None, json: Json = False) -> None
 
 @app.command
 def fetch(name: str, /, *, data_dir: DataDir = None) -> None:
-    """Download a data set from its own site, with checksums; a broken download continues where it stopped."""
+    """Download a data set from its own site, with checksums; a broken download continues where it stopped.
+
+    Args:
+        name: A data set out of `feta data list`.
+    """
     from feta_lab import data
 
     with download_bar() as advance:

@@ -14,7 +14,11 @@ def demo(
     output: Annotated[Path, Parameter(name=("--output", "-o"), help="Folder for the results.")] = Path("demo"),
     seed: Seed = 0,
 ) -> None:
-    """Train the paper's dense MNIST network on embedded digits, prune it, write a page; no network needed."""
+    """Train the paper's dense MNIST network on embedded digits, prune it, write a page; no network needed.
+
+    Args:
+        seed: Weights and order of the samples follow from it.
+    """
     from feta_lab.demo import run_demo
 
     with err().status("starting") as status:
