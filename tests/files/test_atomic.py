@@ -211,3 +211,11 @@ def test_a_folder_that_is_replaced_hands_on_its_mode(tmp_path):
         (part / "file").touch()
     assert stat.S_IMODE(place.stat().st_mode) == 0o750
     assert [path.name for path in place.iterdir()] == ["file"]
+
+
+def test_check_writable_removes_what_was_left(tmp_path):
+    """A run that was killed after its last checkpoint has none to write when it goes on."""
+    (tmp_path / ".net.abcd1234.part").mkdir()
+    (tmp_path / ".other.abcd1234.part").mkdir()
+    check_writable(tmp_path / "net")
+    assert [path.name for path in tmp_path.iterdir()] == [".other.abcd1234.part"]

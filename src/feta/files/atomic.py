@@ -65,9 +65,13 @@ def replacing(path: str | os.PathLike[str], *, folder: bool = False) -> Iterator
 
 
 def check_writable(path: str | os.PathLike[str], *, folder: bool = False) -> None:
-    """Fail now, not after the work, when a file, or a folder, cannot be written; leaves nothing behind."""
+    """Fail now, not after the work, when a file, or a folder, cannot be written; leaves nothing behind.
+
+    Nor does it leave what killed writers left: a run that goes on may have nothing more to write there.
+    """
     try:
         target, before = destination(path, folder)
+        _sweep(_start(target), target.parent)
         # Folders that are missing are made when the file is: until then the nearest one that exists answers.
         nearest = next(place for place in target.parents if place.exists())
         with tempfile.TemporaryFile(dir=nearest):
