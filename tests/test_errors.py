@@ -17,3 +17,12 @@ def test_unknown_name_suggests_the_nearest_if_one_is_near():
     error = errors.unknown_name("method", "thresold", ["threshold", "alps"])
     assert str(error) == "unknown method 'thresold'; did you mean 'threshold'? Known: alps, threshold"
     assert str(errors.unknown_name("method", "xyz", ["alps"])) == "unknown method 'xyz'. Known: alps"
+
+
+@pytest.mark.parametrize("kind", [errors.FetaError, errors.ConfigError, errors.FileError])
+def test_a_message_cannot_steer_a_terminal_and_has_an_end(kind):
+    error = kind("tensor '\x1b[2J\u202e' is none,\nor " + "x" * 100_000 + "; the cure")
+    assert str(error).startswith("tensor '\\x1b[2J\\u202e' is none,\nor xxx")
+    assert str(error).endswith("xxx; the cure")
+    assert len(str(error)) < 2100
+    assert str(kind("plain – words")) == "plain – words"

@@ -68,6 +68,15 @@ def test_json_refuses_what_is_no_json():
         bad.to_json()
 
 
+def test_a_name_stays_on_its_line(report):
+    evil = replace(
+        report, layers=(replace(report.layers[0], name="a\n\x1b[2J\u202e" + "x" * 10**6), *report.layers[1:])
+    )
+    assert repr(evil).count("\n") == repr(report).count("\n")
+    assert repr(evil).replace("\n", "").isprintable()
+    assert len(repr(evil)) < 10**4
+
+
 def test_of_many_layers_the_table_shows_the_first_and_the_last(report):
     many = tuple(LayerReport(f"layer{n}", (2, 3), 1, 0.5, 0.1, 0.1) for n in range(100))
     lines = repr(replace(report, layers=many, compensated={}, segments=2)).splitlines()

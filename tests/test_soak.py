@@ -11,7 +11,7 @@ sys.path.insert(0, str(ROOT))  # the harness lies beside the tests, and is no pa
 
 from soak.__main__ import kinds  # noqa: E402
 
-FEW = {"problems": 120, "certificates": 300, "misuse": 80}
+FEW = {"problems": 120, "certificates": 300, "misuse": 80, "files": 400, "kills": 2, "pages": 30}
 
 
 @pytest.mark.parametrize("kind", kinds())

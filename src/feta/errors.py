@@ -12,9 +12,18 @@ from typing import Any
 
 SHORT = 80  # letters of a value in a message
 
+LONGEST = 1000  # letters of a message's beginning, and of its end, which names the cure
+
 
 class FetaError(Exception):
-    """Base of all errors feta raises on purpose."""
+    """Base of all errors feta raises on purpose.
+
+    A message may quote files and names of others: what cannot be printed is spelt out in it, and it has an end.
+    """
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return printable(text if len(text) <= 2 * LONGEST else f"{text[:LONGEST]} … {text[-LONGEST:]}", lines=True)
 
 
 class ConfigError(FetaError, ValueError):
@@ -104,11 +113,11 @@ def shown(value: Any) -> str:
 
 def one_line(error: BaseException) -> str:
     """An error of somebody else's code as one line that fits into one of ours."""
-    text = " ".join(str(error).split())
+    text = printable(" ".join(str(error).split()))
     return f"{type(error).__name__}: {text if len(text) <= 300 else text[:300] + ' …'}"
 
 
 def listed(names: list[str]) -> str:
     """The first few of many names, and how many more there are."""
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return ", ".join(f"'{name}'" for name in names[:5]) + more
+    return ", ".join(f"'{printable(name)}'" for name in names[:5]) + more

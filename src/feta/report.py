@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from feta.pages import notebook
-from feta.pages.words import amount, some
+from feta.pages.words import amount, in_words, some
 from feta.problem import Activation, Status
 
 
@@ -227,7 +227,7 @@ class PruneReport:
     def notes(self) -> list[str]:
         """What there is to say beside the table."""
         said = [layer for layer in self.layers if layer.message]
-        notes = [f"{layer.name}: {layer.message}" for layer in said[:SHOWN]]
+        notes = [f"{in_words(layer.name)}: {in_words(layer.message)}" for layer in said[:SHOWN]]
         if len(said) > SHOWN:
             counts = Counter(layer.status for layer in said[SHOWN:])
             rest = ", ".join(f"{count} {status}" for status, count in counts.items())
@@ -262,4 +262,4 @@ def layer_row(layer: Mapping[str, Any]) -> tuple[str, ...]:
     error = "–" if layer["relative_error"] is None else f"{layer['relative_error']:.4f}"
     shape, share = "×".join(map(str, layer["shape"])), f"{100 * layer['sparsity']:.2f} %"
     numbers = (str(layer["nonzeros"]), share, error, f"{layer['seconds']:.3f}")
-    return (layer["name"], shape, *numbers, layer["status"])
+    return (in_words(layer["name"]), shape, *numbers, layer["status"])

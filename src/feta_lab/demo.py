@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from feta.cli.subject import prune_subject
-from feta.files.atomic import write_atomic
+from feta.files.atomic import check_writable, write_atomic
 from feta_lab import data as datasets
 from feta_lab import networks, store
 from feta_lab.page.blocks import Block, Facts, Shown, Table
@@ -36,6 +36,8 @@ def run_demo(folder: Path, *, seed: int = 0, tell: Callable[[str], None] = lambd
     Returns the records, one per method and sparsity and one per effort. Raises FileError where the folder cannot be
     written to.
     """
+    for name in ("dense.safetensors", "pruned.safetensors", "records.jsonl", "report.html"):
+        check_writable(folder / name)
     preset, data = networks.preset("dense-mnist"), datasets.load("mnist-mini")
     tell(f"training {preset.specification} on {data.label}")
     network = train(preset.specification, data, Training(seed=seed), preset=preset.name)

@@ -15,11 +15,13 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from feta.errors import ConfigError, unknown_name
+from feta.errors import ConfigError, one_line, unknown_name
 
 _TOKEN = re.compile(
-    r"(?P<outputs>[1-9]\d*)C(?P<support>[1-9]\d*)|MP(?P<pool>[1-9]\d*)|(?P<width>[1-9]\d*)(?P<kind>FC|SM)"
+    r"(?P<outputs>[1-9]\d{0,8})C(?P<support>[1-9]\d{0,3})|MP(?P<pool>[1-9]\d{0,3})|(?P<width>[1-9]\d{0,8})(?P<kind>FC|SM)",
+    re.ASCII,
 )
+MOST_TOKENS = 1000
 _EXPECTED = "kCq (convolution), MPk (max-pooling), kFC (fully connected) or kSM (softmax), k and q whole numbers"
 
 
@@ -61,7 +63,12 @@ def build(specification: str, shape: tuple[int, int, int], *, seed: int | None =
     with torch.random.fork_rng(devices=[], enabled=seed is not None):
         if seed is not None:
             torch.manual_seed(seed)
-        model = nn.Sequential(_layers(specification, *shape))
+        try:
+            model = nn.Sequential(_layers(specification, *shape))
+        except (RuntimeError, OverflowError) as error:
+            raise ConfigError(
+                f"network '{specification[:200]}' must fit into memory, got {one_line(error)}"
+            ) from error
     hidden = [name for name in model._modules if name.startswith("fc")]
     model.default_layers = hidden  # type: ignore[assignment] # the paper prunes its hidden dense layers
     return model
@@ -78,6 +85,9 @@ def narrowed(specification: str, model: nn.Module) -> str:
 
 
 def _layers(specification: str, channels: int, height: int, width: int) -> OrderedDict[str, nn.Module]:
+    if specification.count("-") >= MOST_TOKENS:
+        count = specification.count("-") + 1
+        raise ConfigError(f"network '{specification[:40]} …' must have at most {MOST_TOKENS} tokens, got {count}")
     tokens = specification.split("-")
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     counts: Counter[str] = Counter()
@@ -90,7 +100,7 @@ def _layers(specification: str, channels: int, height: int, width: int) -> Order
             layers[f"relu_{kind}{counts[kind]}"] = nn.ReLU()
 
     for position, token in enumerate(tokens, start=1):
-        where = f"network '{specification}': token {position} '{token}'"
+        where = f"network '{specification[:200]}': token {position} '{token[:40]}'"
         match = _TOKEN.fullmatch(token)
         if match is None:
             raise ConfigError(f"{where} must be {_EXPECTED}")

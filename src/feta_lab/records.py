@@ -8,7 +8,6 @@ Kind and key together are the identity of a cell: they serve writing, resuming a
 """
 
 import contextlib
-import errno
 import functools
 import hashlib
 import json
@@ -26,11 +25,8 @@ from typing import Any
 import torch
 
 from feta.errors import FileError
-
-try:
-    import fcntl
-except ImportError:  # no such locks on this system: there, one run per file
-    fcntl = None  # type: ignore[assignment]
+from feta.files.lines import append as append
+from feta.files.plain import object_from_json, tamed
 
 Record = Mapping[str, Any]
 
@@ -69,25 +65,6 @@ def summary(records: Iterable[Record], name: str) -> float | None:
     return statistics.median(values) if name.endswith("seconds") else statistics.mean(values)
 
 
-def append(path: Path, line: Mapping[str, Any]) -> None:
-    """Add a record to a file, by one write under a lock, so that runs side by side lose none of their records.
-
-    Raises FileError when the file cannot be written, and ValueError for numbers that JSON does not have.
-    """
-    content = (json.dumps(line, allow_nan=False) + "\n").encode()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab", buffering=0) as file:
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed: mending would cut what others write
-            _mend(path, file.fileno())
-            written = os.write(file.fileno(), content)
-        if written < len(content):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    except OSError as error:
-        raise FileError(f"cannot add a record to {path}: {error.strerror}") from error
-
-
 def read(path: Path) -> list[dict[str, Any]]:
     """All records of a file, without a last line that a kill cut short.
 
@@ -97,30 +74,16 @@ def read(path: Path) -> list[dict[str, Any]]:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
     except OSError as error:
         raise FileError(f"cannot read records {path}: {error.strerror}") from error
-    found = []
+    records = []
     for number, line in enumerate(lines, start=1):
         try:
-            value = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
+            value = object_from_json(line)
+        except ValueError as error:
             if number == len(lines) and not line.endswith("\n"):
                 break
-            raise FileError(f"{path}, line {number}: must be a JSON object, got {error}") from error
-        if not isinstance(value, dict):
-            raise FileError(f"{path}, line {number}: must be a JSON object, got {value!r}")
-        found.append(value)
-    return found
-
-
-def _mend(path: Path, handle: int) -> None:
-    """Drop a last line that a kill cut short: the next line would run on from it and be lost too."""
-    content = path.read_bytes()
-    end = content.rfind(b"\n") + 1
-    if end < len(content):
-        try:
-            json.loads(content[end:])
-            os.write(handle, b"\n")
-        except ValueError:
-            os.ftruncate(handle, end)
+            raise FileError(f"{path}, line {number}: must be a JSON object, got {tamed(error)}") from error
+        records.append(value)
+    return records
 
 
 @functools.cache

@@ -8,9 +8,10 @@ from typing import Any, Self
 
 from torch import nn
 
-from feta.errors import FileError
+from feta.errors import ConfigError, FileError, one_line
 from feta.files import network as files
 from feta.files.network import encode, save
+from feta.files.plain import shortened, tamed
 from feta_lab import networks
 from feta_lab.data import Normalisation
 
@@ -35,6 +36,15 @@ class NetworkInfo:
         return asdict(self)
 
 
+TYPES: dict[str, Any] = {
+    "specification": str,
+    "data": str,
+    "preset": str | None,
+    "accuracy": dict,
+    "pruning": dict | None,
+}
+
+
 @dataclass(frozen=True)
 class Network(files.Network):
     """A model in the paper's notation and its description."""
@@ -55,10 +65,34 @@ def load(path: str | os.PathLike[str]) -> Network:
 def from_description(description: Mapping[str, Any], path: Path) -> Network:
     """The network that a file describes, its weights not read yet. Raises FileError where it is incomplete."""
     try:
-        channels, height, width = (int(size) for size in description["shape"])
-        mean, std = (tuple(map(float, description["normalisation"][key])) for key in ("mean", "std"))
+        channels, height, width = (_whole(size, 1) for size in description["shape"])
+        mean, std = (tuple(map(_number, description["normalisation"][key])) for key in ("mean", "std"))
+        if not (len(mean) == len(std) == channels and min(std) > 0):
+            raise ValueError(f"a normalisation of {len(mean)} and {len(std)} numbers, or not above 0")
         changes: dict[str, Any] = {"shape": (channels, height, width), "normalisation": Normalisation(mean, std)}
-        info = NetworkInfo(**{**description, **changes, "specification": str(description["specification"])})
-    except (KeyError, TypeError, ValueError) as error:
-        raise FileError(f"{path}: the network's description must be complete, got {error!r}") from error
-    return Network(networks.build(info.specification, info.shape, seed=0), info)
+        info = NetworkInfo(**{**description, **changes})
+        for name, kind in TYPES.items():
+            if not isinstance(value := getattr(info, name), kind):
+                raise TypeError(f"{name} {shortened(value)}")
+        for count in (info.seed, info.epochs):
+            _whole(count, 0)
+        for score in info.accuracy.values():
+            _number(score)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise FileError(f"{path}: the network's description must be complete, got {one_line(error)}") from error
+    try:
+        return Network(networks.build(info.specification, info.shape, seed=0), info)
+    except ConfigError as error:
+        raise FileError(f"{path}: {tamed(error)}") from error
+
+
+def _whole(value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
+        raise ValueError(f"{shortened(value)} where a whole number of at least {least} belongs")
+    return value
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{shortened(value)} where a number belongs")
+    return float(value)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,8 @@ from torch import Tensor
 from feta.calibration.model import clock
 from feta.errors import FileError, check_fields
 from feta.files import sparse_file
+from feta.files.network import compare, fill
+from feta.files.plain import shortened
 from feta.ranks import Ranks
 from feta.tuning.batches import labelled
 from feta.tuning.loop import Loop
@@ -136,19 +139,34 @@ class _TrainLoop(Loop):
         """Go on from the checkpoint, if there is one."""
         if self.checkpoint is None or not self.checkpoint.exists():
             return
-        tensors, metadata = sparse_file.read(self.checkpoint)
-        if metadata.get("fingerprint") != self.fingerprint:
-            raise FileError(
-                f"{self.checkpoint} must be this very run's checkpoint, got that of another network, data or "
-                "settings; delete it to start anew"
-            )
+        cure = "delete it to start anew"
+        try:
+            opened = sparse_file.open_file(self.checkpoint)
+            if opened.metadata.get("fingerprint") != self.fingerprint:
+                raise FileError(
+                    f"{self.checkpoint} must be this very run's checkpoint, got that of another network, data or "
+                    "settings"
+                )
+            self._resume(self.checkpoint, opened.tensors(), opened.metadata.get("progress"))
+        except FileError as error:
+            raise FileError(f"{error}; {cure}") from error
+
+    def _resume(self, path: Path, tensors: Mapping[str, Tensor], progress: Any) -> None:
+        """Take everything over, after every check: half a checkpoint is none."""
         parts: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "momentum": {}}
         for key, tensor in tensors.items():
             kind, _, name = key.partition(".")
-            parts[kind][name] = tensor.to(self.ranks.device)
-        self.model.load_state_dict(parts["model"])
+            parts.setdefault(kind, {})[name] = tensor.to(self.ranks.device)
+        own, weights = self.model.state_dict(), dict(self.model.named_parameters())
+        compare(own, parts["model"], path)
+        for kind, right in (("best", own), ("momentum", weights)):
+            if parts[kind]:
+                compare(right, parts[kind], path)
+        kinds = {"epoch": int, "stale": int, "best": float}
+        if len(parts) > 3 or not isinstance(progress, dict) or {n: type(v) for n, v in progress.items()} != kinds:
+            raise FileError(f"{path} must say how far training was, got {shortened(progress)}")
+        fill(self.model, parts["model"], path)
         self.best_weights = parts["best"]
         for name, buffer in parts["momentum"].items():
-            self.optimiser.state[self.model.get_parameter(name)]["momentum_buffer"] = buffer
-        progress = metadata["progress"]
+            self.optimiser.state[weights[name]]["momentum_buffer"] = buffer
         self.number, self.stale, self.best = progress["epoch"], progress["stale"], progress["best"]

@@ -162,8 +162,8 @@ def test_without_transformers_the_cure_is_named(run, monkeypatch):
         ("{}", "--data x.npy -o full", "--output must be a new or an empty folder, got full with 1 files"),
         ("{}", "--data x.npy -o x.npy/out", "cannot write x.npy/out"),
         ("{}", "--weights w.safetensors", "--weights must go with module:factory"),
-        ("{", "--data x.npy", "model/config.json must be JSON"),
-        ("[]", "--data x.npy", "model/config.json must be a JSON object, got a list"),
+        ("{", "--data x.npy", "model/config.json must be a JSON object, got Expecting"),
+        ("[]", "--data x.npy", "model/config.json must be a JSON object, got [], which is no object"),
         ('{"quantization_config": {}}', "--data x.npy", "must hold float weights, got a quantised model"),
     ],
 )

@@ -248,3 +248,10 @@ def test_pickles_as_weights_and_as_data(run, module):
     answer.refused("--data must not be a pickle", f"feta prune {module}:make --data x.safetensors")
     assert shell(answer.err.partition("convert it: ")[2].partition(" and then: ")[0]).stderr == ""
     assert run(f"prune {module}:make --data x.safetensors").code == 0
+
+
+def test_a_record_after_one_that_a_kill_cut_short(run, module):
+    Path("all.jsonl").write_text('{"kind": "prune", "key"')
+    assert run(f"prune {module}:make --data x.npy --records all.jsonl").code == 0
+    (line,) = map(json.loads, Path("all.jsonl").read_text().splitlines())
+    assert line["kind"] == "prune"

@@ -1,5 +1,6 @@
 """feta.toml and the environment: what they set, what outranks them, and what they say to mistakes."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,24 @@ def test_a_part_of_a_whole_is_refused(run, line):
     answer = run(line)
     assert answer.code == 2
     assert "must be a whole number, got '1.5'" in answer.err
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe"])
+def test_something_else_of_that_name(run, kind):
+    os.mkdir("feta.toml") if kind == "folder" else os.mkfifo("feta.toml")
+    answer = run("prune net.safetensors")
+    assert answer.code != 0
+    assert "must be a file of settings" in " ".join(answer.err.split())
+    assert "Traceback" not in answer.err
+
+
+@pytest.mark.parametrize(
+    "value", ["[" * 5000 + "]" * 5000, "1" * 5000, "inf", '"\\u001b[2J"', '"\\u202e"', "[" * 70 + "]" * 70]
+)
+def test_limits_of_the_file(run, value):
+    Path("feta.toml").write_text(f"[prune]\nsparsity = {value}\n")
+    answer = run("prune net.safetensors")
+    assert answer.code != 0
+    assert "must be a file of settings in TOML" in " ".join(answer.err.split())
+    assert "\x1b[2J" not in answer.err
+    assert "Traceback" not in answer.err

@@ -9,6 +9,7 @@ import pytest
 import torch
 from own_models import CODE, rows, write_code
 
+from feta.cli.speed_page import speed_page
 from feta.inference import calls, timing
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*:UserWarning")
@@ -99,3 +100,19 @@ def test_refusals_of_inputs(run):
     run("speed missing.safetensors").refused("missing.safetensors")
     Path("net.pt").write_bytes(b"PK")
     run("speed net.pt").refused("net.pt")
+
+
+def test_names_on_the_page_are_words(run, pruned):
+    found = run(f"speed {pruned} --batch 1 --json").json()
+    evil = "<script>\u202e\x1b[2J\n" + "x" * 100_000
+    changed = found | {
+        "network": evil,
+        "notes": [evil],
+        "device": evil,
+        "layers": [found["layers"][0] | {"name": evil}],
+    }
+    text = speed_page(changed)
+    assert "<script" not in text
+    assert text.count("&lt;script&gt;\\u202e\\x1b[2J\\n") == 5  # twice the network's
+    assert text.replace("\n", "").isprintable()
+    assert len(text) < 20_000

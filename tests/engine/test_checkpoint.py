@@ -11,6 +11,8 @@ import torch
 import feta
 import job_tasks
 import jobs
+from feta.engine.checkpoint import Checkpoint, _signed
+from feta.ranks import Ranks
 
 METHODS = {
     "feta": {"method": "feta"},
@@ -121,3 +123,60 @@ def test_a_killed_job_goes_on(tmp_path):
         assert torch.equal(weight, first["weights"][key])
         assert torch.equal(weight, second["weights"][key])
     assert not folder.exists()
+
+
+def test_any_flipped_bit_of_the_progress_is_an_error(kept):
+    progress = kept / "progress.json"
+    whole = progress.read_bytes()
+    for place in range(0, len(whole), len(whole) // 60):
+        changed = bytearray(whole)
+        changed[place] ^= 2
+        progress.write_bytes(changed)
+        with pytest.raises((feta.FileError, feta.ConfigError), match="delete the folder to begin anew"):
+            prune(method="feta", checkpoint=kept)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"layers": [{"name": 3}]},
+        {"layers": 5},
+        {"compensated": [1]},
+        {"files": [["pipe.safetensors", "0"]]},
+        {"files": [["\x1b[2J", "0"]]},
+        {"key": 1},
+    ],
+    ids=lambda change: str(next(iter(change.items()))),
+)
+def test_a_forged_progress_with_the_right_checksum_is_refused(kept, change):
+    os.mkfifo(kept / "layers-9.safetensors")  # which nobody writes to: whoever reads it waits for ever
+    progress = json.loads((kept / "progress.json").read_bytes())
+    del progress["checksum"]
+    for layer in change.get("layers") or [] if isinstance(change.get("layers"), list) else []:
+        layer |= {**progress["layers"][0], **layer}
+    change = json.loads(json.dumps(change).replace("pipe", "layers-9"))
+    (kept / "progress.json").write_text(_signed(progress | change))
+    with pytest.raises(feta.FileError, match="must be as feta wrote it") as caught:
+        prune(method="feta", checkpoint=kept)
+    assert str(caught.value).isprintable()
+
+
+def test_a_kill_while_the_folder_is_removed_costs_nothing(kept, monkeypatch):
+    """The files of layers are gone and the progress is not: that would be a damaged checkpoint."""
+    removed = []
+
+    def killed(path, **how):
+        removed.append(path.name)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(kept), "unlink", killed)
+    with pytest.raises(KeyboardInterrupt):
+        Checkpoint(kept, {}, Ranks(torch.device("cpu"))).remove()
+    assert removed == ["progress.json"]
+
+
+def test_a_link_to_a_folder_serves_as_one(kept, tmp_path):
+    (tmp_path / "link").symlink_to(kept)
+    whole, _ = prune(method="feta")
+    assert same(whole, prune(method="feta", checkpoint=tmp_path / "link")[0])
+    assert not kept.exists()

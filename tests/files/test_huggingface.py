@@ -4,13 +4,14 @@ import json
 import warnings
 from pathlib import Path
 
+import markdown_it
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
 
 import feta
-from feta.errors import ConfigError, FileError, ModelError
+from feta.errors import ConfigError, FileError, ModelError, printable
 from feta.files import card, folder
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -189,3 +190,21 @@ def test_other_models_with_a_name_like_a_folder_are_files(tmp_path):
         warnings.simplefilter("error")
         feta.save(nn.Linear(3, 3), tmp_path / "net")
     assert Path(tmp_path / "net").is_file()
+
+
+EVIL = ("a|b", "<b>", "`x`\n| c |", "*x*", "\x1b[2J\u202e", card.END, "[a](b)", "y" * 100_000)
+
+
+@pytest.mark.parametrize("name", EVIL, ids=lambda name: ascii(name[:20]))
+def test_names_in_a_card_are_words(name):
+    """One row and one section, whatever the name is."""
+    first = card.with_pruning("", {name: 0.5, "plain": 0.5}, {"method": name})
+    again = card.with_pruning(first + "More.\n", {name: 0.5}, {})
+    parsed = markdown_it.MarkdownIt("commonmark").enable("table").parse(first)
+    cells = [token.children for token in parsed if token.type == "inline"][3:]  # after the heading and the head
+    assert len(cells) == 4
+    assert {child.type for cell in cells for child in cell} <= {"text", "code_inline"}
+    assert "".join(child.content for child in cells[0])[:4000] == printable(name[:4000])[:4000]
+    assert first.replace("\n", "").isprintable()
+    assert (again.count("## Pruning"), again.count("| tensor | zeros |")) == (1, 1)
+    assert again.endswith(f"{card.END}\nMore.\n")

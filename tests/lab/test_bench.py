@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from feta.errors import ConfigError
+from feta.errors import ConfigError, FileError
 from feta_lab import data as datasets
 from feta_lab import networks, store
 from feta_lab.experiments import pruning, run
@@ -170,3 +170,13 @@ def test_the_page_holds_the_table_of_its_records():
     command = [sys.executable, str(script), str(records), "--check", str(ROOT / "docs" / "measurements.md")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_place_that_cannot_be_written_is_found_before_training(tmp_path, monkeypatch):
+    monkeypatch.setattr("feta_lab.experiments.plan.train_missing", lambda *args: pytest.fail("trained"))
+    (tmp_path / "file").touch()
+    (tmp_path / "out" / "records.jsonl").mkdir(parents=True)
+    small = {"nets": "dense-mnist", "data": "mnist-mini", "device": "cpu", **SMALL}
+    for places in ({"networks": tmp_path / "file"}, {"out": tmp_path / "out"}, {"out": tmp_path / "file"}):
+        with pytest.raises(FileError, match="cannot write"):
+            run("bench", **{**small, "networks": tmp_path, "out": tmp_path, **places})

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import io
+import os
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -271,3 +272,26 @@ def test_an_archive_of_other_files_leaves_nothing_behind(fetch, packed, tmp_path
         fetch(replace(packed, test=(replace(packed.test[0], **change),)))
     assert names(tmp_path) == {"bins", ".feta-fetch.lock"}
     assert names(tmp_path / "bins") == set()
+
+
+def test_a_pipe_in_the_way_is_not_waited_for(fetch, small, tmp_path):
+    (tmp_path / "small").mkdir()
+    os.mkfifo(tmp_path / "small" / f"{IMAGES_GZ}.part")
+    with pytest.raises(DataError, match="it is a pipe"):
+        fetch(small)
+
+
+def test_what_a_killed_unpacking_left_is_removed(tmp_path):
+    """It unpacks into a folder with a name that the next one knows."""
+    file = DataFile("a.bin", "cifar", (1, CIFAR_ROW), hashlib.sha256(bytes(CIFAR_ROW)).hexdigest())
+    left = tmp_path / ".rows.abcd1234.part"
+    left.mkdir()
+    (left / "half").touch()
+    (tmp_path / "rows").mkdir()
+    with tarfile.open(tmp_path / "rows.tar.gz.part", "w:gz") as tar:
+        entry = tarfile.TarInfo("rows/a.bin")
+        entry.size = CIFAR_ROW
+        tar.addfile(entry, io.BytesIO(bytes(CIFAR_ROW)))
+    download._extract([file], tmp_path / "rows", tmp_path / "rows.tar.gz.part")
+    assert names(tmp_path) == {"rows", "rows.tar.gz.part"}
+    assert names(tmp_path / "rows") == {"a.bin"}

@@ -1,5 +1,6 @@
 """The harness: a record per cell, resumed after a kill, failures as data, budgets that hold."""
 
+import contextlib
 import functools
 import os
 import signal
@@ -128,6 +129,7 @@ run_cells("test", cells, lambda cell: {"accuracy": 1.0}, path)
 SCRIPT = """
 import sys, tempfile, time
 from pathlib import Path
+from feta.cli import _end_in_order
 from feta_lab.experiments.harness import run_cells
 def one(cell):
     if cell["seed"]:
@@ -136,6 +138,7 @@ def one(cell):
         time.sleep(600)
     return {"accuracy": 1.0}
 if __name__ == "__main__":
+    _end_in_order()  # as every command does
     cells = [{"name": name, "seed": seed} for seed in (0, 1) for name in "ab"]
     run_cells("test", cells, one, Path(sys.argv[2]), jobs=int(sys.argv[3]))
 """
@@ -164,16 +167,50 @@ def test_a_run_that_is_killed_loses_nothing_that_was_done(path, tmp_path):
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_a_run_that_is_killed_leaves_no_files_behind(path, tmp_path, how):
+def test_a_run_that_is_killed_leaves_no_files_behind(path, tmp_path, how, monkeypatch):
     """Workers in a cell with a file of their own, or waiting for work."""
     process, place = hanging(path, tmp_path, jobs=3), tmp_path / "tmp"
     assert list(place.glob("feta-cells-*"))
     process.send_signal(how)
     process.wait()
-    until = time.monotonic() + 30
-    while list(place.glob("feta-cells-*")):
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    if how == signal.SIGKILL:  # Linux ends the workers in the same moment: nobody is left to tidy up but the next run
+        monkeypatch.setattr(tempfile, "tempdir", str(place))
+        run(CELLS, functools.partial(count, tmp_path / "log"), path, jobs=2)
+    assert list(place.iterdir()) == []
+
+
+HOGS = """
+import os, re, sys
+from pathlib import Path
+from feta_lab.experiments.harness import run_cells
+
+def hog(cell):
+    Path(sys.argv[1]).write_text(str(os.getpid()))
+    re.match("(a+)+$", "a" * 60 + "b")  # for years, without letting another thread of its process run
+
+if __name__ == "__main__":
+    run_cells("test", [{"name": "a"}], hog, Path(sys.argv[2]), cell_budget=600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread watches the parent")
+def test_a_worker_that_lets_no_thread_run_ends_with_its_parent_too(path, tmp_path):
+    script, reached = tmp_path / "run.py", tmp_path / "pid"
+    script.write_text(HOGS)
+    with subprocess.Popen([sys.executable, str(script), str(reached), str(path)]) as process:
+        while not (reached.exists() and reached.read_text()):
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.kill()
+    worker, until = Path("/proc") / reached.read_text() / "stat", time.monotonic() + 20
+    try:
+        # Its new parent may leave it for some time in the list of processes, as a dead one.
+        while worker.exists() and worker.read_text().rpartition(")")[2].split()[0] not in "ZX":
+            assert time.monotonic() < until
+            time.sleep(0.02)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(reached.read_text()), signal.SIGKILL)
 
 
 def failing(*names):

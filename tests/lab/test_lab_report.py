@@ -133,7 +133,7 @@ WITHOUT = {name: value for name, value in TABLE1.items() if name != "retrained_a
 
 
 WRONG = (
-    ("accuracy", "abc", "a finite number, got 'abc'"), ("accuracy", float("nan"), "a finite number, got nan"),
+    ("accuracy", "abc", "a finite number, got 'abc'"), ("accuracy", True, "a finite number, got True"),
     ("sparsity", None, "a finite number, got None"), ("seed", 0.5, "a whole number, got 0.5"),
     ("net", 7, "a text, got 7"), ("key", 7, "an object, got 7"), ("relative_error", ["x"], "finite numbers, got"),
     ("environment", "here", "an object, got 'here'"), ("refine", 1, "true or false, got 1"),
@@ -147,6 +147,9 @@ WRONG = (
         *((line, f"must be a JSON object, got {got}") for line, got in (("3", 3), ("null", None), ("[]", r"\[\]"))),
         (json.dumps(WITHOUT), "must have retrained_accuracy to be a record of table1"),
         ('{"net": "a", "refine": true', "must be a JSON object"),
+        (json.dumps(TABLE1 | {"accuracy": float("nan")}), "must be a JSON object, got the number nan"),
+        (json.dumps(TABLE1).replace("8.62", "1" * 5000), "must be a JSON object, got a number of 5,000 digits"),
+        (json.dumps(TABLE1 | {"net": "\ud800"}), "must be a JSON object, got .*surrogates not allowed"),
     ],
 )
 def test_a_broken_record_is_named(tmp_path: Path, line: str, message: str) -> None:

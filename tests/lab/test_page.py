@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from markdown_it import MarkdownIt
 
 from feta.errors import ConfigError, FileError
 from feta_lab.claims import Finding
@@ -255,3 +256,34 @@ def test_nothing_is_cut_off_and_figures_follow_the_scheme(opened, width, scheme)
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+HIDING = "a\u202eb\x1b[2J\u2028\r\n\0"
+
+
+def test_letters_that_hide_are_spelt_out() -> None:
+    table = Table(HIDING, ("x" + HIDING,), ((HIDING,),), numbers=({"a": HIDING},))
+    texts = page(Text(HIDING), table), markdown(table), latex(table), comma_separated(table)
+    for text in texts:
+        assert text.replace("\n", "").isprintable()
+        assert "u202eb" in text
+    drawn = figure("a", HIDING * 50)
+    assert len(drawn.svg) < 2 * len(figure("a", "x" * 200).svg)
+    assert "\x1b" not in drawn.svg.decode()
+
+
+@pytest.mark.parametrize(
+    "evil", ["# a", "- a", "1. a", "> a", "<b>", "a*b*", "`a`", "[a](b)", "![a](b)", "a|b", "&lt;"]
+)
+def test_words_in_a_markdown_table_are_words(evil: str) -> None:
+    text = markdown(Table(evil, (evil, "b"), ((evil, evil),), frozenset({(0, 1)})))
+    parsed = MarkdownIt("commonmark").enable("table").parse(text)
+    inline = [token.children or [] for token in parsed if token.type == "inline"]
+    assert [token.type for token in parsed][:3] == ["paragraph_open", "inline", "paragraph_close"]
+    words = ["".join(child.content for child in children) for children in inline]
+    assert words == [evil, evil, "b", evil, evil]
+    assert {child.type for children in inline for child in children} == {"text", "strong_open", "strong_close"}
+
+
+def test_very_long_names_end() -> None:
+    assert len(page(Text("y" * 1_000_000), Table("", ("y" * 1_000_000,), (("z" * 1_000_000,),)))) < 100_000

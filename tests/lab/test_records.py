@@ -143,3 +143,9 @@ def test_every_record_of_the_repository_says_what_it_is():
         flat = [{name: entry.get(name, value) for name, value in entry["key"].items()} for entry in lines]
         assert flat == [entry["key"] for entry in lines]
         assert len(latest(lines)) == len(lines)
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileError, match="it is a pipe"):
+        append(tmp_path / "pipe", {"kind": "x"})

@@ -1,5 +1,9 @@
 """Networks as files: what comes back, what is refused, and that nothing is left half-written."""
 
+import json
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -9,7 +13,7 @@ from torch import nn
 
 import feta
 from feta.errors import FetaError, FileError
-from feta.files import sparse_file
+from feta.files import container, sparse_file
 from feta_lab import networks, store
 from feta_lab.data import Normalisation
 from feta_lab.store import Network, NetworkInfo
@@ -104,6 +108,84 @@ def test_a_description_that_is_none(tmp_path, network, described):
 def test_weights_of_another_network_are_refused_in_one_line(tmp_path, network):
     other = networks.build("9FC-3SM", (1, 6, 6), seed=0)
     feta.save(Network(other, INFO), tmp_path / "net")
-    with pytest.raises(FileError, match=r"net must hold the weights of this model: .*conv1.weight") as caught:
+    with pytest.raises(FileError, match=r"net must hold the weights of this model: .*fc1.weight") as caught:
         feta.load(tmp_path / "net")
     assert "\n" not in str(caught.value)
+
+
+HUGE = "1500000FC-10SM"
+
+
+@pytest.fixture
+def described(tmp_path):
+    """A file with one small tensor and a description of which some fields are others."""
+
+    def make(**changes):
+        text = json.dumps({"version": 2, "network": {**INFO.to_metadata(), **changes}})
+        path = tmp_path / "net.safetensors"
+        path.write_bytes(container.to_bytes({"a": torch.zeros(1)}, {"feta": text}))
+        return path
+
+    return make
+
+
+def test_a_few_words_do_not_fill_the_memory(described):
+    """The network is compared with the file before any of it is made: it would take 4.7 GB."""
+    code = (
+        "import resource, sys, feta_lab.store, feta\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "try: feta_lab.store.load(sys.argv[1])\n"
+        "except feta.FileError as error: print(error)\n"
+        "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)"
+    )
+    path = described(specification=HUGE, shape=(1, 28, 28))
+    # A wall that the old code runs into, instead of filling this machine.
+    wall = ["prlimit", "--data=3000000000"] if shutil.which("prlimit") else []
+    done = subprocess.run([*wall, sys.executable, "-c", code, str(path)], capture_output=True, text=True)
+    said, more = done.stdout.splitlines()
+    assert "must hold the weights of this model: it has no 'fc1.bias'" in said, done.stderr
+    assert int(more) < 100
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"specification": 5},
+        {"specification": "9" * 5000 + "FC-10SM"},
+        {"specification": "999999999FC-999999999FC-10SM"},
+        {"specification": "-".join(["5FC"] * 5000) + "-10SM"},
+        {"specification": "٣FC-3SM"},
+        {"shape": [1, 6]},
+        {"shape": [1, -6, 6]},
+        {"shape": [1.5, 6, 6]},
+        {"shape": [2**62, 2**62, 2**62]},
+        {"shape": "166"},
+        {"normalisation": {"mean": [0.5], "std": [0]}},
+        {"normalisation": {"mean": [0.5, 1], "std": [1]}},
+        {"normalisation": {"mean": ["0.5"], "std": [1]}},
+        {"normalisation": None},
+        {"data": ["mnist"]},
+        {"preset": {}},
+        {"seed": "0"},
+        {"epochs": True},
+        {"accuracy": {"test": "high"}},
+        {"pruning": [1]},
+        {"more": 1},
+        {"data": "\ud800"},
+        {"accuracy": {"test": float("inf")}},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_a_description_of_wrong_types_or_numbers(described, changes):
+    with pytest.raises(FileError) as caught:
+        store.load(described(**changes))
+    assert len(str(caught.value)) < 1000
+
+
+def test_load_into_changes_nothing_where_the_file_does_not_fit(tmp_path, network):
+    feta.save(networks.build("4C3-8FC-4SM", (1, 6, 6), seed=9), tmp_path / "other")
+    for model in (network.model, nn.Sequential(network.model.conv1, nn.Linear(3, 3))):
+        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        with pytest.raises(FileError, match="must hold the weights of this model"):
+            feta.load_into(model, tmp_path / "other")
+        assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from feta.errors import ConfigError, FileError, ModelError
+from feta.files import sparse_file
 from feta_lab import networks
 from feta_lab.judge import judge
 from feta_lab.training import EpochEvent, Training, train
@@ -198,3 +199,35 @@ def test_what_comes_back(tiny_data):
 def test_bad_settings(name, value, message):
     with pytest.raises(ConfigError, match=f"Training.{name} {message}, got {value}"):
         Training(**{name: value})
+
+
+def test_a_damaged_checkpoint_is_refused_with_its_cure(run, checkpoint):
+    with pytest.raises(Killed):
+        run(checkpoint=checkpoint, kill_at=2)
+    whole = checkpoint.read_bytes()
+    for place in range(0, len(whole), len(whole) // 40):
+        changed = bytearray(whole)
+        changed[place] ^= 4
+        for damaged in (bytes(changed), whole[:place]):
+            checkpoint.write_bytes(damaged)
+            with pytest.raises(FileError, match="delete it to start anew"):
+                run(checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize("wrong", ["progress", "lacks", "shape", "more"])
+def test_a_checkpoint_of_another_content_is_refused(run, checkpoint, wrong):
+    with pytest.raises(Killed):
+        run(checkpoint=checkpoint, kill_at=2)
+    tensors, metadata = sparse_file.read(checkpoint)
+    name = next(key for key in tensors if key.startswith("momentum."))
+    if wrong == "progress":
+        metadata["progress"]["epoch"] = "2"
+    elif wrong == "lacks":
+        del tensors[name]
+    elif wrong == "shape":
+        tensors[name] = tensors[name][:1].clone()
+    else:
+        tensors["another.tensor"] = tensors[name].clone()
+    sparse_file.write(checkpoint, tensors, metadata)
+    with pytest.raises(FileError, match="delete it to start anew"):
+        run(checkpoint=checkpoint)

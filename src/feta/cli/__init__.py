@@ -6,14 +6,16 @@ Other packages add commands by entry points. The laboratory's are named here, so
 """
 
 import os
+import signal
 import sys
 import unicodedata
 from pathlib import Path
 
 from cyclopts import App
-from cyclopts.config import Env, Toml
+from cyclopts.config import Env
 
 from feta import __version__
+from feta.cli.settings import Settings
 from feta.errors import FetaError, shown
 from feta.plugins import LAB, added
 
@@ -23,7 +25,7 @@ app = App(
     name="feta",
     help="Prune trained neural networks without retraining: smaller files, accuracy kept.",
     version=__version__,
-    config=(Env("FETA_", command=True), Toml("feta.toml", search_parents=True, must_exist=False)),
+    config=(Env("FETA_", command=True), Settings("feta.toml", search_parents=True, must_exist=False)),
     help_format="markdown",
     suppress_keyboard_interrupt=False,  # main says that it was interrupted
 )
@@ -48,6 +50,7 @@ def main() -> None:
     FETA_DEBUG=1 shows the traceback of either.
     """
     _let_threads_sleep()
+    _end_in_order()
     wanted = "".join(sys.argv[1:2])
     try:
         if wanted in LAB_COMMANDS and wanted not in added("feta.commands"):
@@ -75,6 +78,31 @@ def main() -> None:
         line, code = told(error, sys.argv[1:])
         sys.stderr.write(f"feta: {line}\n")
         sys.exit(code)
+    finally:
+        _end_at_once()
+
+
+def _end_in_order() -> None:
+    """End on SIGTERM and SIGHUP as on an error: processes are stopped and unfinished files removed on the way out."""
+    for number in _told_to_end():
+        if signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores one: so do we
+            signal.signal(number, _end)
+
+
+def _end_at_once() -> None:
+    """There is nothing left to put in order: an error while Python itself ends would be a traceback."""
+    for number in _told_to_end():
+        if signal.getsignal(number) == _end:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _told_to_end() -> list[int]:
+    return [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]  # not on every system
+
+
+def _end(number: int, frame: object) -> None:
+    signal.signal(number, signal.SIG_DFL)  # a second one ends it at once
+    raise SystemExit(128 + number)
 
 
 def _let_threads_sleep() -> None:

@@ -1,6 +1,5 @@
 """Arrays as model inputs: from .npy, .npz and safetensors files, checked and in the type a model takes."""
 
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -133,14 +132,15 @@ def _tensor(array: Any, name: str, path: Path) -> Tensor:
 
 def _of_numpy(path: Path) -> dict[str, Any]:
     try:
-        opened = np.load(path, allow_pickle=False)
-        if isinstance(opened, np.ndarray):
-            return {"x": opened}
-        with opened:
-            return {name: opened[name] for name in opened.files}
+        with path.open("rb") as file:  # numpy leaves a file open that it cannot read
+            opened = np.load(file, allow_pickle=False)
+            if isinstance(opened, np.ndarray):
+                return {"x": opened}
+            with opened:
+                return {name: opened[name] for name in opened.files}
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, EOFError, KeyError, zipfile.BadZipFile, SyntaxError) as error:
+    except Exception as error:  # numpy lets through what zip, deflate and Python's own parser raise
         raise FileError(
             f"{path} must be a whole .npy or .npz file of numbers, got one that cannot be read without pickle: "
             f"{one_line(error)}"

@@ -1,6 +1,5 @@
 """A model of the user's own as commands see it: module:factory or a Hugging Face folder, with unlabelled data."""
 
-import json
 import platform
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -16,7 +15,8 @@ from feta.cli.optional import listed
 from feta.cli.own_data import check_options, read_batches
 from feta.cli.own_options import OwnOptions
 from feta.cli.subject import Subject
-from feta.errors import ConfigError, FileError, ModelError
+from feta.errors import ConfigError, ModelError
+from feta.files.lines import append
 from feta.files.network import encode
 
 
@@ -55,9 +55,4 @@ def _record(path: Path, kind: str, config: Mapping[str, Any], seed: int, metrics
     time = datetime.now(UTC).isoformat(timespec="seconds")
     versions = {"feta": __version__, "torch": torch.__version__, "python": platform.python_version()}
     line = {"kind": kind, "key": {**config, "seed": seed}, "time": time, "config": dict(config), "seed": seed}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({**line, "metrics": metrics, "environment": versions}, allow_nan=False) + "\n")
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror or error}") from error
+    append(path, {**line, "metrics": metrics, "environment": versions})

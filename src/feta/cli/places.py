@@ -16,7 +16,7 @@ from pathlib import Path
 from feta.cli.own_options import OwnOptions
 from feta.cli.pickles import is_pickle
 from feta.errors import ConfigError, FileError
-from feta.files.atomic import check_writable
+from feta.files.atomic import check_writable, remove_left
 
 FORM = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<factory>[A-Za-z_][\w.]*)")  # a model in the user's own code
 
@@ -48,6 +48,7 @@ def check_output(path: Path | None, force: bool, *inputs: Path | str | None, opt
     """Refuse a file that is one of the inputs, or that is there already without --force."""
     if path is None:
         return
+    remove_left(path)  # here, since what is there already is not written to again
     if any(os.path.realpath(path) == os.path.realpath(given) for given in inputs if given is not None):
         raise ConfigError(f"{option} must differ from the input, got {path} for both")
     if os.path.isfile(path) and not force:

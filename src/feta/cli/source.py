@@ -56,7 +56,7 @@ class Source:
             huggingface.check_folder(self.path)
         if output and self._as_folder(output):
             huggingface.check_output(self.path, output)
-            check_writable(output / "config.json")
+            check_writable(output, folder=True)
             output = None
         check_places(output, records)
 

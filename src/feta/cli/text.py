@@ -1,6 +1,5 @@
 """Text as model inputs: tokens packed into windows of one length, without padding."""
 
-import json
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -12,6 +11,7 @@ from torch import Tensor
 from feta.cli.arrays import drawn
 from feta.cli.optional import needed, one_line
 from feta.errors import ConfigError, DataError, FileError
+from feta.files.plain import from_json, shortened
 
 LENGTH = 512
 MOST = 256  # windows, unless --samples says otherwise
@@ -80,10 +80,10 @@ def _texts(path: Path) -> list[str]:
 
 def _text(line: str, where: str) -> str:
     try:
-        found = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        found = from_json(line)
+    except ValueError as error:
         raise DataError(f'{where} must be a JSON object with a "text", got {one_line(error)}') from None
     if not isinstance(found, dict) or not isinstance(found.get("text"), str):
-        got = sorted(found) if isinstance(found, dict) else type(found).__name__
+        got = shortened(sorted(found)) if isinstance(found, dict) else type(found).__name__
         raise DataError(f'{where} must be a JSON object with a "text", got {got}')
     return str(found["text"])

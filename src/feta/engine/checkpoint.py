@@ -1,6 +1,7 @@
 """Finished layers in a folder, so that a run that was ended goes on from there, to the same bits.
 
-    progress.json              what the run was asked for, and what is finished: reports, and a checksum of each file
+    progress.json              what the run was asked for, and what is finished: reports, a checksum of each file, and
+                               one of itself
     layers-0000.safetensors    the weights of layers that were finished together
 
 What depends on the finished layers alone, such as the states that the rest starts from, is computed anew.
@@ -8,9 +9,11 @@ What depends on the finished layers alone, such as the states that the rest star
 
 import hashlib
 import json
+import os
 import re
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,12 +27,13 @@ from feta.engine.alike import digest
 from feta.engine.run import Run
 from feta.errors import ConfigError, FileError
 from feta.files.atomic import write_atomic
+from feta.files.plain import object_from_json, shortened, text_of
 from feta.ranks import Ranks
 from feta.report import LayerReport
 
 PROGRESS = "progress.json"
 OURS = re.compile(r"progress\.json|layers-\d+\.safetensors|\.(progress|layers).*")
-VERSION = 1
+VERSION = 2  # 1: without a checksum of its own
 
 
 def key_of(run: Run, **asked: Any) -> dict[str, str]:
@@ -52,7 +56,7 @@ class Checkpoint:
     @classmethod
     def open(cls, folder: str | Path, key: Mapping[str, str], ranks: Ranks) -> "tuple[Checkpoint, Finished]":
         """A folder and what is finished there. Raises ConfigError or FileError for one that is of no use."""
-        checkpoint = cls(Path(folder), key, ranks)
+        checkpoint = cls(Path(os.path.realpath(folder)), key, ranks)  # a link cannot be removed as a folder is
         return checkpoint, ranks.objects(checkpoint._read() if ranks.first else None)[0]
 
     def add(self, tensors: Mapping[str, Tensor], reports: list[LayerReport], compensated: Mapping[str, str]) -> None:
@@ -65,7 +69,7 @@ class Checkpoint:
         self.files.append((name, hashlib.sha256(content).hexdigest()))
         progress = {"version": VERSION, "key": dict(self.key), "files": self.files, "compensated": dict(compensated)}
         progress["layers"] = [asdict(report) for report in reports]
-        write_atomic(self.folder / PROGRESS, json.dumps(progress, default=str).encode())
+        write_atomic(self.folder / PROGRESS, _signed(progress).encode())
 
     @torch.no_grad()
     def put(self, found: Mapping[str, Tensor], into: Mapping[str, Tensor]) -> None:
@@ -76,11 +80,13 @@ class Checkpoint:
             tensor.copy_(found[name])
 
     def remove(self) -> None:
-        """The run is over."""
+        """The run is over. What is finished is forgotten first: a kill in between leaves files that nobody misses."""
         if self.ranks.first and self.folder.is_dir():
-            for path in self.folder.iterdir():
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-            self.folder.rmdir()
+            with suppress(OSError):  # whoever put something in the way wants it there
+                (self.folder / PROGRESS).unlink(missing_ok=True)
+                for path in self.folder.iterdir():
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+                self.folder.rmdir()
 
     def _read(self) -> "Finished":
         if not self.folder.exists():
@@ -93,14 +99,18 @@ class Checkpoint:
         if not (self.folder / PROGRESS).exists():
             return Finished()
         try:
-            progress = json.loads((self.folder / PROGRESS).read_bytes())
+            content = text_of(self.folder / PROGRESS)
+            progress = object_from_json(content, finite=False)  # statistics of a solver may be infinite
+            version = progress.get("version")
+            if version == VERSION and content != _signed({k: v for k, v in progress.items() if k != "checksum"}):
+                raise ValueError("another checksum")
             key, files = dict(progress["key"]), [(str(name), str(checksum)) for name, checksum in progress["files"]]
-            reports = [LayerReport(**layer | {"shape": tuple(layer["shape"])}) for layer in progress["layers"]]
-            compensated = dict(progress["compensated"])
-        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+            reports = [_report(layer) for layer in progress["layers"]]
+            compensated = {str(name): str(status) for name, status in progress["compensated"].items()}
+        except (OSError, AttributeError, ValueError, TypeError, KeyError) as error:
             raise self._damaged(PROGRESS) from error
         changed = sorted(name for name in {*key, *self.key} if key.get(name) != self.key.get(name))
-        if progress.get("version") != VERSION or changed:
+        if version != VERSION or changed:
             got = f"one with another {', '.join(changed) or 'version'}"
             raise ConfigError(
                 f"checkpoint {self.folder} must be of this run, got {got}; ask for the same as then, or delete the "
@@ -113,13 +123,14 @@ class Checkpoint:
         found: dict[str, Tensor] = {}
         for name, checksum in self.files:
             try:
-                content = (self.folder / Path(name).name).read_bytes()
+                place = self.folder / Path(name).name
+                content = place.read_bytes() if place.is_file() else b""  # reading a pipe may wait for ever
                 if hashlib.sha256(content).hexdigest() != checksum:
                     raise self._damaged(name)
                 found |= load(content)
-            except (OSError, SafetensorError) as error:
-                if isinstance(error, FileError):
-                    raise
+            except FileError:
+                raise
+            except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
                 raise self._damaged(name) from error
         return found
 
@@ -139,3 +150,23 @@ class Finished:
     @property
     def names(self) -> set[str]:
         return {key.rpartition("/")[0] for key in self.tensors}
+
+
+def _signed(progress: Mapping[str, Any]) -> str:
+    """The progress as text, with a checksum of all else in it."""
+    text = json.dumps(progress, default=str, sort_keys=True)
+    return json.dumps({**json.loads(text), "checksum": hashlib.sha256(text.encode()).hexdigest()})
+
+
+def _report(layer: Any) -> LayerReport:
+    """A layer's report from its JSON object. Raises TypeError or ValueError for what is none."""
+    report = LayerReport(**layer | {"shape": tuple(layer["shape"])})
+    kinds: dict[type, Any] = {
+        str: (report.name, report.status, report.message, report.activation, report.pattern or ""),
+        int: (report.nonzeros, *report.shape),
+        float: tuple(map(float, (report.sparsity, report.seconds, report.positions, report.relative_error or 0))),
+        dict: (report.stats,),
+    }
+    if odd := [value for kind, values in kinds.items() for value in values if not isinstance(value, kind)]:
+        raise TypeError(f"a layer's report with {shortened(odd[0])}")
+    return report

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from feta.errors import FileError
+from feta.files.plain import LONGEST, object_from_json, shortened, tamed
 
 TENSORS = "tensors"
-MOST = 2**28  # bytes of an index: a small file must not fill the memory
 
 
 def join(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> tuple[Tensor, str]:
@@ -39,17 +39,20 @@ def split(joined: Tensor, text: str, where: str, cure: str) -> tuple[dict[str, T
         index = joined[:end].numpy().tobytes()
         if zlib.crc32(index) != right:
             raise FileError(f"{where}: the index must have the checksum {right}, got {zlib.crc32(index)}; {cure}")
-        facts = json.loads(zlib.decompressobj().decompress(index, MOST))
+        facts = object_from_json(zlib.decompressobj().decompress(index, LONGEST + 1))
         for name, kind, shape, right in facts.pop(TENSORS):
+            if not isinstance(name, str):
+                raise ValueError(f"a tensor named {shortened(name)}")
             dtype = getattr(torch, kind)
             start, end = end, end + math.prod(shape) * dtype.itemsize
             row = joined[start:end]
             if (found := zlib.crc32(row.numpy().data)) != right:
-                raise FileError(f"{where}: tensor '{name}' must have the checksum {right}, got {found}; {cure}")
+                said = f"the checksum {shortened(right)}, got {found}"
+                raise FileError(f"{where}: tensor {shortened(name)} must have {said}; {cure}")
             # A copy where it does not begin at a multiple of its item size.
             tensors[name] = (row if dtype == torch.uint8 else row.clone()).view(dtype).reshape(shape)
-    except (zlib.error, AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise FileError(f"{where} must have an index of its tensors, got {error}") from error
+    except (zlib.error, AttributeError, KeyError, TypeError, ValueError, OverflowError, RuntimeError) as error:
+        raise FileError(f"{where} must have an index of its tensors, got {tamed(error)}") from error
     if end != len(joined):
         raise FileError(f"{where}: tensors must be {end} bytes, got {len(joined)}")
     return tensors, facts

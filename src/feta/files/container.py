@@ -16,6 +16,7 @@ from safetensors.torch import save
 from torch import Tensor, uint8
 
 from feta.errors import FileError
+from feta.files.plain import from_json, object_from_json, shortened
 
 TENSORS, HEADER = "feta.crc32", "feta.header"
 ARCHIVE = "feta.archive"  # a tensor that holds the checksums of what is in it (files.archive)
@@ -42,18 +43,22 @@ def to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> byte
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors and the metadata, all checked. Raises FileError, which names the tensor that is damaged."""
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # opening a pipe may wait for ever
+            raise FileError(f"cannot read {path}: it must be a file, got a pipe, a socket or a device")
         with open(path, "rb") as file:
             head = file.read(9)
             file.seek(0)
             length = 8 + int.from_bytes(head[:8], "little")
             start = file.read(min(length, path.stat().st_size))
-    except OSError as error:
-        raise FileError(f"cannot read {path}: {error.strerror}") from error
+    except FileError:
+        raise
+    except (OSError, ValueError) as error:  # a name may hold a zero byte
+        raise FileError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
     try:
         with safe_open(path, framework="pt") as opened:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
             metadata = opened.metadata() or {}
-    except (SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
         # A safetensors file may begin like a pickle, since its first 8 bytes are the length of its JSON header.
         if head.startswith(PICKLE_HEADS) and not head.endswith(b"{"):
             raise FileError(
@@ -72,15 +77,17 @@ def _check(path: Path, start: bytes, tensors: Mapping[str, Tensor], metadata: Ma
         return  # a file of another program, or of feta before it had checksums
     found = f"{zlib.crc32(start.replace(_entry(metadata[HEADER]), _entry(BLANK), 1)):08x}"
     if found != metadata[HEADER]:
-        raise FileError(f"{path}: the header's checksum must be {metadata[HEADER]}, got {found}; {CURE}")
-    names = [name for name in json.loads(start[8:]) if name not in ("__metadata__", ARCHIVE)]
+        raise FileError(f"{path}: the header's checksum must be {shortened(metadata[HEADER])}, got {found}; {CURE}")
     try:
-        right = dict(zip(names, json.loads(metadata.get(TENSORS, "")), strict=True))
+        names = [name for name in object_from_json(start[8:]) if name not in ("__metadata__", ARCHIVE)]
+        right = dict(zip(names, from_json(metadata.get(TENSORS, "")), strict=True))
     except (TypeError, ValueError) as error:
-        raise FileError(f"{path} must have a checksum for each of {len(names)} tensors, got {error}") from error
+        raise FileError(f"{path} must have a checksum for each of its tensors, got {error}") from error
     for name in names:
         if (here := _sum(tensors[name])) != right[name]:
-            raise FileError(f"{path}: tensor '{name}' must have the checksum {right[name]}, got {here}; {CURE}")
+            raise FileError(
+                f"{path}: tensor '{name}' must have the checksum {shortened(right[name])}, got {here}; {CURE}"
+            )
 
 
 def _entry(value: str) -> bytes:

@@ -10,7 +10,6 @@ import copy
 import importlib
 import logging
 import os
-import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from feta.calibration.inputs import Batch, rows_of, size_of
 from feta.calibration.model import device_of, float_dtype, outputs_of, place, run_on
 from feta.calibration.recording import running
 from feta.errors import ConfigError, FileError, ModelError
+from feta.files.atomic import replacing
 from feta.gates import gated
 
 FORMS = ("onnx", "torch_export", "safetensors")
@@ -91,20 +91,15 @@ def _written(form: str, path: Path, model: Plain, inputs: tuple[Tensor, ...], ex
     """One file, in its place once it was found to be the model."""
     write, run = WRITERS[form]
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory("", f".{path.name}.", path.parent, ignore_cleanup_errors=True) as folder:
-            part = Path(folder) / path.name
+        with replacing(path) as part:
             with _quiet():
                 write(model, inputs, part)
                 outputs = run(model, part, inputs)
             far = difference(outputs, expected)
             if not far <= SAME:
                 raise FileError(f"{path} must give the model's outputs, got a relative difference of {far:.2g}")
-            os.replace(part, path)
     except (FileError, ConfigError):
         raise
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror or error}") from error
     except Exception as error:
         said = " ".join(str(error).split())[:300]
         raise ModelError(f"model must be one that torch can export, got {type(error).__name__}: {said}") from error

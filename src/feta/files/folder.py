@@ -6,9 +6,7 @@
 """
 
 import json
-import os
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,9 +15,11 @@ from torch import Tensor, nn
 
 from feta.errors import ConfigError, FileError
 from feta.files import sparse_file
+from feta.files.atomic import replacing
 from feta.files.card import with_pruning
 from feta.files.huggingface import KIND, SMALL, description, quiet_transformers, weight_files
 from feta.files.lossy import Smaller
+from feta.files.plain import object_from_json, text_of
 from feta.sparsity import measured
 
 # What is not copied from one folder to another: weights of any program, and code.
@@ -54,22 +54,15 @@ def write(
     quiet_transformers(folder)  # which is there, since the model is its own; this keeps it quiet
     saved: Any = model
     came_from = Path(str(getattr(saved.config, "_name_or_path", "") or "?"))
-    target = folder.resolve()
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory("", f".{target.name}.", target.parent, ignore_cleanup_errors=True) as place:
-            part = Path(place) / target.name
-            saved.save_pretrained(part)
-            if source is not None or (came_from / "config.json").exists():
-                _copy(source or came_from, part, over=source is not None)
-            _set_masked(part / "config.json", saved.state_dict() if layout == KIND else None)
-            if layout not in (None, "dense"):
-                _smaller(saved, part, layout, dtype)
-            _write_card(model, part / "README.md", pruning)
-            os.replace(part, target)
-    except OSError as error:
-        raise FileError(f"cannot write {folder}: {error.strerror or error}") from error
-    return sum(path.stat().st_size for path in weight_files(target))
+    with replacing(folder, folder=True) as part:
+        saved.save_pretrained(part)
+        if source is not None or (came_from / "config.json").exists():
+            _copy(source or came_from, part, over=source is not None)
+        _set_masked(part / "config.json", saved.state_dict() if layout == KIND else None)
+        if layout not in (None, "dense"):
+            _smaller(saved, part, layout, dtype)
+        _write_card(model, part / "README.md", pruning)
+    return sum(path.stat().st_size for path in weight_files(folder))
 
 
 def _copy(source: Path, folder: Path, *, over: bool) -> None:
@@ -90,7 +83,7 @@ def _smaller(model: Any, folder: Path, layout: sparse_file.Layout, dtype: Smalle
 
 def _set_masked(path: Path, tensors: Mapping[str, Tensor] | None) -> None:
     """Say in config.json that the weights are values and bit masks; None: that they are not."""
-    config = json.loads(path.read_text(encoding="utf-8"))
+    config = object_from_json(text_of(path), finite=False)
     if tensors is not None:
         weights = [tensor for tensor in tensors.values() if tensor.ndim == 2]
         share = sum(measured(w) * w.numel() for w in weights) / max(1, sum(w.numel() for w in weights))

@@ -3,15 +3,19 @@
 Neither pickles nor code that comes with a model are ever loaded, and nothing is fetched from anywhere.
 """
 
+import copy
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from feta.errors import FileError, ModelError, listed, one_line
 from feta.files import sparse_file
+from feta.files.plain import object_from_json, shortened, tamed, text_of
 from feta.plugins import needed
 
 SMALL = "model.feta.safetensors"
@@ -30,16 +34,14 @@ def weight_files(folder: Path) -> list[Path]:
 def configuration(folder: Path) -> dict[str, Any]:
     """A folder's configuration, after every check that needs no transformers."""
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = object_from_json(text_of(folder / "config.json"), finite=False)
     except OSError:
         raise FileError(
             f"{folder} must be a Hugging Face folder, got one without config.json; a model in your own code is named "
             "as module:factory"
         ) from None
-    except (ValueError, RecursionError) as error:
-        raise FileError(f"{folder / 'config.json'} must be JSON, got {one_line(error)}") from None
-    if not isinstance(config, dict):
-        raise FileError(f"{folder / 'config.json'} must be a JSON object, got a {type(config).__name__}")
+    except ValueError as error:
+        raise FileError(f"{folder / 'config.json'} must be a JSON object, got {tamed(error)}") from None
     if not weight_files(folder):
         raise FileError(f"{folder} must hold model.safetensors or its parts, got no safetensors file")
     if config.get("quantization_config") is not None and not is_masked(config):
@@ -74,9 +76,17 @@ def read(folder: Path) -> tuple[nn.Module, list[str]]:
 
 def rebuild(config: Mapping[str, Any], tensors: Mapping[str, Tensor], where: Path) -> nn.Module:
     """A model from its configuration and its weights, without a folder. Raises ModelError where they do not fit."""
+    if not isinstance(config, Mapping):
+        raise FileError(f"{where}: the configuration must be an object, got {shortened(config)}")
     transformers = quiet_transformers(where)
+    _check_layers(config, len(tensors), where)
     try:
         made = transformers.AutoConfig.for_model(**config)
+        with torch.device("meta"):  # which takes no memory: a few words in a file may name a model of any size
+            shapes = _class(transformers, dict(config))(copy.deepcopy(made)).state_dict()
+        odd = [name for name in shapes if name in tensors and shapes[name].shape != tensors[name].shape]
+        if odd or not set(shapes) & set(tensors):
+            raise RuntimeError(f"other shapes or names in {listed(odd or sorted(shapes))}")
         model = _class(transformers, dict(config))(made)
         model.load_state_dict(dict(tensors), assign=True)  # the weights bring their own dtype
         model.tie_weights()
@@ -107,7 +117,17 @@ def is_masked(config: Mapping[str, Any]) -> bool:
     quantised = config.get("quantization_config")
     if not isinstance(quantised, dict) or quantised.get("quant_method") != KIND or quantised.get("config_groups"):
         return False
-    return (quantised.get("sparsity_config") or {}).get("format") == "sparse-bitmask"
+    sparse = quantised.get("sparsity_config")
+    return isinstance(sparse, dict) and sparse.get("format") == "sparse-bitmask"
+
+
+def _check_layers(config: Mapping[str, Any], most: int, where: Path) -> None:
+    """Refuse more layers than there are tensors: even layers without memory take their time to be made."""
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            _check_layers(value, most, where)
+        elif re.search(r"layers?$|depths?$", str(key)) and isinstance(value, int) and value > most:
+            raise ModelError(f"{where} must have a tensor or more per layer, got {most} and {key} = {value}")
 
 
 def quiet_transformers(where: Path) -> Any:
@@ -119,7 +139,8 @@ def quiet_transformers(where: Path) -> Any:
 
 def _class(transformers: Any, config: Mapping[str, Any]) -> Any:
     """The class a model was saved in, if it is one of transformers' own: it alone holds every weight in the file."""
-    names = config.get("architectures") or [""]
+    names = config.get("architectures")
+    names = names if isinstance(names, list) and names else [""]
     found = getattr(transformers, str(names[0]), None)
     if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
         return found

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from feta.errors import ConfigError, FileError
+from feta.files.plain import shortened
 
 Smaller = Literal["float16", "bfloat16", "int8"]
 LEVELS = 127
@@ -56,7 +57,9 @@ def regain(stored: dict[str, Tensor], had: Mapping[str, str], where: str) -> dic
     for name, kind in had.items():
         dtype, tensor = getattr(torch, str(kind), None), tensors.get(name)
         if not isinstance(dtype, torch.dtype) or tensor is None:
-            raise FileError(f"{where}: tensor '{name}' must be there to become {kind}, got neither")
+            raise FileError(
+                f"{where}: tensor {shortened(name)} must be there to become {shortened(kind)}, got neither"
+            )
         if tensor.dtype == torch.int8:
             scale = tensors.pop(_scale(name), torch.empty(0))
             if scale.shape != tensor.shape[:1]:

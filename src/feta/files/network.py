@@ -15,12 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
-from feta.errors import FileError, listed
+from feta.errors import FetaError, FileError, listed, one_line
 from feta.files import folder, huggingface, sparse_file
 from feta.files.atomic import write_atomic
 from feta.files.lossy import Smaller
+from feta.files.plain import shortened
 from feta.files.sparse_file import Layout
 from feta.gates import gated
 from feta.plugins import required
@@ -115,16 +118,37 @@ def load(path: str | os.PathLike[str]) -> Network:
 
 def read_network(path: Path, build: Callable[[Mapping[str, Any], Path], Network] | None) -> Network:
     """`load` with the function that makes the empty network; None: the one that an installed package adds."""
-    tensors, metadata = sparse_file.read(path)
-    if build is None and metadata.get("transformers"):
-        return _of_transformers(huggingface.rebuild(metadata["transformers"], tensors, path))
-    description = described(metadata, path)
+    opened = sparse_file.open_file(path)
+    if build is None and opened.metadata.get("transformers"):
+        return _of_transformers(huggingface.rebuild(opened.metadata["transformers"], opened.tensors(), path))
+    description = described(opened.metadata, path)
     if build is None:
         build = required("feta.networks", "paper", f"{path}: a network in the paper's notation")
+    try:
+        with torch.device("meta"):  # which takes no memory: a few words in a file may name a network of any size
+            shapes = build(description, path).model.state_dict()
+    except (RuntimeError, TypeError, ValueError, OverflowError) as error:
+        if isinstance(error, FetaError):
+            raise
+        raise FileError(f"{path} must describe a network that can be built, got {one_line(error)}") from error
+    opened.check_shapes(shapes)
+    tensors = opened.tensors()
+    compare(shapes, tensors, path)
     network = build(description, path)
     fill(network.model, tensors, path)
     network.model.eval()
     return network
+
+
+def compare(shapes: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Raise FileError where tensors are not those of a network, known by its state on any device."""
+    for what, odd in (("has no", set(shapes) - set(tensors)), ("has an unknown", set(tensors) - set(shapes))):
+        if odd:
+            raise FileError(f"{path} must hold the weights of this model: it {what} {listed(sorted(odd))}")
+    for name, tensor in shapes.items():
+        if tensor.shape != tensors[name].shape:
+            right, got = tuple(tensor.shape), tuple(tensors[name].shape)
+            raise FileError(f"{path} must hold the weights of this model: '{name}' of shape {right}, got {got}")
 
 
 @gated
@@ -139,7 +163,13 @@ def load_into(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
     Returns the model. Raises FileError where the file does not hold the weights of this model.
     """
     path = Path(path)
-    fill(model, huggingface.tensors_of(path) if path.is_dir() else sparse_file.read(path)[0], path)
+    if path.is_dir():
+        tensors = huggingface.tensors_of(path)
+    else:
+        opened = sparse_file.open_file(path)
+        opened.check_shapes(model.state_dict())
+        tensors = opened.tensors()
+    fill(model, tensors, path)
     return model
 
 
@@ -147,7 +177,9 @@ def described(metadata: Mapping[str, Any], path: Path) -> Any:
     """What a file's metadata says about its network. Raises FileError where it says nothing."""
     version = metadata.get("version", FORMAT_VERSION)
     if not isinstance(version, int) or version > FORMAT_VERSION:
-        raise FileError(f"{path}: format version must be at most {FORMAT_VERSION}, got {version}; update feta")
+        raise FileError(
+            f"{path}: format version must be at most {FORMAT_VERSION}, got {shortened(version)}; update feta"
+        )
     if metadata.get("network") is None:
         raise FileError(
             f"{path} must describe its network, got a safetensors file without feta's description; "
@@ -166,7 +198,7 @@ def fill(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
     wrong = [
         f"'{name}' {tuple(tensor.shape)} for {tuple(own[name].shape)}"
         for name, tensor in tensors.items()
-        if isinstance(own.get(name), Tensor) and own[name].shape != tensor.shape
+        if isinstance(own.get(name), Tensor) and not is_lazy(own[name]) and own[name].shape != tensor.shape
     ]
     unknown = [f"'{name}', which the model has not" for name in tensors if name not in own]
     present = {id(own[name]): tensor for name, tensor in tensors.items() if name in own}

@@ -8,6 +8,7 @@ Beside the bytes goes a note, a JSON object that tells how to read them:
 """
 
 import math
+import os
 from collections.abc import Mapping
 from itertools import accumulate, pairwise
 from typing import Any
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from feta.errors import FileError
 from feta.files import planes, positions
+from feta.files.plain import tamed
 
 Note = dict[str, Any]
 DTYPES = {
@@ -52,6 +54,8 @@ def unpack(note: Mapping[str, Any], stored: Tensor, tensor: str) -> Tensor:
         count, base, total = int(note["nonzeros"]), int(note["base"]), math.prod(shape)
         if min(shape, default=0) < 0 or not 0 <= count <= total:
             raise ValueError(f"shape {shape} with {count} non-zero entries")
+        if total * dtype.itemsize > memory():
+            raise ValueError(f"shape {shape}, more than this machine's memory holds")
         ends = list(accumulate((int(length) for length in note["bytes"]), initial=0))
         if stored.dtype != torch.uint8 or stored.ndim != 1 or ends != sorted(ends) or ends[-1] != len(stored):
             raise ValueError(f"{len(stored.reshape(-1))} bytes where {ends[-1]} belong")
@@ -64,5 +68,13 @@ def unpack(note: Mapping[str, Any], stored: Tensor, tensor: str) -> Tensor:
             words[places] = values
             values = words
     except (KeyError, TypeError, ValueError, OverflowError, MemoryError) as error:
-        raise FileError(f"{tensor} must be packed as its note says, got {error}") from error
+        raise FileError(f"{tensor} must be packed as its note says, got {tamed(error)}") from error
     return torch.from_numpy(values.view(np.uint8)).view(dtype).reshape(shape)
+
+
+def memory() -> int:
+    """The bytes of this machine's memory. A tensor of zeros takes none in a file, whatever size the file names."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # not on every system
+        return 2**40

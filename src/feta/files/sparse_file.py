@@ -10,15 +10,18 @@ are stored once. No pickle is ever read.
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from torch import Tensor, uint8
+from torch.nn.parameter import is_lazy
 
 from feta.errors import ConfigError, FileError
 from feta.files import archive, bitmask, container, lossy
 from feta.files.atomic import write_atomic
 from feta.files.packed import Note, pack, unpack
+from feta.files.plain import check, object_from_json, shortened
 
 Layout = Literal["small", "compressed-tensors", "dense"]
 METADATA, INDEX = "feta", "feta.index"
@@ -69,29 +72,53 @@ def write(path: Path | str, tensors: Mapping[str, Tensor], metadata: Mapping[str
     return len(content)
 
 
+@dataclass(frozen=True)
+class Opened:
+    """A file whose bytes are read and whose sparse tensors are not restored yet."""
+
+    path: Path
+    stored: dict[str, Tensor]
+    facts: dict[str, dict[str, Any]]
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        return self.facts[METADATA]
+
+    def check_shapes(self, known: Mapping[str, Tensor]) -> None:
+        """Raise FileError where a tensor to restore has another shape than the known one, before it takes memory."""
+        for name, note in self.facts[NOTES].items():
+            said = note.get("shape") if isinstance(note, dict) else None
+            own = known.get(name)
+            if isinstance(own, Tensor) and not is_lazy(own) and said != list(own.shape):
+                wanted = f"'{name}' of shape {tuple(own.shape)}, got {shortened(said)}"
+                raise FileError(f"{self.path} must hold the weights of this model: {wanted}")
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors, those stored as something else restored."""
+        path, stored = self.path, dict(self.stored)
+        for name, note in self.facts[NOTES].items():
+            if name + PACKED not in stored:
+                raise FileError(f"{path}: tensor '{name}' lacks its parts ['packed']")
+            stored[name] = unpack(note, stored.pop(name + PACKED), f"{path}: tensor '{name}'")
+        tensors = lossy.regain(bitmask.restore_all(stored, str(path)), self.facts[DTYPES], str(path))
+        for name, other in self.facts[SAME].items():
+            if str(other) not in tensors:
+                raise FileError(f"{path}: tensor '{name}' must equal '{other}', got none of that name")
+            tensors[name] = tensors[str(other)]
+        return tensors
+
+
 def read(path: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors, with sparse ones restored, and metadata ({} for a safetensors file of another program)."""
-    path = Path(path)
-    stored, facts = _stored(path)
-    metadata, notes, same, had = (facts[key] for key in (METADATA, NOTES, SAME, DTYPES))
-    for name, note in notes.items():
-        if name + PACKED not in stored:
-            raise FileError(f"{path}: tensor '{name}' lacks its parts ['packed']")
-        stored[name] = unpack(note, stored.pop(name + PACKED), f"{path}: tensor '{name}'")
-    tensors = lossy.regain(bitmask.restore_all(stored, str(path)), had, str(path))
-    for name, other in same.items():
-        if str(other) not in tensors:
-            raise FileError(f"{path}: tensor '{name}' must equal '{other}', got none of that name")
-        tensors[name] = tensors[str(other)]
-    return tensors, metadata
+    opened = open_file(path)
+    return opened.tensors(), opened.metadata
 
 
 def stored_bytes(path: Path | str) -> dict[str, int]:
     """Bytes each tensor takes in a file, its parts added up."""
-    stored, _ = _stored(Path(path))
-    tensors, _ = read(path)
-    sizes = dict.fromkeys(tensors, 0)
-    for name, tensor in stored.items():
+    opened = open_file(path)
+    sizes = dict.fromkeys(opened.tensors(), 0)
+    for name, tensor in opened.stored.items():
         stem = name.rpartition(".")[0]
         owner = next(key for key in (name, stem, stem + bitmask.WEIGHT, stem.rpartition(".")[0]) if key in sizes)
         sizes[owner] += tensor.numel() * tensor.element_size()
@@ -120,12 +147,16 @@ def _once(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, s
     return plain, same
 
 
-def _stored(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def open_file(path: Path | str) -> Opened:
     """The tensors of a file as they are stored, and the facts about them with the metadata, all of them objects."""
+    path = Path(path)
     stored, texts = container.read(path)
     try:
-        facts = {key: json.loads(texts.get(key) or "{}") for key in (METADATA, NOTES, SAME, DTYPES)}
-    except json.JSONDecodeError as error:
+        facts = {key: object_from_json(texts.get(key) or "{}") for key in (NOTES, SAME, DTYPES)}
+        metadata = object_from_json(texts.get(METADATA) or "{}", finite=False)
+        # A configuration of transformers may hold infinities, and its own reader takes them.
+        check({key: value for key, value in metadata.items() if key != "transformers"})
+    except ValueError as error:
         raise FileError(f"{path}: metadata must be a JSON object, got {error}") from error
     if INDEX in texts:
         joined = stored.get(container.ARCHIVE)
@@ -135,5 +166,5 @@ def _stored(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         facts |= inner
     odd = [value for value in facts.values() if not isinstance(value, dict)]
     if odd:
-        raise FileError(f"{path}: metadata must be a JSON object, got {odd[0]}")
-    return stored, facts
+        raise FileError(f"{path}: facts about tensors must be JSON objects, got {shortened(odd[0])}")
+    return Opened(path, stored, {**facts, METADATA: metadata})

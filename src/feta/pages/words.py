@@ -8,9 +8,14 @@ from feta.errors import printable
 LONGEST = 1000  # letters of a name or a sentence
 
 
+def in_words(text: str) -> str:
+    """Somebody else's words: on one line, nothing that hides or turns the rest around, and an end."""
+    return printable(text if len(text) <= LONGEST else text[:LONGEST] + "…")
+
+
 def in_html(text: str) -> str:
-    """Somebody else's words: no markup, nothing that hides or turns the rest around, and no end of letters."""
-    return html.escape(printable(text if len(text) <= LONGEST else text[:LONGEST] + "…"))
+    """The same, and no markup."""
+    return html.escape(in_words(text))
 
 
 def amount(number: float) -> str:
@@ -38,7 +43,7 @@ def at_most(percent: float) -> str:
 def some(names: Sequence[str], most: int = 3) -> str:
     """A few names: fc1, fc2 and 7 more."""
     rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+    return ", ".join(map(in_words, names[:most])) + (f" and {rest} more" if rest > 0 else "")
 
 
 def duration(seconds: float) -> str:

@@ -38,8 +38,9 @@ def train(
     learning_rate
         Decays by 5 % per epoch.
     """
+    partial = output.with_name(output.name + ".partial")
     check_output(output, force)
-    check_places(output, records)
+    check_places(output, partial, records)
     from feta_lab import data as datasets
     from feta_lab import networks, store
     from feta_lab.records import append, record
@@ -53,7 +54,6 @@ def train(
     settings = Training(learning_rate=learning_rate, max_epochs=epochs, seed=seed)
     with download_bar() as advance:
         loaded = datasets.load(data or (known.data if known else ""), data_dir, progress=advance)
-    partial = output.with_name(output.name + ".partial")
     with progress_bar(f"training {preset}", epochs) as update:
 
         def show(event: Any) -> None:
@@ -64,8 +64,8 @@ def train(
         network = run_training(specification, loaded, settings, **how, checkpoint=partial, callback=show)
     n_bytes = store.save(network, output)
     partial.unlink(missing_ok=True)
-    epochs, scores = network.info.epochs, network.info.accuracy
-    result: dict[str, Any] = {"network": specification, "data": loaded.label, "epochs": epochs}
+    ran, scores = network.info.epochs, network.info.accuracy
+    result: dict[str, Any] = {"network": specification, "data": loaded.label, "epochs": ran}
     result |= {"accuracy": scores, "file_bytes": n_bytes}
     config = {"preset": preset, "data": loaded.name, "max_epochs": epochs, "learning_rate": learning_rate}
     if records is not None:
@@ -74,5 +74,5 @@ def train(
         print_json({**result, "file": str(output)})
         return
     accuracy = f"{scores['test']:.2f} % test, {scores['validation']:.2f} % validation"
-    out().print(f"{specification} on {loaded.label}: {accuracy}, {epochs} epochs")
+    out().print(f"{specification} on {loaded.label}: {accuracy}, {ran} epochs")
     out().print(f"written to {output} ({size(n_bytes)})")

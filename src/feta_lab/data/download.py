@@ -8,7 +8,6 @@ import contextlib
 import os
 import sys
 import tarfile
-import tempfile
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from feta.errors import DataError
+from feta.files.atomic import destination, scratch
 from feta_lab.data.catalog import DataFile, entry
 from feta_lab.data.files import EMBEDDED, cache_dir, path_of, read_file
 
@@ -52,7 +52,7 @@ def fetch(name: str, data_dir: Path | None = None, progress: Progress | None = N
     folder = root / known.folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with (root / ".feta-fetch.lock").open("a") as lock:
+        with destination(root / ".feta-fetch.lock")[0].open("a") as lock:
             if sys.platform != "win32":
                 fcntl.flock(lock, fcntl.LOCK_EX)  # a second feta that downloads into this folder waits
             missing = [file for file in known.files if not _is_there(file, folder)]
@@ -89,12 +89,12 @@ def _verify(file: DataFile, path: Path) -> None:
 def _extract(files: Sequence[DataFile], folder: Path, part: Path) -> None:
     """Move `files` out of a tar.gz into `folder`, all of them or none."""
     sizes = {f"{folder.name}/{file.name}": file.size for file in files}
-    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        inside = Path(scratch, folder.name)
+    with scratch(f".{folder.name}.", folder.parent) as place:
+        inside = place / folder.name
         try:
             with tarfile.open(part, "r:gz") as tar:
                 wanted = (item for item in tar if item.isreg() and sizes.get(item.name) == item.size)
-                tar.extractall(scratch, wanted, filter="data")
+                tar.extractall(place, wanted, filter="data")
             for file in files:
                 _verify(file, inside / file.name)
         except (tarfile.TarError, EOFError, zlib.error, DataError) as error:
@@ -132,6 +132,7 @@ def _download_from(url: str, part: Path, most: int, finish: Finish, progress: Pr
 
 def _append(url: str, part: Path, most: int, progress: Progress | None) -> bool:
     """Request the bytes that `part` lacks, and return whether the file is complete."""
+    destination(part)
     have = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "feta", "Accept-Encoding": "identity"}
     if have:

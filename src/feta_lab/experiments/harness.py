@@ -18,12 +18,14 @@ worker that overruns is ended, a worker that dies is noticed, and the next cell 
 """
 
 import contextlib
+import ctypes
 import json
 import math
 import multiprocessing
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -37,12 +39,14 @@ from typing import Any, Literal
 import torch
 
 from feta.errors import ConfigError, FetaError, FileError
+from feta.files.atomic import scratch
 from feta_lab.records import append, environment, identity, latest, read
 
 Cell = dict[str, Any]
 Prepare = Callable[[Cell], Mapping[str, Any]]  # what every record of the cell says, even where it fails
 RunOne = Callable[[Cell], Mapping[str, Any]]
 
+PR_SET_PDEATHSIG = 1  # of Linux's prctl
 GRACE_SECONDS = 5  # between asking a process to end and ending it
 
 
@@ -163,11 +167,11 @@ def run_in_workers(
     idle, busy = list[_Worker](), list[_Worker]()
     # One process uses the threads its parent would; several at once would fight over them.
     threads = torch.get_num_threads() if jobs == 1 else 1
-    with tempfile.TemporaryDirectory(prefix="feta-cells-", ignore_cleanup_errors=True) as scratch:
+    with scratch("feta-cells-", Path(tempfile.gettempdir())) as place:
         try:
             while waiting or busy:
                 while waiting and len(busy) < jobs:
-                    worker = idle.pop() if idle else _Worker(run_one, prepare, threads, budget, scratch)
+                    worker = idle.pop() if idle else _Worker(run_one, prepare, threads, budget, str(place))
                     index, cell = waiting.popleft()
                     begins(index)
                     worker.give(index, cell)
@@ -188,12 +192,12 @@ def run_in_workers(
 class _Worker:
     """A process that takes one cell at a time."""
 
-    def __init__(self, run_one: RunOne, prepare: Prepare, threads: int, budget: float | None, scratch: str) -> None:
+    def __init__(self, run_one: RunOne, prepare: Prepare, threads: int, budget: float | None, place: str) -> None:
         self.budget, self.usable = budget, True
         # Spawned, not forked: a forked process cannot use CUDA, and threads do not survive a fork.
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        given = (theirs, run_one, prepare, threads, scratch)
+        given = (theirs, run_one, prepare, threads, place)
         self.process = context.Process(target=_serve, args=given, daemon=True)
         self.process.start()
         theirs.close()  # so that the pipe ends with the process
@@ -233,17 +237,18 @@ class _Worker:
         self.pipe.close()
 
 
-def _serve(pipe: Connection, run_one: RunOne, prepare: Prepare, threads: int, scratch: str) -> None:
+def _serve(pipe: Connection, run_one: RunOne, prepare: Prepare, threads: int, place: str) -> None:
     """The process: take a cell, prepare it, run it, answer."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
-    threading.Thread(target=_end_with_parent, args=(scratch,), daemon=True).start()
-    tempfile.tempdir = scratch
+    _die_with_parent()
+    threading.Thread(target=_end_with_parent, args=(place,), daemon=True).start()
+    tempfile.tempdir = place
     torch.set_num_threads(threads)
     while True:
         try:
             cell = pipe.recv()
         except EOFError:  # only a parent that was killed lets go of a worker that waits
-            shutil.rmtree(scratch, ignore_errors=True)
+            shutil.rmtree(place, ignore_errors=True)
             return
         try:
             pipe.send(("ready", dict(prepare(cell))))
@@ -254,10 +259,19 @@ def _serve(pipe: Connection, run_one: RunOne, prepare: Prepare, threads: int, sc
             pipe.send(("unprepared", FetaError(f"cannot prepare {cell}: {type(error).__name__}: {error}")))
 
 
-def _end_with_parent(scratch: str) -> None:
+def _die_with_parent() -> None:
+    """On Linux the system itself ends a worker with its parent, even one that lets no other thread run."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    parent = multiprocessing.parent_process()
+    if parent is not None and os.getppid() != parent.pid:  # it was gone before
+        os._exit(1)
+
+
+def _end_with_parent(place: str) -> None:
     """A run that was killed leaves no process behind to disturb the times of the next, and no files."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
-        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.rmtree(place, ignore_errors=True)
         os._exit(1)

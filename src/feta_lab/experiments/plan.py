@@ -10,7 +10,6 @@ defaults, then from a TOML file (or the settings of the quick run), then from op
 
 import contextlib
 import math
-import tomllib
 import types
 import typing
 from abc import ABC, abstractmethod
@@ -23,11 +22,12 @@ from typing import Any, ClassVar, TypeVar
 from feta.calibration.model import resolve_device
 from feta.errors import ConfigError, FileError, unknown_name
 from feta.files.atomic import check_writable
+from feta.files.plain import from_toml, tamed, text_of
 from feta.pruners import make
 from feta.sparsity import check_share
 from feta_lab import networks, paper
 from feta_lab.experiments.harness import Cell
-from feta_lab.experiments.subject import Source, Subject, subject_of, train_missing
+from feta_lab.experiments.subject import Source, Subject, network_path, subject_of, train_missing
 
 QUICK = Path(__file__).with_name("quick.toml")
 
@@ -84,8 +84,13 @@ class Plan(ABC):
         """Run a prepared cell; the fields that its record gets."""
 
     def check(self) -> None:
-        """Fail now, and not hours into the run, if records cannot be written or the device is not there."""
-        check_writable(self.records)
+        """Fail now, and not hours into the run, if a file cannot be written or the device is not there."""
+        networks = (
+            network_path(self.networks, net, seed, self.data) for net in self.nets for seed in range(self.seeds)
+        )
+        missing = [path for path in networks if not path.exists()]
+        for path in (self.records, self.records.with_name("report.html"), *missing):
+            check_writable(path)
         resolve_device(self.where)
 
     def train(self, tell: Callable[[str], None]) -> None:
@@ -151,11 +156,11 @@ def load_plan(kind: type[P], config: Path | None, given: Mapping[str, Any], quic
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return from_toml(text_of(path))
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} must be TOML, got {error}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} must be TOML, got {tamed(error)}") from error
 
 
 def convert(value: Any, hint: Any, label: str) -> Any:

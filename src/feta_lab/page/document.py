@@ -4,14 +4,18 @@ import base64
 import hashlib
 import itertools
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import pandas as pd
 from markupsafe import Markup
 
+from feta.errors import printable
 from feta.files.atomic import write_atomic
+from feta.files.card import LONGEST, in_markdown
 from feta.pages.document import STYLE
 from feta_lab.page.blocks import Block, Fold, Section, Table, sort_key
 from feta_lab.page.figure import DARK, LIGHT, TEMPLATES, Figure
@@ -31,10 +35,13 @@ def render(
     environment: versions and machine, for the foot of the page.
     contents: whether links to the sections stand below the title.
 
-    All words are escaped. Example: render("Pruning", "", [Text("Hello.")], {}).
+    All words are escaped, and letters that hide or turn the rest around are spelt out.
+    Example: render("Pruning", "", [Text("Hello.")], {}).
     """
     strict, files = jinja2.StrictUndefined, jinja2.FileSystemLoader(TEMPLATES)
-    engine = jinja2.Environment(loader=files, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=strict)
+    engine = jinja2.Environment(
+        loader=files, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=strict, finalize=_plain
+    )
     numbers = itertools.count(1)
     engine.filters |= {
         "kind": lambda block: type(block).__name__,
@@ -95,20 +102,22 @@ def write_tables(tables: Iterable[Table], folder: Path) -> list[Path]:
 
 def comma_separated(table: Table) -> str:
     """The table's numbers in full, or else the words of its cells; an empty field is a missing value."""
-    frame = pd.DataFrame(list(table.numbers), dtype=object) if table.numbers else _frame(table)
+    rows = [{name: _plain(value) for name, value in row.items()} for row in table.numbers]
+    frame = pd.DataFrame(rows, dtype=object) if rows else _frame(table)
     return str(frame.to_csv(index=False))
 
 
 def markdown(table: Table) -> str:
     """The table in Markdown, its caption above it."""
-    frame = _frame(table)
+    frame = _frame(table).map(in_markdown)  # pandas leaves all of it alone
+    frame.columns = frame.columns.map(in_markdown)
     for row, column in table.strong:
         frame.iat[row, column] = f"**{frame.iat[row, column]}**"
-    # pandas leaves the bar alone, which would end a cell.
-    frame = frame.replace(r"\|", r"\\|", regex=True).rename(columns=lambda name: name.replace("|", r"\|"))
     align = ["right" if numeric else "left" for numeric in table.numeric]
     text = frame.to_markdown(index=False, disable_numparse=True, colalign=align)
-    return f"{table.caption}\n\n{text}\n" if table.caption else f"{text}\n"
+    # At its beginning a sign, or a number with a dot, would make a heading or a list of it.
+    caption = re.sub(r"^(\d*)(?=[#>+=.)-])", r"\1\\", in_markdown(table.caption).strip())
+    return f"{caption}\n\n{text}\n" if caption else f"{text}\n"
 
 
 def latex(table: Table) -> str:
@@ -120,10 +129,17 @@ def latex(table: Table) -> str:
     style = frame.style.hide(axis="index").format(escape="latex").format_index(escape="latex", axis=1)
     columns = "".join("r" if numeric else "l" for numeric in table.numeric)
     text = style.apply(lambda _: bold, axis=None).to_latex(hrules=True, column_format=columns)
-    caption = f"% {table.caption}\n" if table.caption else ""
+    caption = f"% {_plain(table.caption)}\n" if table.caption else ""
     return caption + str(text).translate(TEX)
 
 
 def _frame(table: Table) -> pd.DataFrame:
     """The words of the cells."""
-    return pd.DataFrame(table.texts, columns=list(table.columns), dtype=object)
+    return pd.DataFrame(table.texts, columns=[_plain(name) for name in table.columns], dtype=object).map(_plain)
+
+
+def _plain(value: Any) -> Any:
+    """Words on one line, not without end, and without letters that hide or turn the rest around; else the value."""
+    if type(value) is not str:  # markup of ours is no longer mere text
+        return value
+    return printable(value if len(value) <= LONGEST else value[:LONGEST] + "…")

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from feta.errors import ConfigError
+from feta.errors import ConfigError, printable
 from feta.files.atomic import write_atomic
 from feta_lab.results.forms import is_number
 
@@ -41,6 +41,7 @@ PAPER, SOFT = "#ffffff", "#59626f"
 # On a page every colour of a figure becomes a variable of the stylesheet, which has a light and a dark value.
 VARIABLES = {PAPER: "--page", "#1c2129": "--ink", SOFT: "--soft", "#e6e8ec": "--faint"}
 VARIABLES |= {colour: f"--c{number}" for number, colour in enumerate(LIGHT)}
+LONGEST = 120  # letters of a name or a title
 MANY_POINTS = 40  # markers on a longer curve would merge into a ribbon
 
 
@@ -171,7 +172,7 @@ class Figure:
         for colour, variable in VARIABLES.items():
             body = body.replace(colour, f"var({variable})")
         pixels = 4 / 3 * float(width)  # matplotlib counts in points
-        label = Markup.escape("; ".join(chart.title for chart in self.charts))
+        label = Markup.escape("; ".join(_words(chart.title) for chart in self.charts))
         about = f'style="max-width: {1.35 * pixels:.0f}px" role="img" aria-label="{label}"'
         return Markup(f'<svg class="{kind}" viewBox="0 0 {width} {height}" {about}>{body}')
 
@@ -188,8 +189,8 @@ def _draw(figure: Figure, columns: int = COLUMNS) -> Canvas:
     legend_rows = math.ceil(len(handles) / max(1, int(72 * columns * width / (4.9 * letters + 42))))
     canvas = Canvas(figsize=(columns * width, rows * height + 0.18 * legend_rows))
     for number, chart in enumerate(figure.charts, start=1):
-        axes = canvas.add_subplot(rows, columns, number, xlabel=chart.x_label, ylabel=chart.y_label)
-        axes.set_title(textwrap.fill(chart.title, int(11 * width)))
+        axes = canvas.add_subplot(rows, columns, number, xlabel=_words(chart.x_label), ylabel=_words(chart.y_label))
+        axes.set_title(textwrap.fill(_words(chart.title), int(11 * width)))
         for name, points in chart.lines.items():
             if name in chart.drawn:
                 _draw_line(axes, points, styles[name])
@@ -198,7 +199,7 @@ def _draw(figure: Figure, columns: int = COLUMNS) -> Canvas:
         elif not chart.ticks:
             axes.locator_params(axis="x", integer=True)  # layers, percent, components: never half of one
         if chart.ticks:
-            axes.set_xticks(list(chart.ticks), list(chart.ticks.values()), minor=False)
+            axes.set_xticks(list(chart.ticks), list(map(_words, chart.ticks.values())), minor=False)
             axes.minorticks_off()
         if chart.from_zero:
             axes.set_ylim(bottom=min(0.0, axes.dataLim.y0))
@@ -208,6 +209,12 @@ def _draw(figure: Figure, columns: int = COLUMNS) -> Canvas:
         columns = math.ceil(len(handles) / legend_rows)
         canvas.legend(handles=handles, loc="outside lower center", ncols=columns, handlelength=2.6)
     return canvas
+
+
+def _words(text: str) -> str:
+    """Somebody else's words in a figure: on one line, short, and without letters that SVG does not have."""
+    text = printable(text if len(text) <= LONGEST else text[:LONGEST] + "…")
+    return f" {text}" if text.startswith("_") else text  # matplotlib leaves such names out of a legend
 
 
 def _styles(figure: Figure) -> dict[str, dict[str, Any]]:
@@ -255,7 +262,7 @@ def _handles(figure: Figure, styles: Mapping[str, Mapping[str, Any]]) -> Sequenc
     """The legend: an entry per name, then what filled and hollow markers mean."""
     drawn = set().union(*(chart.drawn for chart in figure.charts))
     lines = [
-        Line2D([], [], label=name if name in drawn else f"{name} (no data)", **styles[name])
+        Line2D([], [], label=_words(name) + ("" if name in drawn else " (no data)"), **styles[name])
         for name in dict.fromkeys(name for chart in figure.charts for name in chart.lines)
     ]
     grey: dict[str, Any] = {"ls": "none", "marker": "o", "ms": 4.6, "markeredgecolor": SOFT}

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from feta.errors import FileError
+from feta.files.plain import object_from_json
 from feta_lab.records import Record, groups, latest, read
-from feta_lab.results.forms import FORMS, Form, check
+from feta_lab.results.forms import FORMS, Form, check, known
 
 __all__ = ["PassedOver", "Record", "Results", "Source", "gather", "unretrained"]
 
@@ -88,15 +89,15 @@ def gather(folder: Path) -> Results:
 def _begins_as_ours(path: Path) -> bool:
     """Whether a file that cannot be read begins with a record to show: then it is broken, not somebody else's."""
     try:
-        first = json.loads(path.read_text(encoding="utf-8", errors="replace").partition("\n")[0])
+        first = object_from_json(path.read_text(encoding="utf-8", errors="replace").partition("\n")[0])
     except (OSError, ValueError):
         return False
-    return isinstance(first, dict) and first.get("kind") in FORMS
+    return known(first)
 
 
 def _sources(path: Path, name: str, records: Sequence[Record]) -> list[Source]:
     """The last record of every cell in a file, by kind: several experiments may share a file."""
-    ours = [(n, r) for n, r in enumerate(records, start=1) if r.get("kind") in FORMS and "key" in r]
+    ours = [(n, r) for n, r in enumerate(records, start=1) if known(r) and "key" in r]
     for number, record in ours:
         check(record, f"{path}, line {number}")
     kinds = groups((record for _, record in ours), "kind")

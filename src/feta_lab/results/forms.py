@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from feta.errors import FileError
+from feta.files.plain import shortened
 from feta_lab.records import Record
 
 
@@ -76,6 +77,12 @@ FORMS: dict[str, Form] = {
 }
 
 
+def known(record: Record) -> bool:
+    """Whether the page shows records of this kind; a kind may be anything, where another program wrote the file."""
+    kind = record.get("kind")
+    return isinstance(kind, str) and kind in FORMS
+
+
 def check(record: Record, where: str) -> None:
     """Raise FileError where a page could not be made of a record; `where` is its file and line."""
     form = FORMS[record["kind"]]
@@ -87,4 +94,4 @@ def check(record: Record, where: str) -> None:
         value = record.get(name)
         # The layers of a benchmark are patterns, those of Figure 3 a count.
         if (name in needed or (value is not None and name != "layers")) and not CHECKS[what](value):
-            raise FileError(f"{where}: {name} must be {what}, got {value!r}")
+            raise FileError(f"{where}: {name} must be {what}, got {shortened(value)}")

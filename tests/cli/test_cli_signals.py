@@ -1,0 +1,65 @@
+"""A command that is told to end ends in order: nothing is left, and the same command does it again."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+from feta.cli import app, main
+from feta.files.atomic import replacing
+
+@app.command
+def slow(place: Path):
+    with replacing(place) as part:
+        part.write_text("half")
+        print("writing", flush=True)
+        time.sleep(600)
+
+sys.argv[0] = "feta"
+main()
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
+def test_nothing_is_left_of_a_file_that_was_being_written(tmp_path, name):
+    number = getattr(signal, name)
+    command = [sys.executable, "-c", SCRIPT, "slow", str(tmp_path / "place" / "file")]
+    # nohup has it ignored, and so has a shell that runs these tests in the background.
+    listen = {"preexec_fn": lambda: signal.signal(number, signal.SIG_DFL)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, **listen) as process:
+        assert process.stdout.readline() == b"writing\n"
+        process.send_signal(number)
+    assert process.returncode == 128 + number
+    assert list((tmp_path / "place").iterdir()) == []
+
+
+def test_what_nohup_ignores_stays_ignored(tmp_path):
+    command = [sys.executable, "-c", SCRIPT, "slow", str(tmp_path / "place" / "file")]
+    ignore = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, **ignore) as process:
+        assert process.stdout.readline() == b"writing\n"
+        os.kill(process.pid, signal.SIGHUP)
+        time.sleep(0.2)
+        assert process.poll() is None
+        process.terminate()
+    assert process.returncode == 128 + signal.SIGTERM
+
+
+def test_a_signal_after_the_work_is_no_traceback():
+    """Python has things of its own to do when a command is over."""
+    code = SCRIPT.replace(
+        "@app.command", "import atexit\natexit.register(lambda: (print('over'), time.sleep(600)))\n@app.command"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-uc", code, "--version"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert b"over\n" in iter(process.stdout.readline, b"")
+        process.terminate()
+        said = process.stderr.read()
+    assert (process.returncode, said) == (-signal.SIGTERM, b"")
