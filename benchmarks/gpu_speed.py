@@ -88,7 +88,8 @@ def cell(shape: str, way: str, sparsity: float, batch: int) -> dict[str, Any]:
     us = microseconds({"dense": dense, "sparse": sparse}, x)
     key = {"shape": shape, "way": way, "sparsity": sparsity, "batch": batch}
     sizes = {"dense_bytes": bytes_of(dense), "sparse_bytes": bytes_of(sparse)}
-    return {"kind": "gpu-speed", **key, "dense_us": us["dense"], "sparse_us": us["sparse"], "error": error, **sizes}
+    metrics = {"dense_us": us["dense"], "sparse_us": us["sparse"], "error": error, **sizes}
+    return {"kind": "gpu-speed", "key": key, **key, **metrics}
 
 
 def table(records: list[dict[str, Any]]) -> str:

@@ -436,7 +436,7 @@ def test_a_time_budget_cuts_what_follows(monkeypatch):
         ({"refine": True, "seconds": 3}, "seconds must go with an effort"),
         ({"seconds": 0}, "seconds must be > 0 and finite, got 0"),
         ({"seconds": float("nan")}, "seconds must be > 0 and finite, got nan"),
-        ({"seconds": "long"}, "seconds must be > 0 and finite, got 'long'"),
+        ({"seconds": "long"}, "seconds must be a number, got 'long'"),
         ({"data": None}, "data must be given for method 'feta', got None"),
         ({"data": None, "method": "threshold", "allocation": "sensitivity"}, "data must be given for allocation"),
     ],

@@ -73,13 +73,16 @@ def _distance(run: Run, inputs: Inputs) -> float:
 
 @torch.no_grad()
 def compared(run: Run, model: nn.Module) -> Held | None:
-    """The result beside the original on held-out samples; None without any, or if the model is not on the device."""
+    """The result beside the original on held-out samples; None where the two cannot be put side by side."""
     if run.held is None or run.home != run.device:
         return None
     pruned, scores = shell(model), True
-    wrong = right = same = count = 0.0
+    wrong = right = same = count = other_shape = 0.0
     for batch in run.held.share(run.ranks):
         expected, found = (outputs_of(call(network, batch)) for network in (run.original, pruned))
+        if found.shape != expected.shape:  # of a model whose answers are as many as it finds things
+            other_shape = 1.0
+            continue
         scores = scores and expected.ndim == 2 and expected.shape[1] > 1
         size = max(1, COMPARED // max(1, expected[:1].numel()))  # outputs of a language model are large
         for one, other in zip(expected.split(size), found.split(size), strict=True):
@@ -87,7 +90,10 @@ def compared(run: Run, model: nn.Module) -> Held | None:
             right += float(one.double().square().sum())
             same += float((one.argmax(-1) == other.argmax(-1)).sum()) if scores else 0.0
         count += len(expected)
-    wrong, right, same, count, plain = run.ranks.sum([wrong, right, same, count, float(not scores)])
+    told = [wrong, right, same, count, float(not scores), other_shape]
+    wrong, right, same, count, plain, other_shape = run.ranks.sum(told)
+    if other_shape:
+        return None
     error = (wrong / right) ** 0.5 if right > 0 else float(wrong > 0)
     known = same / count if count and not plain else None
     return Held(run.held.count, error if math.isfinite(error) else None, known)
