@@ -96,7 +96,7 @@ class Runner:
         )
         both = ("feta-records.jsonl", "out.safetensors")
         bench = ("bench", "--nets", "dense-mnist", "--data", "mnist-mini", "--methods", "threshold,wanda")
-        bench += ("--seeds", "1", "--sparsity", "0.9", "--samples", "100", "--jobs", "2", "--compensate", "off")
+        bench += ("--seeds", "1", "--sparsity", "0.9", "--samples", "100", "--jobs", "2", "--no-compensate")
         found = {
             "prune": Command((*prune, "--method", "alps", *out), both),
             "train": Command(("train", "30FC-10SM", "--data", "mnist-mini", "--epochs", "2", *out), both),

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from feta.pages import notebook
-from feta.pages.words import amount, in_words, some
+from feta.pages.words import NAME, amount, in_words, some
 from feta.problem import Activation, Status
 
 
@@ -227,7 +227,7 @@ class PruneReport:
     def notes(self) -> list[str]:
         """What there is to say beside the table."""
         said = [layer for layer in self.layers if layer.message]
-        notes = [f"{in_words(layer.name)}: {in_words(layer.message)}" for layer in said[:SHOWN]]
+        notes = [f"{in_words(layer.name, NAME)}: {in_words(layer.message)}" for layer in said[:SHOWN]]
         if len(said) > SHOWN:
             counts = Counter(layer.status for layer in said[SHOWN:])
             rest = ", ".join(f"{count} {status}" for status, count in counts.items())

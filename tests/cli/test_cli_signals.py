@@ -8,8 +8,11 @@ import time
 
 import pytest
 
+# nohup has SIGHUP ignored, and a shell SIGINT in what it runs in the background, such as these tests.
 SCRIPT = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from pathlib import Path
 from feta.cli import app, main
 from feta.files.atomic import replacing
@@ -30,9 +33,7 @@ main()
 def test_nothing_is_left_of_a_file_that_was_being_written(tmp_path, name):
     number = getattr(signal, name)
     command = [sys.executable, "-c", SCRIPT, "slow", str(tmp_path / "place" / "file")]
-    # nohup has it ignored, and so has a shell that runs these tests in the background.
-    listen = {"preexec_fn": lambda: signal.signal(number, signal.SIG_DFL)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, **listen) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"writing\n"
         process.send_signal(number)
     assert process.returncode == 128 + number
@@ -40,9 +41,9 @@ def test_nothing_is_left_of_a_file_that_was_being_written(tmp_path, name):
 
 
 def test_what_nohup_ignores_stays_ignored(tmp_path):
-    command = [sys.executable, "-c", SCRIPT, "slow", str(tmp_path / "place" / "file")]
-    ignore = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, **ignore) as process:
+    script = SCRIPT.replace("signal.SIGHUP, signal.SIG_DFL", "signal.SIGHUP, signal.SIG_IGN")
+    command = [sys.executable, "-c", script, "slow", str(tmp_path / "place" / "file")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"writing\n"
         os.kill(process.pid, signal.SIGHUP)
         time.sleep(0.2)

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 from feta.errors import printable
 
-LONGEST = 1000  # letters of a name or a sentence
+LONGEST, NAME = 1000, 100  # letters of a sentence, and of a name in one
 
 
-def in_words(text: str) -> str:
+def in_words(text: str, most: int = LONGEST) -> str:
     """Somebody else's words: on one line, nothing that hides or turns the rest around, and an end."""
-    return printable(text if len(text) <= LONGEST else text[:LONGEST] + "…")
+    return printable(text if len(text) <= most else text[:most] + "…")
 
 
 def in_html(text: str) -> str:
@@ -43,7 +43,7 @@ def at_most(percent: float) -> str:
 def some(names: Sequence[str], most: int = 3) -> str:
     """A few names: fc1, fc2 and 7 more."""
     rest = len(names) - most
-    return ", ".join(map(in_words, names[:most])) + (f" and {rest} more" if rest > 0 else "")
+    return ", ".join(in_words(name, NAME) for name in names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def duration(seconds: float) -> str:
