@@ -34,10 +34,6 @@ SMALL = {  # what is not said on a page
 }
 pytestmark = pytest.mark.filterwarnings("ignore:the dense layers stay:UserWarning")  # on a busy machine
 WRITES = ("-o", "--output", "--onnx", "--torch-export", "--safetensors", "--report")
-README = {  # blocks of the README that are not run, until it says so itself: the beginning of a line -> why
-    "make ": "it sets up an environment",
-    "python -m pip": "it changes the environment",
-}
 
 
 @pytest.fixture(scope="session")
@@ -87,7 +83,7 @@ def test_blocks_run(path, shelf, monkeypatch, tmp_path):
     scope = stock.names() | {"__name__": "page"}
     shell = Shell(tmp_path / "here", shelf, monkeypatch)
     for block in blocks(path, "python", "console", "bash", "sh"):
-        if block.why is not None or (path.name == "README.md" and awaited(block)):
+        if block.why is not None:
             continue
         if block.language == "python":
             # In the reference each block is one docstring's.
@@ -97,10 +93,6 @@ def test_blocks_run(path, shelf, monkeypatch, tmp_path):
                 shell.run(command)
     if shell.missing:  # all else has been run
         pytest.skip("; ".join(shell.missing))
-
-
-def awaited(block: Block) -> bool:
-    return block.language == "console" and any(line.startswith(tuple(README)) for line in block.commands())
 
 
 def python(block: Block, scope: dict[str, object], shell: "Shell") -> None:
