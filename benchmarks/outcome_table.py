@@ -63,7 +63,7 @@ def table() -> str:
         before, after = scores(scored, zeros)
         plain, small = file_bytes(stored, zeros)
         dense, sparse = milliseconds(timed, zeros)
-        bytes_told = f"{plain / 1e6:.3g} → {small / 1e6:.2g} ({small / plain:.0%})"
+        bytes_told = f"{plain / 1e6:.3g} → {small / 1e6:.3g} ({100 * small / plain:.0f} %)"
         told = (f"{before:.1f} → {after:.1f}", bytes_told, f"{dense:.2g} → {sparse:.2g} (**{dense / sparse:.1f}×**)")
         lines.append(f"| {called} | {100 * zeros:g} % | {' | '.join(told)} |")
     return "\n".join(lines)
