@@ -128,7 +128,7 @@ def test_a_graph_that_cannot_be_recorded(inputs, monkeypatch):
     """Tried with streams and without; then steps are taken as they come, none is lost, the event says why."""
     tried = []
 
-    def refuse(graph):
+    def refuse(graph, **how):
         tried.append(len(crew.streams))
         raise RuntimeError("operation not permitted\nwhen stream is capturing")
 
