@@ -75,7 +75,7 @@ def main() -> None:
         assert "feta-prune[lab]" in command("demo", code=1)
     else:
         assert "mnist-mini" in command("data list")
-        command("train dense-mnist --data mnist-mini --max-epochs 1 -o net.safetensors")
+        command("train dense-mnist --data mnist-mini --epochs 1 -o net.safetensors")
         command("prune net.safetensors --method threshold -o small.safetensors")
         command("certify small.safetensors net.safetensors", code=1)
     lab = "with" if importlib.util.find_spec("feta_lab") else "without"

@@ -64,3 +64,19 @@ def test_a_signal_after_the_work_is_no_traceback():
         process.terminate()
         said = process.stderr.read()
     assert (process.returncode, said) == (-signal.SIGTERM, b"")
+
+
+DYING = "class Dying:\n    def __del__(self):\n        signal.raise_signal(signal.SIGTERM)\n\ndying = Dying\n\n"
+FINAL = (
+    "import weakref\nclass Dying: pass\n\ndef dying():\n    weakref.finalize(Dying(), signal.raise_signal, 15)\n\n"
+)
+
+
+@pytest.mark.parametrize("thing", [DYING, FINAL], ids=["del", "finalize"])
+def test_a_signal_while_something_is_finalized_is_neither_lost_nor_a_traceback(tmp_path, thing):
+    """Python prints what is raised there, and goes on."""
+    code = SCRIPT.replace("time.sleep", "dying()\n        time.sleep").replace("@app.command", f"{thing}@app.command")
+    command = [sys.executable, "-c", code, "slow", str(tmp_path / "place" / "file")]
+    ended = subprocess.run(command, capture_output=True)
+    assert (ended.returncode, ended.stderr) == (128 + signal.SIGTERM, b"")
+    assert list((tmp_path / "place").iterdir()) == []

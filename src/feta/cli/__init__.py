@@ -8,8 +8,11 @@ Other packages add commands by entry points. The laboratory's are named here, so
 import os
 import signal
 import sys
+import threading
 import unicodedata
+import weakref
 from pathlib import Path
+from types import FrameType
 
 from cyclopts import App
 from cyclopts.config import Env
@@ -100,9 +103,20 @@ def _told_to_end() -> list[int]:
     return [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]  # not on every system
 
 
-def _end(number: int, frame: object) -> None:
+def _end(number: int, frame: FrameType | None) -> None:
+    if _finalizing(frame):  # Python prints an error that is raised there, and goes on
+        threading.Timer(0.01, os.kill, (os.getpid(), number)).start()
+        return
     signal.signal(number, signal.SIG_DFL)  # a second one ends it at once
     raise SystemExit(128 + number)
+
+
+def _finalizing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_name == "__del__" or frame.f_code.co_filename == weakref.__file__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _let_threads_sleep() -> None:
