@@ -81,7 +81,7 @@ def test_without_numba_a_note_says_so(run, pruned, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--batch 0", "--batch must be whole numbers >= 1 such as 3,32,32, got '0'"),
+        ("--batch 0", "--batch must be whole numbers >= 1 such as 1,16, got '0'"),
         ("--batch 1,a", "--batch must be whole numbers"),
         ("--threads 1.5", "--threads must be whole numbers"),
         ("--device tpu", "--device"),

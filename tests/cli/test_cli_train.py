@@ -79,7 +79,7 @@ def test_a_network_in_the_papers_notation(run):
         ("60FC-10XX --data mnist-mini", "network '60FC-10XX': token 2 '10XX' must be"),
         ("[/x]-10SM --data mnist-mini", "network '[/x]-10SM': token 1 '[/x]' must be"),
         ("60FC-10SM", "unknown preset '60FC-10SM'"),
-        ("dense-mnist --data mnist-mini --epochs 0", "Training.max_epochs must be > 0 and finite, got 0"),
+        ("dense-mnist --data mnist-mini --epochs 0", "--epochs must be > 0 and finite, got 0"),
         ("dense-mnist --data mnist-mini --learning-rate 1e15", "training must keep a finite loss"),
     ],
 )

@@ -59,9 +59,9 @@ def check_page(page: Path | None, *others: Path | None) -> None:
     check_writable(page)
 
 
-def whole_numbers(text: str, where: str) -> list[int]:
+def whole_numbers(text: str, where: str, such: str = "3,32,32") -> list[int]:
     """Numbers >= 1 out of 3,32,32 or 3x32x32."""
     parts = [part.strip() for part in text.replace("x", ",").split(",")]
     if not all(part.isdecimal() and len(part) < 10 and int(part) > 0 for part in parts):
-        raise ConfigError(f"{where} must be whole numbers >= 1 such as 3,32,32, got {quoted(text)}")
+        raise ConfigError(f"{where} must be whole numbers >= 1 such as {such}, got {quoted(text)}")
     return [int(part) for part in parts]

@@ -57,8 +57,8 @@ def speed(
     from feta.files.atomic import write_atomic
 
     where = resolve_device(device)
-    batches = sorted(set(whole_numbers(batch, "--batch")))
-    teams = [torch.get_num_threads()] if threads is None else sorted(set(whole_numbers(threads, "--threads")))
+    batches = sorted(set(whole_numbers(batch, "--batch", "1,16")))
+    teams = [torch.get_num_threads()] if threads is None else sorted(set(whole_numbers(threads, "--threads", "1,2")))
     source = Source(network, own or OwnOptions())
     source.check_given()
     model, example = _opened(source, sample, where)
