@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python benchmarks/bare.py train networks=networks nets=dense-mnist,conv-mnist seeds=3 jobs=6
     PYTHONPATH=src python benchmarks/bare.py table1 nets=conv-mnist device=cuda networks=networks
-    PYTHONPATH=src python benchmarks/bare.py bench nets=conv-cifar compensate=false,true jobs=9 out=results/gpu
+    PYTHONPATH=src python benchmarks/bare.py bench nets=conv-cifar compensate=false,true jobs=9 out=results/methods
 
 The first word is an experiment of feta_lab.experiments, or `train`. The others are settings of its plan, or
 quick=true and config=FILE.

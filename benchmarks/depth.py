@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from llama import Llama, random_llama
-from measure import measured_prune
+from measure import measured_prune, tell
 
 from feta_lab.experiments.harness import Cell, label, run_cells
 from feta_lab.records import Record, groups
@@ -108,10 +108,6 @@ def parser() -> argparse.ArgumentParser:
     ask.add_argument("--out", type=Path, default=Path("results/real"))
     ask.add_argument("--no-resume", dest="resume", action="store_false")
     return ask
-
-
-def tell(text: str) -> None:
-    print(text, flush=True)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
     PYTHONPATH=src python benchmarks/files.py --networks NETWORKS --resnets MODELS --data-dir DATA
     PYTHONPATH=src python benchmarks/files.py --folder SMOLLM2 --sparsity 0.5 0.7 0.9
-    PYTHONPATH=src python benchmarks/files.py --write docs/files.md        # the tables out of the records alone
 
 NETWORKS holds files of `feta train` (conv-cifar-seed0.safetensors …), MODELS state dicts, SMOLLM2 a Hugging Face
 folder. Matrices and kernels are pruned by magnitude, but for the first of a convolutional network and the last; with
@@ -24,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from real_table import replaced
 from safetensors.torch import load_file, save
 from torch import Tensor
 
@@ -33,10 +31,9 @@ from feta.files import lossy, planes, sparse_file
 from feta.sparsity import Sparsity, top_k_mask
 from feta_lab import data as datasets
 from feta_lab.judge import judge
-from feta_lab.records import append, latest, read, record
+from feta_lab.records import append, record
 
 RECORDS = Path("results/files/records.jsonl")
-MARKS = "<!-- files: benchmarks/files.py -->", "<!-- end of files -->"
 NETS = ("conv-cifar", "dense-cifar-wide", "dense-fashion-wide", "dense-mnist-wide")
 SHARES = (0.5, 0.7, 0.8, 0.9, 0.95)
 DTYPES: tuple[lossy.Smaller, ...] = ("float16", "bfloat16", "int8")
@@ -167,7 +164,7 @@ def tables(records: Sequence[Mapping[str, Any]]) -> str:
 
 def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("--networks", "--resnets", "--folder", "--data-dir", "--write"):
+    for name in ("--networks", "--resnets", "--folder", "--data-dir"):
         parser.add_argument(name, type=Path)
     parser.add_argument("--records", type=Path, default=RECORDS)
     parser.add_argument("--sparsity", type=float, nargs="+", default=SHARES)
@@ -183,9 +180,6 @@ def main(words: list[str]) -> int:
             kept = feta.prune(network.model, images, 0.9, "feta").model.state_dict()
             rounded = rounding(network, kept, data)
             measure(given.records, name, 0.9, "feta", kept, given.repeats, rounding=rounded)
-    if given.write is not None:
-        text = tables(list(latest(read(given.records)).values()))
-        given.write.write_text(replaced(given.write.read_text(encoding="utf-8"), text, MARKS), encoding="utf-8")
     return 0
 
 

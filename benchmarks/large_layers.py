@@ -14,7 +14,6 @@ import argparse
 import json
 import statistics
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,8 @@ import torch
 from torch import Tensor
 
 import feta
+from feta.calibration.model import clock
+from feta_lab.experiments.plan import parse_method
 
 HELD_OUT = 2048
 
@@ -37,17 +38,6 @@ def inputs(d_in: int, rows: int, seed: int, device: str) -> Tensor:
     strength = torch.arange(1, rank + 1, device=device).rsqrt()
     mix = normal(rank, d_in) * (strength / strength.norm())[:, None]
     return (normal(rows, rank) @ mix).add_(normal(rows, d_in), alpha=0.3).add_(normal(d_in), alpha=0.3)
-
-
-def parse_method(text: str) -> tuple[str, dict[str, Any]]:
-    name, *pairs = text.split(":")
-    return name, {key: json.loads(value) for key, value in (pair.split("=", 1) for pair in pairs)}
-
-
-def now(device: str) -> float:
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()
-    return time.perf_counter()
 
 
 def measure(args: argparse.Namespace, size: str) -> list[dict[str, Any]]:
@@ -66,12 +56,12 @@ def measure(args: argparse.Namespace, size: str) -> list[dict[str, Any]]:
             name, options = parse_method(text)
             seconds = []
             for _ in range(args.repeats + 1):  # the first is a warm-up
-                start = now(args.device)
+                start = clock(torch.device(args.device))
                 found = feta.smart_prune(
                     W, A[: args.rows], B[: args.rows], sparsity=share, method=name,
                     activation=args.activation, bias=bias, options=options,
                 )  # fmt: skip
-                seconds.append(now(args.device) - start)
+                seconds.append(clock(torch.device(args.device)) - start)
                 if args.repeats == 1:
                     break
             outputs = A[args.rows :] @ found.U

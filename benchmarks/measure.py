@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import math
 import resource
-import time
 from collections import Counter
 from dataclasses import asdict
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import feta
+from feta.calibration.model import clock
 from feta.engine.recipe import EFFORTS
 from feta_lab.experiments.plan import parse_method
 
@@ -58,11 +58,8 @@ def measured_prune(
     return result.model, fields
 
 
-def clock(device: torch.device) -> float:
-    """Seconds, read after the device has finished its work."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
+def tell(text: str) -> None:
+    print(text, flush=True)
 
 
 def peak_bytes(device: torch.device) -> int:

@@ -1,8 +1,4 @@
-"""The README's table of what a user gets: accuracy, bytes and milliseconds of three networks, from records.
-
-    python benchmarks/outcome_table.py                     # prints it
-    python benchmarks/outcome_table.py --write README.md   # puts it between the marks
-    python benchmarks/outcome_table.py --check README.md   # fails when it holds another
+"""The README's table of what a user gets: accuracy, bytes and milliseconds of three networks; see docs/figures.py.
 
 Scores are those of `effort="default"` in results/recipes and results/real, bytes those of results/files
 (`benchmarks/files.py`), milliseconds those of results/speed (`benchmarks/speed.py`), one sample or token, one thread.
@@ -10,17 +6,12 @@ Scores are those of `effort="default"` in results/recipes and results/real, byte
 
 from __future__ import annotations
 
-import argparse
 import statistics
-import sys
-from pathlib import Path
+from collections.abc import Callable
 
-from real_table import replaced
+from feta_lab.records import Record
 
-from feta_lab.records import Record, latest, read
-
-RESULTS = Path(__file__).parents[1] / "results"
-MARKS = "<!-- what you get: benchmarks/outcome_table.py -->", "<!-- end of what you get -->"
+Records = Callable[[str], list[Record]]  # of a folder under results/
 # what it is called, its zeros, and its names in the records of scores, files and speed
 NETWORKS = (
     ("MLP 784-300-100-10, MNIST, accuracy", 0.95, "dense-mnist-wide", "dense-mnist-wide", "mlp 784-300-100-10"),
@@ -30,11 +21,7 @@ NETWORKS = (
 )
 
 
-def records(name: str) -> list[Record]:
-    return list(latest(read(RESULTS / name / "records.jsonl")).values())
-
-
-def scores(net: str, zeros: float) -> tuple[float, float]:
+def scores(records: Records, net: str, zeros: float) -> tuple[float, float]:
     """Of the dense and of the pruned network, the mean over the runs with all rows there are."""
     runs = [one for one in records("recipes") if one["recipe"] == "default" and one["rows"] == "all"]
     runs += [one for one in records("real") if one["method"] == "default"]
@@ -43,47 +30,27 @@ def scores(net: str, zeros: float) -> tuple[float, float]:
     return tuple(statistics.mean(one[key] for one in mine) for key in (f"dense_{name}", name))  # type: ignore[return-value]
 
 
-def file_bytes(net: str, zeros: float) -> tuple[int, int]:
+def file_bytes(records: Records, net: str, zeros: float) -> tuple[int, int]:
     asked = {"net": net, "sparsity": zeros, "method": "threshold"}
     found = next(one for one in records("files") if asked.items() <= one["key"].items())["metrics"]["bytes"]
     return found["plain"], found["small"]
 
 
-def milliseconds(net: str, zeros: float) -> tuple[float, float]:
+def milliseconds(records: Records, net: str, zeros: float) -> tuple[float, float]:
     asked = {"network": net, "sparsity": zeros, "threads": 1}
     found = next(one for one in records("speed") if asked.items() <= one["key"].items())["metrics"]["batches"]
     first = next(row for row in found if row["batch"] == 1)
     return first["dense_ms"], first["sparse_ms"]
 
 
-def table() -> str:
+def table(records: Records) -> str:
     heads = ("network, what is judged", "zeros", "dense → pruned", "file, MB", "ms for one, on one CPU thread")
     lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
     for called, zeros, scored, stored, timed in NETWORKS:
-        before, after = scores(scored, zeros)
-        plain, small = file_bytes(stored, zeros)
-        dense, sparse = milliseconds(timed, zeros)
+        before, after = scores(records, scored, zeros)
+        plain, small = file_bytes(records, stored, zeros)
+        dense, sparse = milliseconds(records, timed, zeros)
         bytes_told = f"{plain / 1e6:.3g} → {small / 1e6:.3g} ({100 * small / plain:.0f} %)"
         told = (f"{before:.1f} → {after:.1f}", bytes_told, f"{dense:.2g} → {sparse:.2g} (**{dense / sparse:.1f}×**)")
         lines.append(f"| {called} | {100 * zeros:g} % | {' | '.join(told)} |")
     return "\n".join(lines)
-
-
-def main(words: list[str]) -> int:
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("--write", type=Path)
-    ask.add_argument("--check", type=Path)
-    given = ask.parse_args(words)
-    page = given.write or given.check
-    if page is None:
-        print(table())
-        return 0
-    before = page.read_text(encoding="utf-8")
-    after = replaced(before, table(), MARKS)
-    if given.write:
-        page.write_text(after, encoding="utf-8")
-    return int(before != after and given.check is not None)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import functools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -50,12 +50,12 @@ Judge = Callable[[nn.Module], float]
 def network_of(net: str, rows: int, seed: int, asked: argparse.Namespace) -> tuple[nn.Module, Tensor, Judge, float]:
     """The network, its calibration rows, what judges a network like it, and what that says of it."""
     if net.startswith("resnet-"):
-        model: nn.Module = load_resnet(int(net.removeprefix("resnet-")), asked.models)
-        images, labels = images_of("test_batch.bin", asked.cifar)
-        found = calibration_images(asked.cifar, rows, seed)
+        model: nn.Module = load_resnet(int(net.removeprefix("resnet-")), asked.models).to(asked.device)
+        images, labels = (found.to(asked.device) for found in images_of("test_batch.bin", asked.cifar))
+        found = calibration_images(asked.cifar, rows, seed).to(asked.device)
         judge: Judge = functools.partial(accuracy, images=images[: asked.limit], labels=labels[: asked.limit])
     else:
-        subject = subject_of(net, seed, asked.networks, Source(None, asked.data_dir, "cpu"))
+        subject = subject_of(net, seed, asked.networks, Source(None, asked.data_dir, asked.device))
         model, found = subject.model, rows_of(subject.images, rows, seed)
         judge = lambda pruned: subject.scores(pruned)["accuracy"]  # noqa: E731
     return model, found, judge, judge(model)
@@ -73,7 +73,28 @@ def run(asked: argparse.Namespace, cell: Cell) -> Mapping[str, Any]:
     return {**found, **scores}
 
 
-def table(records: list[Mapping[str, Any]], net: str) -> str:
+def nothing(cell: Cell) -> Mapping[str, Any]:
+    """All that a cell needs is made when it runs."""
+    return {}
+
+
+def tables(records: Sequence[Mapping[str, Any]]) -> str:
+    """A table for each network."""
+    return "\n\n".join(table(records, net) for net in dict.fromkeys(one["net"] for one in records))
+
+
+def reordered(records: Sequence[Mapping[str, Any]]) -> str:
+    """Accuracy with the inputs where they are, and with inputs reordered, of each method and pattern."""
+    cells = {(r["net"], r["method"], r["pattern"], r["key"]["reorder"]): f"{r['accuracy']:.2f}" for r in records}
+    forms = list(dict.fromkeys(one["pattern"] for one in records))
+    lines = [f"| as they are → reordered | {' | '.join(forms)} |", "| --- " * (1 + len(forms)) + "|"]
+    for net, method in dict.fromkeys((one["net"], one["method"]) for one in records):
+        pairs = (" → ".join(cells[net, method, form, moved] for moved in (False, True)) for form in forms)
+        lines.append(f"| {net}, {method} | {' | '.join(pairs)} |")
+    return "\n".join(lines)
+
+
+def table(records: Sequence[Mapping[str, Any]], net: str) -> str:
     """Accuracy in Markdown: a line for each method, a column for each pattern."""
     cells = {(r["method"], r["pattern"]): r for r in records if r["net"] == net and "accuracy" in r}
     methods, patterns = (list(dict.fromkeys(key[i] for key in cells)) for i in range(2))
@@ -95,15 +116,24 @@ def main(words: list[str]) -> int:
         ask.add_argument(f"--{name}", type=lambda text: tuple(text.split(",")), default=several)
     ask.add_argument("--rows", type=int, default=1000)
     ask.add_argument("--seed", type=int, default=0)
+    ask.add_argument("--device", default="cpu")
+    ask.add_argument("--jobs", type=int, default=1, help="cells at once; their seconds do not compare then")
     ask.add_argument("--limit", type=int, help="test images of a ResNet; all by default")
     ask.add_argument("--no-reorder", dest="reorder", action="store_false", help="inputs stay where they are")
     ask.add_argument("--out", type=Path, default=Path("results/patterns"))
     asked = ask.parse_args(words, Asked())
     grid = product(asked.nets, asked.patterns, asked.methods)
-    same = {"rows": asked.rows, "seed": asked.seed, "limit": asked.limit, "device": "cpu", "reorder": asked.reorder}
+    same = {
+        "rows": asked.rows,
+        "seed": asked.seed,
+        "limit": asked.limit,
+        "device": asked.device,
+        "reorder": asked.reorder,
+    }
     cells = [{"net": net, "pattern": pattern, "method": method, **same} for net, pattern, method in grid]
     run_one = functools.partial(run, asked)
-    found = run_cells("patterns", cells, run_one, asked.out / "records.jsonl", prepare=lambda cell: {}, tell=print)
+    records, how = asked.out / "records.jsonl", {"tell": print, "jobs": asked.jobs}
+    found = run_cells("patterns", cells, run_one, records, prepare=nothing, **how)
     for net in asked.nets:
         print(table(found, net))
     return 0

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from measure import tell
 from pretrained import ResNets, SmolLm
 
 from feta.errors import FetaError
@@ -52,10 +53,6 @@ def run_and_tell(plan: ResNets | SmolLm, cell: Cell) -> Mapping[str, Any]:
     found = plan.run(cell)
     tell(f"{label(cell)}: {plan.score} {found[plan.score]:.2f}, {found['seconds']:.2f} s, {found['statuses']}")
     return found
-
-
-def tell(text: str) -> None:
-    print(text, flush=True)
 
 
 def words(text: str) -> tuple[str, ...]:

@@ -1,8 +1,4 @@
-"""The tables of pretrained models from benchmark records.
-
-    python benchmarks/real_table.py results/real/records.jsonl                     # prints them
-    python benchmarks/real_table.py results/real/records.jsonl --write docs/measurements.md   # puts them there
-    python benchmarks/real_table.py results/real/records.jsonl --check docs/measurements.md   # fails if others are
+"""The tables of pretrained models from benchmark records; see docs/figures.py.
 
 Only cells over a whole test file are shown. A mean is over the calibration sets; `2 of 3` after it says that the
 others failed. The best method of a sparsity is bold. Seconds are medians over all sparsities and calibration sets.
@@ -10,18 +6,13 @@ others failed. The best method of a sparsity is bold. Seconds are medians over a
 
 from __future__ import annotations
 
-import argparse
-import re
 import statistics
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from feta_lab.records import Record, groups, latest, read
+from feta_lab.records import Record, groups
 
 AXES = ("net", "seed", "allocation", "sparsity", "method")
-MARKS = "<!-- pretrained models: benchmarks/real_table.py -->", "<!-- end of pretrained models -->"
 
 
 @dataclass(frozen=True)
@@ -48,7 +39,8 @@ def markdown(table: Table, records: Sequence[Record]) -> str:
     for names, cells in groups(records, "net", "allocation", *differing(records)).items():
         dense = cells[0][f"dense_{table.score}"]
         lines.append([f"{', '.join(map(str, names))} (dense {dense:.1f})", *scores(table, cells, shares)])
-        lines.append(["seconds", *(seconds(cells, method) for method in table.methods)])
+        times = [seconds(cells, method) for method in table.methods]
+        lines += [["seconds", *times]] if any(time != "–" for time in times) else []
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -98,33 +90,3 @@ def tables(records: Sequence[Record]) -> str:
         if shown := [one for one in mine if one["method"] in table.methods]:
             texts.append(markdown(table, shown))
     return "\n\n".join(texts)
-
-
-def replaced(page: str, text: str, marks: tuple[str, str] = MARKS) -> str:
-    """The page with the text between its marks."""
-    begin, end = marks
-    if page.count(begin) != 1 or page.count(end) != 1:
-        sys.exit(f"the page must hold each of these lines once:\n{begin}\n{end}")
-    pattern = re.compile(f"{re.escape(begin)}.*{re.escape(end)}", re.DOTALL)
-    return pattern.sub(lambda _: f"{begin}\n\n{text}\n\n{end}", page)
-
-
-def main(words: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("records", type=Path)
-    parser.add_argument("--write", type=Path)
-    parser.add_argument("--check", type=Path)
-    given = parser.parse_args(words)
-    text = tables(list(latest(read(given.records)).values()))
-    if given.write is not None:
-        given.write.write_text(replaced(given.write.read_text(encoding="utf-8"), text), encoding="utf-8")
-    if given.check is not None:
-        page = given.check.read_text(encoding="utf-8")
-        if replaced(page, text) != page:
-            sys.exit(f"{given.check} must hold the tables of {given.records}; run this with --write")
-    print(text)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

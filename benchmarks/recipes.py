@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from measure import measured_prune
+from measure import measured_prune, tell
 from torch import Tensor, nn
 
 import feta
@@ -134,10 +134,6 @@ def run_and_tell(plan: Recipes, cell: Cell) -> Mapping[str, Any]:
     found = plan.run(cell)
     tell(f"{label(cell)}: {found['validation_lost']:.2f} points lost on validation, {found['seconds']:.2f} s")
     return found
-
-
-def tell(text: str) -> None:
-    print(text, flush=True)
 
 
 def parser() -> argparse.ArgumentParser:

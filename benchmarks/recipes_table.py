@@ -1,33 +1,21 @@
-"""The tables and the picture of the recipes from benchmark records.
-
-    python benchmarks/recipes_table.py results/recipes/records.jsonl                     # prints the tables
-    python benchmarks/recipes_table.py results/recipes/records.jsonl --validation        # the half to decide by
-    python benchmarks/recipes_table.py results/recipes/records.jsonl --write README.md   # puts them between the marks
-    python benchmarks/recipes_table.py results/recipes/records.jsonl --check README.md   # fails when it holds others
-    python benchmarks/recipes_table.py results/recipes/records.jsonl --picture docs/pictures/recipes
+"""The tables and the picture of the recipes from benchmark records; see docs/figures.py.
 
 All recipes of a column are compared over the same networks and seeds (recipes_means.py). Columns may differ in them:
-the line `cells` counts them, and the sentence below a table names them. A page with the marks of BRIEF gets the
-recipes of the picture alone.
+the line `cells` counts them, and the sentence below a table names them.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
-from real_table import replaced
 from recipes import EFFORTS, NETS, RECIPES
 from recipes_means import Column, Member, Place, columns, member
 
 from feta_lab.page.figure import Figure, LineChart, Point
-from feta_lab.records import Record, groups, latest, read
+from feta_lab.records import Record, groups
 
-MARKS = "<!-- recipes: benchmarks/recipes_table.py -->", "<!-- end of recipes -->"
-BRIEF = "<!-- recipes in brief: benchmarks/recipes_table.py -->", MARKS[1]
 DENSE = ("dense-mnist", "dense-fashion", "dense-mnist-wide")
 GOALS: dict[Place, float] = {  # points that these may lose
     (200, 0.95): 2.2, (1000, 0.95): 1.1, (5000, 0.95): 0.8, ("all", 0.95): 0.4,
@@ -43,6 +31,28 @@ def tables(records: Sequence[Record], score: str = "lost") -> str:
     if dense := [one for one in records if one["net"] in DENSE and one["recipe"] in EFFORTS]:
         texts += ["The small dense networks beside the goals; what reaches them is bold.", table(dense, score, GOALS)]
     return "\n\n".join(texts)
+
+
+def sentence(records: Sequence[Record]) -> str:
+    """What the default loses with all rows and with few."""
+    found = columns(records, "lost")
+    lost = {place: column.means["default"] for place, column in found.items()}
+    few = min(rows for rows, _ in lost if isinstance(rows, int))
+    told = {share: f"{lost['all', share]:.1f} points on average with all rows and {lost[few, share]:.1f} with {few}"
+            for share in sorted({share for _, share in lost})}  # fmt: skip
+    return "; ".join(f"at {100 * share:g} % the default loses {text}" for share, text in told.items())
+
+
+def longest(records: Sequence[Record], best: Sequence[Record]) -> str:
+    """What `best` loses beside `default`, on the cells that both have run."""
+    axes = ("net", "seed", "rows", "sparsity")
+    other = {tuple(one[name] for name in axes): one for one in records if one["recipe"] == "default"}
+    pairs = [(one, other[tuple(one[name] for name in axes)]) for one in best]
+    told = {half: [statistics.mean(one[score] for one in side) for side in zip(*pairs, strict=True)]
+            for half, score in (("validation", "validation_lost"), ("test", "lost"))}  # fmt: skip
+    said = " and ".join(f"{first:.2f} points instead of {second:.2f} on the {half} half"
+                        for half, (first, second) in told.items())  # fmt: skip
+    return f"`best` was run on {len(pairs)} of these cells, all of dense networks: on average it loses {said}."
 
 
 def brief(records: Sequence[Record], score: str) -> str:
@@ -162,38 +172,3 @@ def picture(records: Sequence[Record], score: str, name: str) -> Figure:
         axes = {"log_x": True, "ticks": ticks, "from_zero": True}
         charts.append(LineChart(title, "unlabelled rows", "points lost", lines, **axes))
     return Figure(name, tuple(charts))
-
-
-def main(words: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("records", type=Path)
-    parser.add_argument("--write", type=Path)
-    parser.add_argument("--check", type=Path)
-    parser.add_argument("--picture", type=Path, help="without its ending: an SVG and a PNG are written")
-    parser.add_argument("--recipes", help="only these, with commas")
-    parser.add_argument("--device", help="needed where the records are of several")
-    parser.add_argument("--validation", action="store_true", help="the half to decide by; the test half is reported")
-    given = parser.parse_args(words)
-    records = [one for one in latest(read(given.records)).values() if one["kind"] == "recipes"]
-    records = [one for one in records if given.device in (None, one["device"])]
-    records = [one for one in records if given.recipes is None or one["recipe"] in given.recipes.split(",")]
-    devices = {one["device"] for one in records}
-    if len(devices) != 1:
-        sys.exit(f"records must be of one device, got {', '.join(sorted(devices)) or 'none'}; see --device")
-    score = "validation_lost" if given.validation else "lost"
-    text = tables(records, score)
-    for page in filter(None, (given.write, given.check)):
-        old = page.read_text(encoding="utf-8")
-        new = replaced(old, brief(records, score), BRIEF) if BRIEF[0] in old else replaced(old, text, MARKS)
-        if page == given.write:
-            page.write_text(new, encoding="utf-8")
-        elif new != old:
-            sys.exit(f"{page} must hold the tables of {given.records}; run this with --write")
-    if given.picture is not None:
-        picture(records, score, given.picture.name).save(given.picture.parent)
-    print(text)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -9,19 +9,19 @@
     which other work on the machine hardly touches
 
 One thing varies at a time, the others are those in the middle of their lists. The network is a chain of square dense
-layers with ReLUs and random weights, the rows are normal. One line of JSON for each cell goes to --out; the best of
+layers with ReLUs and random weights, the rows are normal. A record for each cell goes to --out; the best of
 --rounds is taken, for other work on a machine only ever adds to it. Processes over gloo on one machine share its
 cores: one that has less to do itself is what they can show, not what more machines would save.
 """
 
 import argparse
-import json
 import math
 import os
 import socket
 import sys
 import time
 import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ import torch.multiprocessing as mp
 from torch import nn
 
 import feta
+from feta_lab.records import Record, append, groups, record
 
 AXES = ("rows", "widths", "depths", "ranks")
 
@@ -38,7 +39,6 @@ AXES = ("rows", "widths", "depths", "ranks")
 def main(words: list[str]) -> int:
     given = parser().parse_args(words)
     middle = {axis: sorted(getattr(given, axis))[(len(getattr(given, axis)) - 1) // 2] for axis in AXES[:3]}
-    given.out.parent.mkdir(parents=True, exist_ok=True)
     for axis in AXES:
         values, times = sorted(getattr(given, axis)), []
         if len(values) < 2:
@@ -49,8 +49,7 @@ def main(words: list[str]) -> int:
             kind = "seconds" if given.device == "cuda" else "cpu_seconds"
             found = min((measured(cell) for _ in range(given.rounds)), key=lambda one: one[kind])
             times.append(found[kind])
-            with given.out.open("a") as file:
-                file.write(json.dumps({"axis": axis, **cell, **found}) + "\n")
+            append(given.out, record("scale", {"axis": axis, **cell}, 0, found))
             told = f"{found['seconds']:8.2f} s, {found['cpu_seconds']:8.2f} s of the CPU"
             print(f"{axis:7s} {value:7d}  {told}, {found['peak_bytes'] / 1e6:6.0f} MB", flush=True)
         print(f"{axis:7s} exponent {exponent(values, times):.2f}", flush=True)
@@ -111,6 +110,22 @@ def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def table(records: Sequence[Record]) -> str:
+    """A line for each device and axis: seconds and memory at each size, and the exponent."""
+    lines = ["| device | what grows | size: seconds, memory | exponent |", "| --- " * 4 + "|"]
+    for (device, axis), same in groups([one["key"] | one["metrics"] for one in records], "device", "axis").items():
+        told = [f"{one[axis]:,}: {spent(one):.2g} s, {one['peak_bytes'] / 1e9:.2g} GB" for one in same]
+        found = exponent([one[axis] for one in same], [spent(one) for one in same])
+        others = ", ".join(f"{same[0][name]:,} {name}" for name in AXES[:3] if name != axis)
+        lines.append(f"| {device} | {axis} ({others}) | {'; '.join(told)} | {found:.2f} |")
+    return "\n".join(lines)
+
+
+def spent(found: Mapping[str, Any]) -> float:
+    """On a CPU the process's own seconds, which other work hardly touches."""
+    return float(found["seconds" if found["device"] == "cuda" else "cpu_seconds"])
+
+
 def exponent(sizes: list[int], seconds: list[float]) -> float:
     xs, ys = ([math.log(value) for value in values] for values in (sizes, seconds))
     x, y = sum(xs) / len(xs), sum(ys) / len(ys)
@@ -130,7 +145,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--method", default="feta")
     found.add_argument("--threads", type=int, default=1, help="of each process; threads that wait count as busy")
     found.add_argument("--rounds", type=int, default=2)
-    found.add_argument("--out", type=Path, default=Path("scale/records.jsonl"))
+    found.add_argument("--out", type=Path, default=Path("results/scale/records.jsonl"))
     return found
 
 

@@ -2,7 +2,6 @@
 
     PYTHONPATH=src python benchmarks/speed.py --out results/speed/records.jsonl       # measures everything
     PYTHONPATH=src python benchmarks/speed.py --cases mlp --threads 1                 # or a part, and prints it
-    PYTHONPATH=src python benchmarks/speed.py --table results/speed/records.jsonl --write docs/deployment.md
 
 Weights are random with zeros at random places: what a layer computes does not depend on which zeros they are. Dense
 and sparse take turns; each number is the median over the repeats of the least of seven turns or more. The language
@@ -16,7 +15,7 @@ import argparse
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -30,9 +29,8 @@ from torch import Tensor, nn
 from feta.inference.sparsify import sparsified
 from feta.inference.timing import timed
 from feta.inference.whole import plain_copy
-from feta_lab.records import append, latest, read, record
+from feta_lab.records import Record, append, record
 
-MARKS = "<!-- speed: benchmarks/speed.py -->", "<!-- end of speed -->"
 SMOLLM2 = {"vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30}
 SMOLLM2 |= {"num_attention_heads": 9, "num_key_value_heads": 3}
 
@@ -115,9 +113,8 @@ def bounds(threads: int) -> dict[str, float]:
     return rates | {"giga_multiply_adds_per_s": 1536**3 / 1e6 / ms["square"]}
 
 
-def table(path: Path) -> str:
+def table(cells: Sequence[Record]) -> str:
     """A line for each case and share: times faster at each batch size, with one and with more threads."""
-    cells = list(latest(read(path)).values())
     lines = ["| network | zeros | threads | batch: ms dense → ms sparse, times faster | memory |", "| --- " * 5 + "|"]
     for cell in (cell for cell in cells if cell["kind"] == "speed"):
         key, metrics = cell["key"], cell["metrics"]
@@ -127,8 +124,8 @@ def table(path: Path) -> str:
         lines.append(f"| {key['network']} | {zeros} | {key['threads']} | {'; '.join(told)} | {memory} |")
     bare = [cell for cell in cells if cell["kind"] == "speed-bounds"]
     lines += [f"\nThreads: {cell['key']['threads']}; {limits(cell['metrics'])}." for cell in bare]
-    processor = cells[0]["environment"].get("processor", "") if cells else ""
-    return "\n".join([*lines, f"\nMeasured on: {processor}, torch {torch.__version__.split('+')[0]}."])
+    machine = cells[-1]["environment"]
+    return "\n".join([*lines, f"\nMeasured on: {machine['processor']}, torch {machine['torch'].split('+')[0]}."])
 
 
 def limits(rates: dict[str, float]) -> str:
@@ -148,18 +145,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="a file of records, appended to")
-    parser.add_argument("--table", type=Path, help="a file of records: print its table, or put it into a page")
-    parser.add_argument("--write", type=Path, help="the page")
     args = parser.parse_args(words)
-    if args.table:
-        text = table(args.table)
-        if args.write:
-            page = args.write.read_text(encoding="utf-8")
-            before, after = page.partition(MARKS[0])[0], page.partition(MARKS[1])[2]
-            args.write.write_text(f"{before}{MARKS[0]}\n\n{text}\n\n{MARKS[1]}{after}", encoding="utf-8")
-        else:
-            print(text)
-        return 0
     wanted = tuple(args.cases.split(",")) if args.cases else ("",)
     for threads in (int(part) for part in args.threads.split(",")):
         if not args.cases:

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch_pruning
+from measure import tell
 from resnet import data_label, images_of, load_resnet
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -35,6 +36,7 @@ from feta.structured.groups import Group, cut, find_groups, graph_of
 from feta.structured.widths import Layer, Widths
 from feta_lab.experiments.harness import Cell, label, run_cells
 from feta_lab.experiments.subject import Source, subject_of
+from feta_lab.judge import accuracy
 
 NETS, SHARES = ("dense-fashion", "resnet20", "conv-cifar"), (0.5, 0.7)
 RIVALS = ("magnitude-uniform", "magnitude-global", "taylor-uniform", "taylor-global")
@@ -53,15 +55,17 @@ def main(words: list[str]) -> int:
     given = parser().parse_args(words)
     afters = [(choice, after) for choice in given.choices for after in given.after]
     kinds = [(choice, after) for choice, after in afters if not (choice in OURS and after == "cut")]
+    common = {"rows": given.rows, "device": given.device}
     cells = [
-        {"net": net, "seed": seed, "share": share, "choice": choice, "after": after, "rows": given.rows}
+        dict(common, net=net, seed=seed, share=share, choice=choice, after=after)
         for net in given.nets
         for seed in range(1 if net.startswith("resnet") else given.seeds)
         for share in given.shares
         for choice, after in kinds
     ]
     work = functools.partial(run, given)
-    run_cells("structured", cells, work, given.out / "records.jsonl", prepare=functools.partial(prepare, given))
+    records = given.out / "records.jsonl"
+    run_cells("structured", cells, work, records, prepare=functools.partial(prepare, given), jobs=given.jobs)
     return 0
 
 
@@ -76,7 +80,7 @@ def prepare(given: argparse.Namespace, cell: Cell) -> Mapping[str, Any]:
 
 @functools.lru_cache(maxsize=1)
 def dense_accuracy(subject: Subject) -> float:
-    return accuracy(subject.model, subject.test)
+    return accuracy(subject.model, *subject.test)
 
 
 def run(given: argparse.Namespace, cell: Cell) -> Mapping[str, Any]:
@@ -99,7 +103,7 @@ def run(given: argparse.Namespace, cell: Cell) -> Mapping[str, Any]:
     seconds = time.perf_counter() - started
     whole, left = (multiply_adds(network, subject.images[:1]) for network in (subject.model, small))
     found = {
-        "accuracy": accuracy(small, subject.test),
+        "accuracy": accuracy(small, *subject.test),
         "removed": 1 - left / whole,
         "multiply_adds": left,
         "parameters": sum(weight.numel() for weight in small.parameters()),
@@ -111,18 +115,28 @@ def run(given: argparse.Namespace, cell: Cell) -> Mapping[str, Any]:
 
 
 def subject_for(given: argparse.Namespace, cell: Cell) -> Subject:
-    return load_subject(cell["net"], cell["seed"], cell["rows"], given.networks, given.data_dir, given.resnets)
+    where = given.networks, given.data_dir, given.resnets
+    return load_subject(cell["net"], cell["seed"], cell["rows"], cell["device"], *where)
 
 
 @functools.lru_cache(maxsize=1)
-def load_subject(net: str, seed: int, rows: int, networks: Path, data_dir: Path | None, resnets: Path) -> Subject:
+def load_subject(
+    net: str, seed: int, rows: int, device: str, networks: Path, data_dir: Path | None, resnets: Path
+) -> Subject:
     """A network with rows drawn from its training data, and its test data."""
+    model, images, labels, test, data = on_cpu(net, seed, rows, networks, data_dir, resnets)
+    return Subject(
+        model.to(device), images.to(device), labels.to(device), (test[0].to(device), test[1].to(device)), data
+    )
+
+
+def on_cpu(net: str, seed: int, rows: int, networks: Path, data_dir: Path | None, resnets: Path) -> Subject:
     if net.startswith("resnet"):
         images, labels = images_of("data_batch_1.bin", resnets)
         order = torch.from_numpy(np.random.default_rng(seed).permutation(len(images))[:rows])
         test = images_of("test_batch.bin", resnets)
         return Subject(load_resnet(int(net[6:]), resnets), images[order], labels[order], test, data_label(test[1]))
-    subject = subject_of(net, seed, networks, Source(data_dir=data_dir))
+    subject = subject_of(net, seed, networks, Source(data_dir=data_dir, device="cpu"))
     order = torch.randperm(len(subject.images), generator=torch.Generator().manual_seed(seed))[:rows]
     test = subject.data.normalisation.apply(subject.data.test.images, "cpu"), subject.data.test.labels
     return Subject(subject.model.eval(), subject.images[order], subject.labels[order], test, subject.data.label)
@@ -174,14 +188,6 @@ def rest(group: Group, gone: Tensor) -> list[int]:
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, test: tuple[Tensor, Tensor]) -> float:
-    model.eval()
-    images, labels = test
-    found = torch.cat([model(x).argmax(1) for x in images.split(500)])
-    return 100 * float((found == labels).float().mean())
-
-
-@torch.no_grad()
 def multiply_adds(model: nn.Module, x: Tensor) -> int:
     """Counted in the network itself: each layer's weights, times the places where they are used."""
     total: list[int] = []
@@ -195,10 +201,6 @@ def multiply_adds(model: nn.Module, x: Tensor) -> int:
     for hook in hooks:
         hook.remove()
     return sum(total)
-
-
-def tell(text: str) -> None:
-    print(text, flush=True)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -216,6 +218,8 @@ def parser() -> argparse.ArgumentParser:
     ask.add_argument("--networks", type=Path, default=Path("results/networks"))
     ask.add_argument("--data-dir", type=Path, default=None)
     ask.add_argument("--resnets", type=Path, default=Path("resnets"), help="with CIFAR-10's binary files beside them")
+    ask.add_argument("--device", default="cpu")
+    ask.add_argument("--jobs", type=int, default=1, help="cells at once; their seconds do not compare then")
     ask.add_argument("--out", type=Path, default=Path("results/structured"))
     return ask
 

@@ -1,12 +1,11 @@
-"""The tables of docs/structured.md, from the records of structured.py: python benchmarks/structured_table.py"""
+"""The tables of docs/structured.md, from the records of structured.py; see docs/figures.py."""
 
 from __future__ import annotations
 
 import statistics
-import sys
-from pathlib import Path
+from collections.abc import Sequence
 
-from feta_lab.records import Record, groups, latest, read, summary
+from feta_lab.records import Record, groups, summary
 
 NAMES = {
     "magnitude-uniform": "magnitude, same share",
@@ -19,9 +18,9 @@ NAMES = {
 AFTERS = {"cut": "cut", "refit": "+ refit", "fit": "+ fit"}
 
 
-def tables(records: list[Record]) -> str:
+def tables(records: Sequence[Record]) -> str:
     """A table for each network: a row for each choice of channels, test accuracy after each step."""
-    good = [record for record in latest(records).values() if "failure" not in record]
+    good = [record for record in records if "failure" not in record]
     return "\n\n".join(table(net, mine) for (net,), mine in groups(good, "net").items())
 
 
@@ -40,7 +39,3 @@ def table(net: str, records: list[Record]) -> str:
         found = [summary(cells.get((*column, choice), []), "accuracy") for column in columns]
         lines.append(f"| {name} | {' | '.join('–' if one is None else f'{one:.2f}' for one in found)} |")
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    print(tables(read(Path(sys.argv[1] if len(sys.argv) > 1 else "results/structured/records.jsonl"))))

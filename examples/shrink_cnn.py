@@ -1,6 +1,6 @@
 """A small CNN rebuilt with fewer channels, without labels. Run: python examples/shrink_cnn.py
 
-Needs torch-pruning: pip install 'feta-prune[structured]'.
+Needs torch-pruning: pip install torch-pruning.
 """
 
 import torch

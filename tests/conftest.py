@@ -3,8 +3,10 @@
 And a headless browser for pages; tests that use it are marked `browser`.
 """
 
+import os
 import resource
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,11 +15,34 @@ import pytest
 import torch
 from hypothesis import settings
 
+# Two workers and some two hundred processes read this code: each would compile all of it anew.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 settings.register_profile("feta", derandomize=True, deadline=None, max_examples=60)
 settings.load_profile("feta")
 torch.set_num_threads(1)
 FLAGS = ("headless=new", "no-sandbox", "disable-gpu", "no-first-run", "disable-background-networking")
 FLAGS += ("disable-component-update", "disable-sync", "window-size=1400,1000")
+
+
+# Those that take longest, the longest first: a worker that gets one of them last leaves the other idle.
+LONG = (
+    "test_docs_blocks", "test_contract", "test_recipe", "test_cli_process", "test_memory", "test_ranks",
+    "test_net_trim", "test_examples", "test_bench", "test_notebooks", "test_soak", "test_pruned_odd_networks",
+    "test_harness", "test_reproduce", "test_spread", "test_lab_report", "test_odd_models",
+    "test_cli_prune", "test_cli_certify",
+)  # fmt: skip
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Files are dealt out in the order below, not by their numbers of tests."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
 
 @pytest.fixture

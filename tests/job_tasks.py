@@ -97,8 +97,8 @@ def prune_unlike(rank, folder):
     alone = feta.Settings(data="alone")
     found["alone"] = f"process {rank} by itself" if refused(other, rows[rank:], settings=alone) == "nothing" else ""
     mesh = torch.distributed.init_device_mesh("cpu", (2,))
-    for layer in model[::2]:
-        distribute_module(layer, mesh)
+    fully_shard(model[0], mesh=mesh)
+    distribute_module(model[2], mesh)
     found["spread"] = refused(model, rows)
     return found
 

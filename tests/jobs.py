@@ -1,13 +1,16 @@
-"""Jobs of several processes on this machine, over gloo, one thread each."""
+"""Jobs of several processes on this machine, over gloo, one thread each.
+
+They are forked from a process that imports torch once for all jobs of a test run.
+"""
 
 import importlib
+import multiprocessing
 import os
 import socket
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -15,62 +18,72 @@ import torch
 import torch.distributed as dist
 
 HERE = Path(__file__).parent
+FORKED = multiprocessing.get_context("forkserver")
+FORKED.set_forkserver_preload(["job_tasks", "spread_tasks"])
 
 
-def start(count: int, task: str, folder: Path, **given: Any) -> list[subprocess.Popen[str]]:
+def start(count: int, task: str, folder: Path, **given: Any) -> list[BaseProcess]:
     """Processes that run `task`, module:function in this folder, with (rank, folder, **given)."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    # The process that is forked finds its modules by its environment alone, which is that of its start.
     path = os.pathsep.join([str(HERE), str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")])
     torch.save(given, folder / "given.pt")
-    return [
-        subprocess.Popen(
-            [sys.executable, str(HERE / "jobs.py"), task, str(folder)],
-            env=os.environ | shared | {"RANK": str(rank), "PYTHONPATH": path},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(count)
-    ]
-
-
-def finished(processes: list[subprocess.Popen[str]], seconds: float = 600) -> list[tuple[int, str, str]]:
-    """The exit code and what was said by each; none of them is left running, should they wait for each other."""
+    before = dict(os.environ)
+    os.environ.update(shared | {"PYTHONPATH": path})
     try:
-        said = [process.communicate(timeout=seconds) for process in processes]
+        processes = []
+        for rank in range(count):
+            environment = {**os.environ, "RANK": str(rank)}
+            processes.append(FORKED.Process(target=_take_part, args=(environment, task, folder), daemon=True))
+            processes[-1].start()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    return processes
+
+
+def _take_part(environment: dict[str, str], task: str, folder: Path) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    for stream, kind in ((sys.stdout, "out"), (sys.stderr, "err")):
+        with (folder / f"{environment['RANK']}.{kind}").open("wb") as file:
+            os.dup2(file.fileno(), stream.fileno())
+    module, _, function = task.partition(":")
+    arguments = torch.load(folder / "given.pt", weights_only=False)
+    dist.init_process_group("gloo")
+    try:
+        own = dist.get_rank()
+        found = getattr(importlib.import_module(module), function)(own, folder, **arguments)
+        torch.save(found, folder / f"{own}.pt")
+    finally:
+        dist.destroy_process_group()
+
+
+def finished(processes: list[BaseProcess], folder: Path, seconds: float = 600) -> list[tuple[int | None, str]]:
+    """The exit code and the errors of each; none of them is left running, should they wait for each other."""
+    until = time.monotonic() + seconds
+    try:
+        for process in processes:
+            process.join(max(0.0, until - time.monotonic()))
+        assert not any(process.is_alive() for process in processes), f"not finished after {seconds} seconds"
     finally:
         for process in processes:
             process.kill()
-    return [(process.returncode, *told) for process, told in zip(processes, said, strict=True)]
+    said = [folder / f"{rank}.err" for rank in range(len(processes))]
+    return [
+        (process.exitcode, path.read_text() if path.exists() else "")
+        for process, path in zip(processes, said, strict=True)
+    ]
 
 
 def run(count: int, task: str, **given: Any) -> list[Any]:
     """What each process of a job returns."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for rank, (code, _, told) in enumerate(finished(start(count, task, folder, **given))):
+        for rank, (code, told) in enumerate(finished(start(count, task, folder, **given), folder)):
             assert code == 0, f"process {rank}: {told[-3000:]}"
         return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(count)]
-
-
-@contextmanager
-def group() -> Iterator[int]:
-    """Inside, this process is in the job that its environment names."""
-    dist.init_process_group("gloo")
-    try:
-        yield dist.get_rank()
-    finally:
-        dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    module, _, function = sys.argv[1].partition(":")
-    place = Path(sys.argv[2])
-    arguments = torch.load(place / "given.pt", weights_only=False)
-    with group() as own:
-        found = getattr(importlib.import_module(module), function)(own, place, **arguments)
-        torch.save(found, place / f"{own}.pt")

@@ -18,7 +18,7 @@ from feta.pruners import METHODS, make, options_of
 from feta.sparsity import Sparsity
 
 # Iterative methods with little work, so that the suite stays quick; what is promised does not depend on it.
-SVRG = {"outer": 2, "search_steps": 4, "step": 0.01}
+SVRG = {"outer": 2, "search_steps": 2, "step": 0.01}
 CASES = {name: (name, {}) for name in METHODS} | {
     "net-trim": ("net-trim", {"iterations": 40, "search_steps": 4}),
     "net-trim constraint": ("net-trim", {"iterations": 40, "search_steps": 4, "search": "constraint"}),
@@ -95,8 +95,12 @@ def test_a_given_strength_or_epsilon_promises_no_count():
     assert make("net-trim", {"epsilon": 0.1}).needs.count == "own"
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 0.9, 0.97])
-@pytest.mark.parametrize("activation", list(Activation))
+# Every share behind a ReLU, and every other activation at one share: the two have nothing to do with each other.
+COUNTED = [(share, Activation.RELU) for share in (0.0, 0.3, 0.5, 0.9, 0.97)]
+COUNTED += [(0.9, activation) for activation in Activation if activation is not Activation.RELU]
+
+
+@pytest.mark.parametrize(("share", "activation"), COUNTED)
 def test_exact_count(case, share, activation):
     p = problem(*layer(), activation)
     check_solution(case, p, share, pruner(case).prune(p, Sparsity(share)))

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ import feta
 from feta.errors import ConfigError, DataError, FetaError, FileError, ModelError, printable, shown
 from feta.files.exports import export
 from feta.files.low_rank import low_rank
-from feta.gates import check_argument, gated
+from feta.gates import AtWork, check_argument, gated
 from feta.theory.bounds import generalisation_bounds
 from feta.theory.dimension import intrinsic_dimension
 from nets import mlp
@@ -99,7 +100,12 @@ def test_wrong_types_are_named_with_what_they_may_be():
         ([1], Sequence[str] | str | None, "x must be a list of text or text, got [1]"),
         ({"a": "b"}, float | Mapping[str, float], "x must be a number or a mapping to a number, got {'a': 'b'}"),
         (True, int, "x must be a whole number, got True"),
-        (nn.ReLU, nn.Module, "x must be a torch.nn.Module, got <class 'torch...ivation.ReLU'>"),
+        (nn.ReLU, nn.Module, "x must be a torch.nn.Module, got <class 'torch...ivation.ReLU'>; call it: ReLU(…)"),
+        (
+            SimpleNamespace(model=nn.ReLU()),
+            nn.Module,
+            "x must be a torch.nn.Module, got a SimpleNamespace; give its .model",
+        ),
         (2**63, int, "x must be a whole number below 2**63, got 9223372036854775808"),
     ):
         with pytest.raises(ConfigError) as raised:
@@ -263,3 +269,43 @@ def test_a_gated_class_is_the_class():
     assert Kind(3).seed == 3
     with pytest.raises(ConfigError, match=r"Kind\.seed must be a whole number, got 'x'"):
         Kind("x")
+
+
+# Threads
+
+
+def test_one_thread_is_alone_until_it_is_done_and_others_wait_at_the_door():
+    door, order = AtWork(), []
+    begun, go = threading.Event(), threading.Event()
+
+    def other() -> None:
+        begun.set()
+        with door:
+            order.append("other")
+
+    with door, door.alone() as alone:
+        assert alone
+        thread = threading.Thread(target=other)
+        thread.start()
+        begun.wait()
+        with door:  # what is called from inside goes on
+            thread.join(0.2)
+            order.append("first")
+    thread.join()
+    assert order == ["first", "other"]
+
+    def stay() -> None:
+        with door:
+            begun.set()
+            go.wait()
+
+    begun.clear()
+    thread = threading.Thread(target=stay)
+    thread.start()
+    begun.wait()
+    with door, door.alone() as alone:
+        assert not alone
+    go.set()
+    thread.join()
+    with door, door.alone() as alone:
+        assert alone

@@ -60,7 +60,8 @@ def test_commands_of_the_laboratory_say_how_to_get_them(command, tmp_path):
     answer = alone(COMMAND.format(arguments=[command, "--help"]), tmp_path)
     assert (answer.returncode, answer.stdout) == (1, "")
     assert answer.stderr == (
-        f"feta: '{command}' is a command of the laboratory, which is not installed: pip install 'feta-prune[lab]'\n"
+        f"feta: '{command}' is a command of the laboratory, which is not installed; in a clone of feta: "
+        "python -m pip install ./src/feta_lab\n"
     )
 
 
@@ -69,5 +70,5 @@ def test_what_the_laboratory_adds():
     for group in ("feta.commands", "feta.networks", "feta.subjects", "feta.pages"):
         for entry in added(group).values():
             assert entry.load() is not None
-    with pytest.raises(ConfigError, match=r"a picture needs the laboratory, .*feta-prune\[lab\]"):
+    with pytest.raises(ConfigError, match=r"a picture needs the laboratory, .*feta_lab"):
         required("feta.pictures", "paper", "a picture")

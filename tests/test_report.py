@@ -35,6 +35,13 @@ def test_json_holds_every_field(report):
     assert again == report
 
 
+def test_one_is_not_told_as_many(report):
+    one = replace(report, layers=report.layers[:1], held=Held(1, 0.25, 0.9))
+    assert "of the weights of 1 layer zero" in one.headline()[0]
+    assert "on 1 held-out sample: " in one.headline()[-1]
+    assert "<summary>1 layer</summary>" in one._repr_html_()
+
+
 def test_repr_is_a_table_with_the_messages_below(report):
     title, header, first, second, note, refit = repr(report).splitlines()
     assert title == "threshold: 90.00 % of the weights of 2 layers zero, 0.17 s"
@@ -57,9 +64,10 @@ def test_the_headline_says_what_became_of_the_whole_model(report):
     small = replace(report, before=Size(596, 596, 576, 2380), after=Size(596, 468, 320, 1920))
     large = replace(report, before=Size(1_000_000, 1_000_000, None, 4_000_000), after=Size(1_000_000, 5, None, 20))
     assert small.headline()[1] == (
-        "whole model: 21.48 % of 596 parameters zero, 576 → 320 multiply-adds, 2.38 kB → 1.92 kB"
+        "whole model: 21.48 % of 596 parameters zero, 576 → 320 multiply-adds, "
+        "2.38 kB → 1.92 kB as values and bit masks"
     )
-    assert large.headline()[1] == "whole model: 100.00 % of 1 M parameters zero, 4 MB → 20 B"
+    assert large.headline()[1] == "whole model: 100.00 % of 1 M parameters zero, 4 MB → 20 B as values and bit masks"
 
 
 def test_json_refuses_what_is_no_json():
@@ -94,3 +102,4 @@ def test_what_notebooks_show(report):
     for word in ("threshold: 90.00 %", "90.0 %", "<td>fc2</td>", "H was singular", "<summary>2 layers</summary>"):
         assert word in shown
     assert shown.count("<div") == shown.count("</div>")
+    assert "<th>before</th>" not in shown  # the cells say it, where it is so

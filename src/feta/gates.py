@@ -5,7 +5,8 @@
 
 The annotations say what an argument may be, and some names stand for more: a `seed` is one that torch can take, a
 `device` one that is there, a model has weights that exist. What a value must be besides is checked where it is used.
-Torch's random state is the caller's: it is put back when a function returns or raises.
+Torch's random state is the caller's: it is put back when a function returns or raises. Threads that are inside are
+counted, for what one of them may only do while it is alone.
 """
 
 import functools
@@ -15,8 +16,9 @@ import sys
 import threading
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import ContextDecorator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ContextDecorator, contextmanager
 from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any, Literal, TypeVar, Union, cast
@@ -52,7 +54,7 @@ def gated(made: Made) -> Made:
     if isinstance(made, type):
         made.__init__ = _guarded(made.__init__, f"{made.__name__}.", made)  # type: ignore[misc]
         return made
-    return cast(Made, RANDOM(_guarded(made, "", made)))
+    return cast(Made, AT_WORK(RANDOM(_guarded(made, "", made))))
 
 
 class Shared(ContextDecorator):
@@ -89,6 +91,44 @@ def _set_random_state(state: tuple[Tensor, list[Tensor]]) -> None:
 RANDOM = Shared(_random_state, _set_random_state)
 
 
+class AtWork(ContextDecorator):
+    """The threads that are inside; one of them may ask to be alone, and others then wait at the door."""
+
+    def __init__(self) -> None:
+        self._changed, self._inside = threading.Condition(), Counter[int]()
+        self._sole: int | None = None
+
+    def __enter__(self) -> None:
+        me = threading.get_ident()
+        with self._changed:
+            self._changed.wait_for(lambda: self._sole in (None, me))
+            self._inside[me] += 1
+
+    def __exit__(self, *error: object) -> None:
+        me = threading.get_ident()
+        with self._changed:
+            self._inside[me] -= 1
+            if not self._inside[me]:
+                del self._inside[me]
+
+    @contextmanager
+    def alone(self) -> Iterator[bool]:
+        """Whether this thread is the only one inside, and then stays so until the end."""
+        me = threading.get_ident()
+        with self._changed:
+            free = self._sole is None and not self._inside.keys() - {me}
+            self._sole = me if free else self._sole
+        try:
+            yield free
+        finally:
+            with self._changed:
+                self._sole = None if free else self._sole
+                self._changed.notify_all()
+
+
+AT_WORK = AtWork()
+
+
 def _guarded(function: Callable[..., Any], owner: str, hinted: Any) -> Callable[..., Any]:
     signature, hints = inspect.signature(function), functools.cache(lambda: typing.get_type_hints(hinted))
 
@@ -117,7 +157,7 @@ def check_argument(where: str, value: Any, hint: Any) -> None:
         ]
         if near and isinstance(value, str) and ("." not in where or get_close_matches(value, near)):
             raise unknown_name(where, value, near)
-        must, cure = _any_of(hint), CURES.get(name, "")
+        must, cure = _any_of(hint), _model_in(value) if hint is nn.Module else CURES.get(name, "")
         got = f"{shown(value)}{cure.format(kind=must.removeprefix('a '))}"
         raise ConfigError(f"{where} must be {must}{' in [0, 1)' * (name == 'share')}, got {got}")
     if isinstance(value, Integral) and not -MOST <= int(value) < MOST:
@@ -133,6 +173,13 @@ def check_argument(where: str, value: Any, hint: Any) -> None:
         check_device(value, where)
     if value is not None and any(typing.get_origin(part) is os.PathLike for part in _options(hint)):
         check_path(value, where)
+
+
+def _model_in(value: Any) -> str:
+    """The cure for what is given in a model's place."""
+    if isinstance(value, type) and issubclass(value, nn.Module):
+        return f"; call it: {value.__name__}(…)"
+    return "; give its .model" if isinstance(getattr(value, "model", None), nn.Module) else ""
 
 
 def check_device(value: Any, where: str = "device") -> None:

@@ -141,7 +141,7 @@ class LayerView:
     @property
     def d_in(self) -> int:
         """The inputs of one group."""
-        return len(self.weight) if self.operator.transposed else self.weight[0].numel()
+        return len(self.weight) if self.operator.transposed else math.prod(self.weight.shape[1:])
 
     @property
     def d_out(self) -> int:
@@ -235,11 +235,4 @@ def _is_transposed(module: Any) -> bool:
 
 def padding_of(conv: nn.Conv2d) -> list[int]:
     """left, right, top, bottom, as F.pad wants them."""
-    if conv.padding == "valid":
-        return [0, 0, 0, 0]
-    if conv.padding == "same":
-        totals = [d * (k - 1) for d, k in zip(conv.dilation, conv.kernel_size, strict=True)]
-        (top, bottom), (left, right) = ((t // 2, t - t // 2) for t in totals)
-        return [left, right, top, bottom]
-    height, width = (int(size) for size in conv.padding)
-    return [width, width, height, height]
+    return Operator(2, padding=conv.padding, dilation=conv.dilation).pad_of(conv.kernel_size)

@@ -14,7 +14,7 @@ from typing import Any
 
 from feta.errors import ConfigError
 
-LAB = "the laboratory, which is not installed: pip install 'feta-prune[lab]'"
+LAB = "the laboratory, which is not installed; in a clone of feta: python -m pip install ./src/feta_lab"
 
 
 def added(group: str) -> dict[str, EntryPoint]:
@@ -30,11 +30,11 @@ def required(group: str, name: str, what: str) -> Any:
     return found.load()
 
 
-def needed(module: str, what: str, install: str) -> Any:
-    """An optional module. Raises ConfigError that says how to install it where it is missing."""
+def needed(module: str, what: str, package: str, cure: str = "") -> Any:
+    """An optional module. Raises ConfigError that says how to install its package, or the packages of the cure."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
         raise ConfigError(
-            f"{what} must be read by the package {install}, got: {error}; pip install {install}"
+            f"{what} must have the package {package}, got: {error}; pip install {cure or package}"
         ) from None

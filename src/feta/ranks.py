@@ -135,7 +135,7 @@ class Ranks:
         if not self.many:
             return [value]
         found: list[Any] = [None] * self.count
-        with self._telling():
+        with self.telling():
             self.any(False)  # here a failure of another is seen; what follows has no way to look for it
             dist.all_gather_object(found, value, group=self.group)
         return found
@@ -182,7 +182,7 @@ class Ranks:
         if dist.get_backend(self.group) == "nccl" and there.device.type != "cuda":
             there = there.to(self.device if self.device.type == "cuda" else "cuda")
         there = there.contiguous()
-        with self._telling():
+        with self.telling():
             self._wait(start(there))
         if there.data_ptr() != tensor.data_ptr():
             with torch.no_grad():
@@ -209,7 +209,7 @@ class Ranks:
             raise RankError(reason)
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
+    def telling(self) -> Iterator[None]:
         """A broken connection, told as what it means."""
         try:
             yield

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from feta.pages import notebook
-from feta.pages.words import NAME, amount, in_words, some
+from feta.pages.words import NAME, amount, counted, in_words, some
 from feta.problem import Activation, Status
 
 
@@ -60,7 +60,7 @@ class Held:
     def __str__(self) -> str:
         same = "" if self.agreement is None else f"the same answer for {100 * self.agreement:.1f} %, "
         error = "outputs that are not finite" if self.error is None else f"a relative error of {self.error:.3g}"
-        return f"beside the original, on {self.samples} held-out samples: {same}{error}"
+        return f"beside the original, on {counted(self.samples, 'held-out sample')}: {same}{error}"
 
 
 class RefinePoint(NamedTuple):
@@ -206,20 +206,18 @@ class PruneReport:
 
     def headline(self) -> list[str]:
         """The run in one or two lines."""
-        share = f"{100 * self.sparsity:.2f} % of the weights of {len(self.layers)} layers zero"
+        share = f"{100 * self.sparsity:.2f} % of the weights of {counted(len(self.layers), 'layer')} zero"
         pattern = "" if self.pattern is None else f", pattern {self.pattern}"
         lines = [f"{self.method}{pattern}: {share}, {self.seconds:.2f} s"]
         if self.before is not None and self.after is not None:
             one, other = self.before, self.after
             zeros = 100 * (1 - other.nonzeros / max(other.parameters, 1))
-            adds = (
-                ""
-                if one.multiply_adds is None or other.multiply_adds is None
-                else (f", {amount(one.multiply_adds).strip()} → {amount(other.multiply_adds).strip()} multiply-adds")
-            )
+            adds = ""
+            if one.multiply_adds is not None and other.multiply_adds is not None:
+                adds = f", {amount(one.multiply_adds).strip()} → {amount(other.multiply_adds).strip()} multiply-adds"
             lines.append(
                 f"whole model: {zeros:.2f} % of {amount(one.parameters).strip()} parameters zero{adds}, "
-                f"{amount(one.bytes)}B → {amount(other.bytes)}B"
+                f"{amount(one.bytes)}B → {amount(other.bytes)}B as values and bit masks"
             )
         lines += [] if self.held is None else [str(self.held)]
         return lines

@@ -22,8 +22,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from feta.calibration.inputs import generator_of
 from feta.errors import ConfigError, ModelError, check_fields
-from feta.tuning.stepping import Recorder, generator_of
+from feta.tuning.recorder import Recorder
 from feta_lab import networks
 
 WARM_STEPS = 3  # taken one by one before a graph is recorded: buffers are made, algorithms are chosen

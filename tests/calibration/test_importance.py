@@ -14,11 +14,6 @@ X = torch.randn(30, 5, generator=torch.Generator().manual_seed(0), dtype=torch.f
 MAPS = torch.randn(6, 2, 5, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
-@pytest.fixture(autouse=True)
-def seeded():
-    torch.manual_seed(0)
-
-
 def mlp(outputs: int = 3) -> nn.Sequential:
     return nn.Sequential(nn.Linear(5, 6), nn.ReLU(inplace=True), nn.Linear(6, outputs)).double().eval()
 

@@ -300,6 +300,7 @@ def test_empty_batches_among_others_do_no_harm():
         (b"x", "data must be a tensor or an iterable of batches, got bytes"),
         (7, "data must be a tensor or an iterable of batches, got int"),
         (None, "data must be a tensor or an iterable of batches, got NoneType"),
+        (X.numpy(), r"got a ndarray of shape \(10, 2\); write torch.from_numpy\(data\)"),
         (["a"], "data must yield tensors of samples, .* got"),
         ([[1, 2]], "data must yield tensors of samples, .* got"),
         ([()], "data must yield tensors of samples, .* got"),

@@ -17,11 +17,6 @@ X = torch.randn(11, 6, generator=torch.Generator().manual_seed(0))
 MAPS = torch.randn(7, 2, 6, 6, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.fixture(autouse=True)
-def seeded():
-    torch.manual_seed(0)
-
-
 class Residual(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -13,11 +13,6 @@ from feta.layers import Operator
 from nets import caught, traced
 
 
-@pytest.fixture(autouse=True)
-def seeded():
-    torch.manual_seed(0)
-
-
 def check_rows(model: nn.Module, batch, name: str, calls: int = 1) -> None:
     """rows @ matrix + bias = output rows, of every call and group."""
     view, seen = caught(model, batch, name)

@@ -13,11 +13,6 @@ X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
 MAPS = torch.randn(3, 2, 4, 4, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.fixture(autouse=True)
-def seeded():
-    torch.manual_seed(0)
-
-
 class Two(nn.Module):
     """Two layers of equal width and a forward pass that is given as a function of them."""
 

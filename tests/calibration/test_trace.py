@@ -13,11 +13,6 @@ from feta.problem import Activation
 from nets import traced
 
 
-@pytest.fixture(autouse=True)
-def seeded():
-    torch.manual_seed(0)
-
-
 def activations(model: nn.Module, x: torch.Tensor) -> dict[str, str]:
     return {name: str(found.activation) for name, found in traced(model, x).items()}
 

@@ -8,8 +8,8 @@ import feta
 
 
 def test_a_network_file_in_three_forms(run, pruned, tmp_path):
-    pytest.importorskip("onnxruntime", reason="needs onnxruntime, pip install 'feta-prune[onnx]'")
-    pytest.importorskip("onnxscript", reason="needs onnxscript, pip install 'feta-prune[onnx]'")
+    pytest.importorskip("onnxruntime", reason="needs onnxruntime, pip install onnxruntime")
+    pytest.importorskip("onnxscript", reason="needs onnxscript, pip install onnxscript")
     answer = run(f"export {pruned} --onnx a.onnx --torch-export a.pt2 --safetensors a.safetensors --json").json()
     assert [found["form"] for found in answer["files"]] == ["onnx", "torch_export", "safetensors"]
     assert all(found["difference"] < 1e-5 for found in answer["files"])

@@ -37,6 +37,24 @@ def test_info_of_a_pruned_network(run, trained, pruned):
     assert "Retrained" not in text.out
 
 
+def test_names_stay_whole_where_no_terminal_cuts_them(run, pruned, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    run(f"info {pruned}").says("softmax.weight")
+
+
+def test_help_is_about_the_command(run):
+    listed = run("--help").out
+    assert listed.index("prune") < listed.index("Laboratory") < listed.index(" train ")
+    helps = {name: run(f"{name} --help").out for name in ("prune", "shrink", "speed")}
+    for text in helps.values():
+        assert "env var" not in text
+        assert "default: False" not in text
+        assert "FETA_PRUNE_SPARSITY" in text
+    assert "What to prune on" not in helps["speed"]
+    assert "--output" not in helps["speed"]
+    assert ".pt2" in helps["shrink"]
+
+
 def test_info_shows_only_the_options_that_are_not_the_default():
     about = {"method": "alps", "target_sparsity": {"fc1": 0.95, "fc2": 0.8}, "options": {"rho": 0.1, "ridge": 0.5}}
     assert list(history({"pruning": about})) == ["Pruned by alps: 95 % zeros in fc1, 80 % zeros in fc2; ridge 0.5"]

@@ -21,11 +21,18 @@ def own(monkeypatch):
     sys.modules.pop("own_net", None)
 
 
-def break_app(monkeypatch, error: Exception) -> None:
+def break_app(monkeypatch, error: BaseException) -> None:
     def broken(words: list[str]) -> None:
         raise error
 
     monkeypatch.setattr(feta.cli, "app", broken)
+
+
+@pytest.mark.parametrize(("resume", "on"), [("", ""), (" --resume", "; the same command goes on where it stopped")])
+def test_who_interrupts_is_told_how_it_goes_on(run, monkeypatch, resume, on):
+    break_app(monkeypatch, KeyboardInterrupt())
+    answer = run(f"prune a -o b{resume}")
+    assert (answer.code, answer.err) == (130, f"feta: interrupted{on}\n")
 
 
 def test_what_nobody_foresaw_is_one_line_and_a_report(run, monkeypatch, tmp_path):

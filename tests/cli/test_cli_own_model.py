@@ -119,16 +119,16 @@ def test_a_pruned_file_serves_as_weights(run, module):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"0.weight": None}, ("lacks '0.weight'",)),
-        ({"extra": torch.ones(2)}, ("has 'extra', which the model does not know",)),
-        ({"0.weight": torch.ones(40, 21)}, ("has '0.weight' of 40×21 where the model has 40×20",)),
+        ({"0.weight": None}, "no '0.weight'"),
+        ({"extra": torch.ones(2)}, "'extra', which the model has not"),
+        ({"0.weight": torch.ones(40, 21)}, "'0.weight' (40, 21) for (40, 20)"),
     ],
 )
 def test_weights_of_another_model_are_refused(run, module, change, words):
     state = {**import_module_here(module).make().state_dict(), **change}
     save_file({key: value for key, value in state.items() if value is not None}, "w.safetensors")
     answer = run(f"prune {module}:make --weights w.safetensors --data x.npy -o out.safetensors")
-    answer.refused(f"--weights must hold the weights of {module}:make, got w.safetensors", *words)
+    answer.refused("--weights w.safetensors must hold the weights of this model, got", words)
     assert "out.safetensors" not in os.listdir()
 
 
@@ -142,6 +142,8 @@ def test_weights_of_another_model_are_refused(run, module, change, words):
         ("MODULE:torch.manual_seed", ("must work without arguments",)),
         ("MODULE:torch.get_num_threads", ("must give an nn.Module, got a int",)),
         ("MODULE.py:make", ("got 'MODULE.py:make'; write MODULE:make",)),
+        ("MODULE.py", ("model must be module:factory, got 'MODULE.py'; write MODULE:NAME, where NAME makes",)),
+        ("MODULE", ("model must be module:factory, got 'MODULE'; write MODULE:NAME, where NAME makes",)),
         ("nowhere_at_all:make", ("there is no nowhere_at_all.py in the current folder",)),
         ("bad_syntax:make", ("module 'bad_syntax' cannot be imported: SyntaxError",)),
         ("bad_import:make", ("cannot be imported: ModuleNotFoundError: No module named 'not_there'", "line 2")),
@@ -208,6 +210,9 @@ def test_a_file_of_weights_alone_leads_to_the_command_that_works(run, module):
     save_file(import_module_here(module).make().state_dict(), "w.safetensors")
     answer = run("prune w.safetensors")
     answer.refused("must describe its network", "feta prune my_model:make --weights w.safetensors")
+    for line in ("speed w.safetensors", "export w.safetensors --onnx w.onnx"):
+        known = f"feta {line.split()[0]} my_model:make --weights w.safetensors"
+        run(line).refused("must describe its network", known)
 
 
 # Pickles
@@ -244,6 +249,7 @@ def test_pickles_as_weights_and_as_data(run, module):
     torch.save(torch.from_numpy(rows()), "x.pt")
     answer = run(f"prune {module}:make --weights w.pth --data x.npy")
     answer.refused("--weights must not be a pickle", f"feta prune {module}:make --weights w.safetensors --data x.npy")
+    run(f"speed {module}:make --weights w.pth").refused(f"and then: feta speed {module}:make --weights w.safetensors")
     answer = run(f"prune {module}:make --data x.pt")
     answer.refused("--data must not be a pickle", f"feta prune {module}:make --data x.safetensors")
     assert shell(answer.err.partition("convert it: ")[2].partition(" and then: ")[0]).stderr == ""

@@ -129,12 +129,13 @@ def test_a_pruned_network_can_be_pruned_further_over_an_old_file(run, trained):
         ("-0.1", ("--sparsity must be in [0, 1), got -0.1",)),
         ("1", ("--sparsity must be in [0, 1), got 1",)),
         ("nan", ("--sparsity must be in [0, 1), got nan",)),
+        ("90%", ("--sparsity must be a number in [0, 1), got '90%'; write 0.9 for 90 %",)),
         ("much", ("--sparsity must be a number in [0, 1), got 'much'",)),
         ("=", ("must be a number in [0, 1), got ''",)),
         ("fc1=2", ("--sparsity fc1 must be in [0, 1), got 2",)),
         ("fc1=a", ("--sparsity fc1 must be a number",)),
         ("fc1=0.5,0.9", ("--sparsity 0.9 must be a number",)),
-        ("fc9=0.5", ("sparsity must name layers that can be pruned, got 'fc9'", "fc1")),
+        ("fc9=0.5", ("--sparsity must name layers that can be pruned, got 'fc9'", "fc1")),
     ],
 )
 def test_sparsities_that_are_refused(run, trained, given, words):
@@ -150,7 +151,7 @@ def test_parse_sparsity():
     ("options", "words"),
     [
         ("--method thresold", ("unknown method 'thresold'; did you mean 'threshold'?",)),
-        ("--layers fc9", ("layers must name layers that can be pruned, got 'fc9'", "'fc1', 'fc2'")),
+        ("--layers fc9", ("--layers must name layers that can be pruned, got 'fc9'", "'fc1', 'fc2'")),
         ("--allocation uniforn", ("unknown allocation 'uniforn'; did you mean 'uniform'?",)),
         ("--device gpuu", ("--device must be a device torch can use here, got 'gpuu'",)),
         ("--samples 0", ("--samples must be >= 1, got 0",)),
@@ -158,9 +159,10 @@ def test_parse_sparsity():
         ("--alps.refit exact", ("--alps.refit must go with --method alps, got --method threshold",)),
         ("--refine-steps 2", ("--refine-steps must go with --refine",)),
         ("--refine --refine-steps 0", ("steps must be > 0", "got 0")),
-        ("--effort fast --refine", ("refine must be left to the effort",)),
-        ("--seconds 3", ("seconds must go with an effort",)),
-        ("--effort fast --seconds -3", ("seconds must be > 0 and finite, got -3",)),
+        ("--effort fast --refine", ("--refine must be left to the effort",)),
+        ("--seconds 3", ("--seconds must go with an effort",)),
+        ("--effort fast --seconds -3", ("--seconds must be > 0 and finite, got -3",)),
+        ("-o out.pt", ("--output must end in .safetensors, got out.pt, whose ending stands for a pickle",)),
         ("-o file/out.safetensors", ("cannot write file/out.safetensors",)),
     ],
 )

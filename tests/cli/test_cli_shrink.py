@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("torch_pruning", reason="needs torch-pruning, pip install 'feta-prune[structured]'")
+pytest.importorskip("torch_pruning", reason="needs torch-pruning, pip install torch-pruning")
 
 from own_models import rows, write_code
 from test_cli_huggingface import write
@@ -87,9 +87,9 @@ def test_what_is_refused(run, trained):
     run(f"shrink {trained} --share 0.5 --keep a.json").refused("--share must not go with --keep")
     run(f"shrink {trained} --keep a.json").refused("cannot read a.json")
     Path("a.json").write_text("[1]")
-    run(f"shrink {trained} --keep a.json").refused("--keep must be a file such as", "[1]")
+    run(f"shrink {trained} --keep a.json").refused("--keep must be a JSON file such as", "got [1]")
     Path("a.json").write_text("{")
-    run(f"shrink {trained} --keep a.json").refused("a.json must be a JSON file")
+    run(f"shrink {trained} --keep a.json").refused("--keep must be a JSON file such as", "in a.json")
     Path("a.json").write_text('{"fc1": [0, 99]}')
     run(f"shrink {trained} {FAST} --keep a.json").refused("keep['fc1'] must be outputs from 0 to 59")
     run(f"shrink {trained} -o {trained}").refused("--output must differ from the input")
@@ -102,4 +102,4 @@ def test_what_is_refused(run, trained):
 
 def test_without_torch_pruning(run, trained, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "torch_pruning", None)
-    run(f"shrink {trained}").refused("pip install 'feta-prune[structured]'")
+    run(f"shrink {trained}").refused("pip install torch-pruning")

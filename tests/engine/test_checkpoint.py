@@ -112,10 +112,10 @@ def test_a_killed_job_goes_on(tmp_path):
     """kill -9 of one of two processes, somewhere in the middle; both start again."""
     folder = tmp_path / "job.resume"
     processes = jobs.start(2, "job_tasks:prune_and_keep", tmp_path, kept_in=str(folder))
-    while not (folder / "layers-0001.safetensors").exists() and all(p.poll() is None for p in processes):
+    while not (folder / "layers-0001.safetensors").exists() and all(p.is_alive() for p in processes):
         time.sleep(0.02)
     os.kill(processes[1].pid, signal.SIGKILL)
-    assert all(code != 0 for code, _, _ in jobs.finished(processes))
+    assert all(code != 0 for code, _ in jobs.finished(processes, tmp_path))
     assert (folder / "progress.json").exists()
     first, second = jobs.run(2, "job_tasks:prune_and_keep", kept_in=str(folder), whole=True)
     assert first["started"] < 5

@@ -110,7 +110,7 @@ def test_what_notebooks_show_is_escaped():
     assert shown == result.report._repr_html_()
     assert "<script" not in shown
     assert "&lt;script&gt;" in shown
-    assert "<details><summary>1 layers</summary>" in shown
+    assert "<details><summary>1 layer</summary>" in shown
 
 
 @pytest.mark.parametrize("show", [True, False])

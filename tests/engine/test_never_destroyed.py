@@ -70,6 +70,20 @@ def test_few_samples_are_said_with_how_many_would_do(method):
     assert first.message in repr(result.report)
 
 
+@pytest.mark.parametrize("method", ["feta", "alps"])
+def test_what_nothing_could_be_held_out_for_is_not_called_good(method):
+    """Three images are thousands of rows: enough for a perfect fit, and none of them says what it is worth."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3))
+    with pytest.warns(PruneWarning, match="layers need a look"):
+        result = feta.prune(model, torch.randn(3, 2, 20, 20), 0.5, method)
+    (layer,) = result.report.layers
+    assert (layer.status, layer.message) == (
+        "few-rows",
+        "of 3 samples none could be held out to judge the layer by; some hundred would do",
+    )
+
+
 def test_enough_samples_are_not_warned_of():
     model = nets.mlp(30, 20, 10, 5)
     with warnings.catch_warnings():

@@ -121,7 +121,7 @@ def test_what_differs_between_processes_is_refused(two):
         assert "data must be the same in all processes" in said["data"]
         assert "data='sharded'" in said["data"]
         assert said["alone"] == f"process {rank} by itself"
-        assert "or spread by torch's fully_shard, got '0.weight' spread by tensor parallelism" in said["spread"]
+        assert "one of torch's fully_shard and parallelize_module, got '2.weight' spread by both" in said["spread"]
 
 
 def test_a_network_spread_by_fully_shard_is_pruned_as_if_it_were_whole_and_spread_again(two):
@@ -144,9 +144,9 @@ def test_an_error_in_one_process_ends_all_with_its_reason(two):
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_process_that_is_killed_ends_the_job(tmp_path, killed):
     processes = jobs.start(2, "job_tasks:prune_slowly", tmp_path)
-    while not (tmp_path / "busy").exists() and all(process.poll() is None for process in processes):
+    while not (tmp_path / "busy").exists() and all(process.is_alive() for process in processes):
         time.sleep(0.05)
     os.kill(processes[killed].pid, signal.SIGKILL)
-    code, _, said = jobs.finished(processes)[1 - killed]
+    code, said = jobs.finished(processes, tmp_path)[1 - killed]
     assert code == 1
     assert "process of the job is gone" in said

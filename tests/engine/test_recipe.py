@@ -217,7 +217,6 @@ def judged(monkeypatch, *factors: float) -> None:
 )
 def test_the_stage_with_the_lowest_distance_is_kept(monkeypatch, factors, expected):
     model = network()
-    monkeypatch.setattr(recipe, "STEPS", 1600)
     layered = feta.prune(model, X, 0.8, effort="fast")
     judged(monkeypatch, *factors)
     result = feta.prune(model, X, 0.8)

@@ -142,6 +142,8 @@ def test_nothing_is_left_for_the_default():
     with pytest.raises(ModelError, match=r"neither its last nor reads its input .* layers=, out of \['0', '2'\]"):
         chosen(model)
     assert chosen(model, "*") == ["0", "2"]
+    with pytest.raises(ModelError, match="a linear layer, a convolution or an attention to prune, got none"):
+        chosen(nn.Sequential(nn.ReLU()))
 
 
 def test_without_data_the_first_and_the_last_defined_are_the_ends(model):
@@ -173,6 +175,15 @@ def test_a_pattern_that_matches_nothing(model, pattern):
     message = rf"layers must name layers that can be pruned, got '{pattern}' .*'fc1'"
     with pytest.raises(ConfigError, match=message if pattern else "layers must name at least one layer, got none"):
         chosen(model, ["fc1", pattern] if pattern else [])
+
+
+def test_a_layer_that_cannot_be_pruned_is_refused_with_its_reason(model):
+    running = traces(model)
+    model.memory = nn.LSTM(4, 4)
+    with pytest.raises(
+        ConfigError, match="got 'memory' of class LSTM: recurrent: its inputs depend on its own outputs"
+    ):
+        select(model, running, ["fc1", "memory"])
 
 
 def test_layers_that_do_not_run_can_be_left_out_but_not_pruned(model):

@@ -8,6 +8,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import feta
+from feta import plugins
 from feta.files import exports
 from feta.files.exports import difference, export
 from nets import convnet, mlp
@@ -30,7 +31,7 @@ class Named(nn.Module):
 
 
 def onnx_outputs(path, *inputs):
-    runtime = pytest.importorskip("onnxruntime", reason="needs onnxruntime, pip install 'feta-prune[onnx]'")
+    runtime = pytest.importorskip("onnxruntime", reason="needs onnxruntime, pip install onnxruntime")
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     names = [value.name for value in session.get_inputs()]
     return torch.from_numpy(session.run(None, {name: x.numpy() for name, x in zip(names, inputs, strict=True)})[0])
@@ -42,7 +43,7 @@ def pruned():
 
 
 def test_onnx_gives_the_models_outputs_for_any_number_of_samples(tmp_path, pruned):
-    pytest.importorskip("onnxscript", reason="needs onnxscript, pip install 'feta-prune[onnx]'")
+    pytest.importorskip("onnxscript", reason="needs onnxscript, pip install onnxscript")
     path = tmp_path / "net.onnx"
     (found,) = export(pruned, ROWS[:1], onnx=path)
     assert (found.form, found.bytes) == ("onnx", path.stat().st_size)
@@ -53,7 +54,7 @@ def test_onnx_gives_the_models_outputs_for_any_number_of_samples(tmp_path, prune
 
 
 def test_onnx_with_batch_norms_and_groups(tmp_path):
-    pytest.importorskip("onnxscript", reason="needs onnxscript, pip install 'feta-prune[onnx]'")
+    pytest.importorskip("onnxscript", reason="needs onnxscript, pip install onnxscript")
     norm = nn.BatchNorm2d(4)
     norm.running_mean.uniform_(-1, 1)
     model = convnet(216, norm=norm).train()  # what a model does in use is exported, whatever its mode
@@ -88,7 +89,7 @@ def test_inputs_by_name_and_shared_weights(tmp_path):
 
 
 def test_a_smaller_network_leaves_too(tmp_path):
-    pytest.importorskip("torch_pruning", reason="needs torch-pruning, pip install 'feta-prune[structured]'")
+    pytest.importorskip("torch_pruning", reason="needs torch-pruning, pip install torch-pruning")
     small = feta.shrink(mlp(12, 20, 4), ROWS.repeat(8, 1), 0.5, effort="fast").model
     export(small, ROWS, torch_export=tmp_path / "small.pt2")
     assert torch.allclose(torch.export.load(tmp_path / "small.pt2").module()(ROWS), small(ROWS))
@@ -133,8 +134,8 @@ def test_without_the_package(tmp_path, monkeypatch, pruned):
     def missing(name):
         raise ImportError(f"No module named '{name}'")
 
-    monkeypatch.setattr(exports.importlib, "import_module", missing)
-    with pytest.raises(feta.ConfigError, match=r"must have the package onnxruntime.*feta-prune\[onnx\]"):
+    monkeypatch.setattr(plugins.importlib, "import_module", missing)
+    with pytest.raises(feta.ConfigError, match=r"must have the package onnxruntime.*pip install onnx.* onnxruntime"):
         export(pruned, ROWS, onnx=tmp_path / "net.onnx")
 
 

@@ -1,5 +1,6 @@
 """Models of transformers: folders and files in each layout give the same model back."""
 
+import importlib.util
 import json
 import warnings
 from pathlib import Path
@@ -14,7 +15,8 @@ import feta
 from feta.errors import ConfigError, FileError, ModelError, printable
 from feta.files import card, folder
 
-transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+# Imported by the tests themselves: it takes seconds, in every process that only collects them.
+pytestmark = pytest.mark.skipif(not importlib.util.find_spec("transformers"), reason="transformers is not installed")
 LAYOUTS = ["dense", "small", "compressed-tensors"]
 SIZES = {"vocab_size": 100, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
 SIZES |= {"num_attention_heads": 4, "max_position_embeddings": 32}
@@ -22,12 +24,16 @@ SIZES |= {"num_attention_heads": 4, "max_position_embeddings": 32}
 
 def llama(dtype: torch.dtype = torch.float32) -> nn.Module:
     """Tied, and sparse in its linear layers."""
+    import transformers
+
     torch.manual_seed(0)
     config = transformers.LlamaConfig(**SIZES, num_key_value_heads=2, tie_word_embeddings=True)
     return sparse(transformers.LlamaForCausalLM(config).to(dtype).eval())
 
 
 def bert() -> nn.Module:
+    import transformers
+
     torch.manual_seed(0)
     return sparse(transformers.BertForSequenceClassification(transformers.BertConfig(**SIZES, num_labels=3)).eval())
 
@@ -73,6 +79,8 @@ def test_a_folder_gives_the_model_back(tmp_path, layout, make):
 
 
 def test_small_is_smaller_and_transformers_does_not_take_it_for_its_own(tmp_path):
+    import transformers
+
     sizes = {layout: feta.save(bert(), tmp_path / layout, layout=layout) for layout in LAYOUTS}
     assert sizes["small"] < sizes["compressed-tensors"] < sizes["dense"]
     with pytest.raises(OSError, match="no file named"):
@@ -208,3 +216,10 @@ def test_names_in_a_card_are_words(name):
     assert first.replace("\n", "").isprintable()
     assert (again.count("## Pruning"), again.count("| tensor | zeros |")) == (1, 1)
     assert again.endswith(f"{card.END}\nMore.\n")
+
+
+def test_a_name_without_an_end_has_one_on_the_card():
+    long = "x" * 1_000_000
+    found = card.with_pruning("", {long: 0.5}, {"method": long, "sparsity": {long: 0.5}, "kept": [long]})
+    assert len(found) < 5 * 5000
+    assert found.count("…") + found.count("\\u2026") == 4

@@ -165,13 +165,6 @@ def test_command_prints_one_object(folder, tmp_path):
     assert {p.name for p in (tmp_path / "out").iterdir()} >= {"records.jsonl", "report.html", "sparsity-plain.png"}
 
 
-def test_the_page_holds_the_table_of_its_records():
-    script, records = ROOT / "benchmarks" / "readme_results.py", ROOT / "results" / "gpu" / "records.jsonl"
-    command = [sys.executable, str(script), str(records), "--check", str(ROOT / "docs" / "measurements.md")]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
 def test_a_place_that_cannot_be_written_is_found_before_training(tmp_path, monkeypatch):
     monkeypatch.setattr("feta_lab.experiments.plan.train_missing", lambda *args: pytest.fail("trained"))
     (tmp_path / "file").touch()

@@ -3,6 +3,7 @@
 import pytest
 
 import feta
+from feta.engine import recipe
 from feta_lab import demo
 from feta_lab.records import read
 
@@ -12,6 +13,7 @@ def made(tiny_data, tmp_path_factory):
     folder, told = tmp_path_factory.mktemp("demo"), []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo.datasets, "load", lambda name: tiny_data)
+        patch.setattr(recipe, "STEPS", 200)
         runs = demo.run_demo(folder, seed=1, tell=told.append)
     return folder, runs, told
 
@@ -62,7 +64,10 @@ def test_the_page_is_a_function_of_the_records(made, tmp_path):
 
 def test_the_same_seed_gives_the_same_numbers(made, tiny_data, tmp_path, monkeypatch):
     monkeypatch.setattr(demo.datasets, "load", lambda name: tiny_data)
+    monkeypatch.setattr(recipe, "STEPS", 200)
     again = demo.run_demo(tmp_path, seed=1)
-    accuracies = [[run["metrics"]["accuracy"] for run in runs] for runs in (made[1], again)]
-    assert accuracies[0] == accuracies[1]
+    # The steps of effort "default" go by the clock, so that a busy machine takes fewer of them.
+    steady = [[run for run in runs if run["config"]["effort"] != "default"] for runs in (made[1], again)]
+    first, second = ([run["metrics"]["accuracy"] for run in runs] for runs in steady)
+    assert first == second
     assert (tmp_path / "dense.safetensors").read_bytes() == (made[0] / "dense.safetensors").read_bytes()

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from feta.errors import ConfigError, ModelError
-from feta.tuning.stepping import Recorder
+from feta.tuning.recorder import Recorder
 from feta_lab import ensemble, networks
 from feta_lab.ensemble import Sprint, train_together
 from feta_lab.judge import accuracy
@@ -132,8 +132,9 @@ def test_a_graph_that_cannot_be_recorded(inputs, monkeypatch):
         tried.append(len(crew.streams))
         raise RuntimeError("operation not permitted\nwhen stream is capturing")
 
-    stand_ins = {"CUDAGraph": object, "current_stream": Mock, "synchronize": Mock, "graph": refuse}
-    for name, value in {**stand_ins, "stream": lambda stream: nullcontext()}.items():
+    stand_ins = {"CUDAGraph": object, "graph": refuse, "stream": lambda stream: nullcontext()}
+    stand_ins |= dict.fromkeys(("current_stream", "set_stream", "synchronize"), Mock())
+    for name, value in stand_ins.items():
         monkeypatch.setattr(torch.cuda, name, value)
     crew = ensemble._Crew(SPEC, *inputs, [0], SHORT)
     crew.recorder, crew.streams = Recorder(crew._step, 3), [Mock()]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from feta_lab.records import latest, read
+from feta_lab.records import read
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "benchmarks"))
@@ -17,12 +17,6 @@ found = importlib.util.spec_from_file_location("benchmark_of_files", ROOT / "ben
 files = importlib.util.module_from_spec(found)
 sys.modules[found.name] = files
 found.loader.exec_module(files)
-
-
-def test_the_page_shows_the_records():
-    text = files.tables(list(latest(read(ROOT / "results" / "files" / "records.jsonl")).values()))
-    page = (ROOT / "docs" / "files.md").read_text(encoding="utf-8")
-    assert files.replaced(page, text, files.MARKS) == page, "run `python benchmarks/files.py --write docs/files.md`"
 
 
 def test_the_bound():

@@ -15,7 +15,7 @@ from feta_lab import data as datasets
 from feta_lab import networks, store
 from feta_lab.experiments.subject import network_path
 from feta_lab.networks import PRESETS
-from feta_lab.records import append, read
+from feta_lab.records import read
 
 # Untrained networks and few samples: that layers need a look is no news here.
 pytestmark = pytest.mark.filterwarnings("ignore::feta.engine.finish.PruneWarning")
@@ -186,36 +186,6 @@ def test_networks_of_other_data_are_other_networks():
     assert means.column([record("fast", 1.0), other], "lost").members == frozenset()
 
 
-def write(path, *found):
-    for one in found:
-        append(path, one)
-    return str(path)
-
-
-def test_a_page_holds_the_tables_between_its_marks(tmp_path):
-    records = write(tmp_path / "records.jsonl", record("fast", 9.0), record("fast", 1.0), record("best", 0.5))
-    page = tmp_path / "page.md"
-    page.write_text("before\n" + "\nstale\n".join(recipes_table.MARKS) + "\nafter\n")
-    with pytest.raises(SystemExit, match="must hold the tables"):
-        recipes_table.main([records, "--check", str(page)])
-    recipes_table.main([records, "--write", str(page)])
-    assert recipes_table.main([records, "--check", str(page)]) == 0
-    text = page.read_text()
-    assert text.startswith("before\n")
-    assert text.endswith("\nafter\n")
-    assert "stale" not in text
-    assert '| `effort="fast"` | 1.00 | 2 |' in text  # the last record of a cell counts
-    assert "Measured on a processor, threads: 1." in text
-
-
-def test_devices_are_never_mixed(tmp_path, capsys):
-    records = write(tmp_path / "records.jsonl", record("fast", 1.0), record("alps", 2.0, device="cuda"))
-    with pytest.raises(SystemExit, match="of one device, got cpu, cuda"):
-        recipes_table.main([records])
-    assert recipes_table.main([records, "--device", "cuda"]) == 0
-    assert "Measured on a GPU." in capsys.readouterr().out
-
-
 def test_a_picture_of_different_networks_is_not_drawn():
     with pytest.raises(SystemExit, match="needs networks"):
         recipes_table.picture([record("fast", 1.0), record("best", 1.0, "conv-mnist")], "lost", "recipes")
@@ -231,26 +201,23 @@ def test_the_picture_is_over_networks_that_are_in_all_its_points(tmp_path):
         assert list(chart.lines) == ['effort="default"', 'effort="fast"']
         assert all([(p.x, p.y) for p in points] == [(60, 1.0), (200, 1.0)][::-1] for points in chart.lines.values())
         assert chart.ticks == {200: "200", 60: "all"}
-    recipes_table.main([write(tmp_path / "r.jsonl", *found), "--picture", str(tmp_path / "recipes")])
+    figure.save(tmp_path)
     assert (tmp_path / "recipes.png").stat().st_size > 1000
     assert "<!-- all -->" in (tmp_path / "recipes.svg").read_text()  # letters are drawn; a comment says which
 
 
-def test_a_page_may_hold_the_recipes_of_the_picture_alone(tmp_path):
-    records = write(tmp_path / "records.jsonl", record("fast", 9.0), record("alps", 1.0))
-    page = tmp_path / "page.md"
-    page.write_text("\nstale\n".join(recipes_table.BRIEF) + "\n")
-    recipes_table.main([records, "--write", str(page)])
-    assert "alps" not in page.read_text()
-    assert '| `effort="fast"` | **9.00** | 2 |' in page.read_text()
+def test_the_readme_has_the_recipes_of_the_picture_alone():
+    text = recipes_table.brief([record("fast", 9.0), record("alps", 1.0)], "lost")
+    assert "alps" not in text
+    assert '| `effort="fast"` | **9.00** | 2 |' in text
+    assert text.endswith("Measured on a processor, threads: 1.")
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs" / "measurements.md"])
-def test_pages_hold_the_tables_of_their_records(page):
-    assert recipes_table.main([str(ROOT / "results" / "recipes" / "records.jsonl"), "--check", str(page)]) == 0
-
-
-def test_the_readme_says_what_pruning_is_good_for_as_the_records_do():
-    outcome_table = importlib.import_module("outcome_table")
-    readme = Path(__file__).parents[2] / "README.md"
-    assert outcome_table.main(["--check", str(readme)]) == 0
+def test_what_best_loses_is_compared_with_the_default_on_the_same_cells():
+    found = [record("default", 2.0), record("default", 9.0, "conv-cifar")]
+    best = [record("best", 1.0) | {"validation_lost": 1.5}]
+    said = recipes_table.longest([one | {"validation_lost": 3.0} for one in found], best)
+    assert "run on 1 of these cells" in said
+    assert (
+        "1.50 points instead of 3.00 on the validation half and 1.00 points instead of 2.00 on the test half" in said
+    )

@@ -43,7 +43,7 @@ def page(report=None, **more):
 def test_before_and_after_in_five_numbers():
     told = five_numbers(run().to_dict())
     assert [(after, before) for _, after, before in told] == [
-        ("95.0 %", "100; relative error of the outputs 0.21"),
+        ("95.0 %", "on 100 samples; relative error of the outputs 0.21"),
         ("88.95 %", "0.00 % before"),
         ("5.66 k", "51.2 k before"),
         ("24 kB", "205 kB before, 8.5× smaller"),
@@ -66,7 +66,7 @@ def test_accuracy_and_file_go_before_what_the_engine_measured():
     [
         (Held(7, 0.5, None), "0.5", "on 7 held-out samples"),
         (Held(7, None, None), "–", "on 7 held-out samples"),
-        (Held(7, None, 0.5), "50.0 %", "7; outputs not finite"),
+        (Held(7, None, 0.5), "50.0 %", "on 7 samples; outputs not finite"),
         (None, "–", "no samples were held out to measure it on"),
     ],
 )

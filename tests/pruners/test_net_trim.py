@@ -28,12 +28,20 @@ def layer(m=60, d_in=8, d_out=3, *, activation=Activation.RELU, cascaded=False, 
     return LayerProblem(W, b, TensorStream(A, B, chunk), activation, cascaded)
 
 
-@pytest.fixture(
-    params=[(rho, cascaded, bias) for rho in Activation for cascaded in (False, True) for bias in (True, False)],
-    ids=str,
-)
+FORMS = [(rho, cascaded, bias) for rho in Activation for cascaded in (False, True) for bias in (True, False)]
+# Two activations in every form, and each of the others in one of them: all pairs of what differs.
+SOME = [
+    form for i, form in enumerate(FORMS) if form[0] in (Activation.LINEAR, Activation.RELU) or i % 4 == i // 4 % 4
+]
+
+
+def named(form):
+    return dict(zip(("activation", "cascaded", "bias"), form, strict=True))
+
+
+@pytest.fixture(params=FORMS, ids=str)
 def form(request):
-    return dict(zip(("activation", "cascaded", "bias"), request.param, strict=True))
+    return named(request.param)
 
 
 def held(problem):
@@ -103,6 +111,7 @@ def convex_optimum(A, B, V, omega, W, epsilon, has_bias):
     return found.fun
 
 
+@pytest.mark.parametrize("form", [named(form) for form in SOME], ids=str)
 def test_objective_is_the_convex_optimum(form):
     problem = layer(30, 6, 2, **form, chunk=30)
     A, B, W, omega, V = held(problem)

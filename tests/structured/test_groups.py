@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-pytest.importorskip("torch_pruning", reason="needs torch-pruning, pip install 'feta-prune[structured]'")
+pytest.importorskip("torch_pruning", reason="needs torch-pruning, pip install torch-pruning")
 
 from feta.errors import ModelError
 from feta.structured.groups import cut, find_groups, graph_of, without

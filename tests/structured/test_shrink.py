@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-pytest.importorskip("torch_pruning", reason="needs torch-pruning, pip install 'feta-prune[structured]'")
+pytest.importorskip("torch_pruning", reason="needs torch-pruning, pip install torch-pruning")
 
 import feta
-from feta.structured import groups
+from feta import plugins
 from feta.structured.build import lost_channels
 from feta.structured.groups import Group
 from nets import convnet, mlp, traced
@@ -277,8 +277,8 @@ def test_without_torch_pruning(monkeypatch):
     def missing(name):
         raise ImportError(f"No module named '{name}'")
 
-    monkeypatch.setattr(groups.importlib, "import_module", missing)
-    with pytest.raises(feta.ConfigError, match=r"must have the package torch-pruning.*feta-prune\[structured\]"):
+    monkeypatch.setattr(plugins.importlib, "import_module", missing)
+    with pytest.raises(feta.ConfigError, match=r"must have the package torch-pruning.*pip install torch-pruning"):
         feta.shrink(mlp(12, 20, 4), ROWS)
 
 

@@ -51,8 +51,8 @@ def test_log_sum():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Manifold(0, 1), r"Manifold.dimension must be > 0, got 0"),
-        (lambda: Manifold(1, math.inf), r"Manifold.regularity must be > 0, got inf"),
+        (lambda: Manifold(0, 1), r"Manifold.dimension must be > 0 and finite, got 0"),
+        (lambda: Manifold(1, math.inf), r"Manifold.regularity must be > 0 and finite, got inf"),
         (lambda: Setting(Manifold(1, 1), 2, 10, 1), r"delta must be in \(0, 1\), got 1"),
         (lambda: Setting(Manifold(1, 1), 2, 0), r"Setting.samples must be >= 1, got 0"),
     ],

@@ -289,6 +289,16 @@ def test_positions_of_texts_are_answers():
     assert sum(len(batch["input_ids"]) for batch in fewer.held) > 40
 
 
+@torch.no_grad()
+def test_rounding_makes_no_distance_less_than_nothing(monkeypatch):
+    found = judge(X[:20], model := build(12, 24, 4))
+    for far, told in ((-1e-9, 0.0), (2.0, 2.0)):
+        monkeypatch.setattr(Match, "__call__", lambda *_, far=far, **__: torch.tensor(far))
+        assert found(model) == told
+    monkeypatch.setattr(Match, "__call__", lambda *_, **__: torch.tensor(torch.nan))
+    assert math.isnan(found(model))
+
+
 def test_outputs_that_are_too_many_are_not_kept(monkeypatch):
     model, other = build(12, 24, 4), build(12, 4)
     kept = judge(X, model)

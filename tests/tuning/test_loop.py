@@ -12,7 +12,9 @@ from torch import nn
 from tuned import Around, build, holds
 
 import feta
-from feta.tuning.stepping import Recorder, recordable, threads_for
+from feta.gates import AT_WORK
+from feta.tuning.recorder import Recorder, recordable
+from feta.tuning.stepping import threads_for
 
 X = torch.randn(80, 6, generator=torch.Generator().manual_seed(1))
 Y, SIZES = torch.arange(80) % 3, (6, 5, 3)
@@ -84,6 +86,8 @@ def recorder_of(monkeypatch, enter) -> tuple[Recorder, list[torch.Tensor]]:
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: None)
+    monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: None)
     monkeypatch.setattr(torch.cuda, "graph", graph)
     calls: list[torch.Tensor] = []
     return Recorder(lambda x: calls.append(x) or x), calls
@@ -102,8 +106,8 @@ def test_a_recorder_replays_what_has_the_first_shape(monkeypatch):
     assert gc.isenabled()
 
 
-def test_two_recordings_in_two_threads_are_both_undisturbed(monkeypatch):
-    """Whichever ends first must not switch collecting on while the other records."""
+def test_a_recording_is_not_disturbed_by_one_of_another_thread(monkeypatch):
+    """Whichever comes second records nothing, and must not switch collecting on while the other records."""
     seen, inside = [], threading.Semaphore(0)
 
     def enter():
@@ -119,7 +123,8 @@ def test_two_recordings_in_two_threads_are_both_undisturbed(monkeypatch):
         thread.start()
     for thread in threads:
         thread.join()
-    assert seen == [False] * 4
+    assert seen
+    assert not any(seen)
     assert gc.isenabled()
 
 
@@ -180,3 +185,21 @@ def test_on_a_gpu_as_on_a_cpu():
         found.append((retrained.model(x), refined.model(x)))
     for ours, theirs in zip(*found, strict=True):
         assert torch.allclose(ours, theirs, atol=1e-3)
+
+
+def test_nothing_is_recorded_while_other_threads_are_at_work():
+    inside, leave = threading.Event(), threading.Event()
+
+    @AT_WORK
+    def other() -> None:
+        inside.set()
+        leave.wait()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    inside.wait()
+    call = Recorder(lambda x: x + 1)
+    assert [float(call(torch.ones(()))) for _ in range(3)] == [2.0] * 3  # by the function itself, without a GPU too
+    assert (call.graph, call.failure) == (None, "")
+    leave.set()
+    thread.join()

@@ -138,7 +138,12 @@ def test_every_form_of_data_gives_the_same_weights(pruned):
     assert repr(report).startswith("retrained: 1.00 epochs")
     dicts = [{"input": x, "labels": y} for x, y in batches()]
     model = Around(pruned.model, lambda inner, input: {"logits": inner(input)})
-    assert same(feta.retrain(model, dicts, max_epochs=2).model.inner, expected)
+    # Steps of a model with code of its own are not fused, and so may differ in the last bit.
+    alike = Around(pruned.model, lambda inner, x: inner(x))
+    unfused = feta.retrain(alike, batches(), max_epochs=2).model.inner
+    assert same(feta.retrain(model, dicts, max_epochs=2).model.inner, unfused)
+    for one, other in zip(unfused.parameters(), expected.parameters(), strict=True):
+        assert torch.allclose(one, other, rtol=1e-5, atol=1e-6)
     judged = feta.retrain(model, dicts, max_epochs=2, validation=dicts).report
     assert judged.accuracy >= judged.start == pytest.approx(percent(pruned.model, TRAIN))
 

@@ -7,7 +7,7 @@ what runs after the last is the tail: both are the model itself, run with its bl
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -106,6 +106,19 @@ class Chain:
                 found[-1] = replace(found[-1], stop=index + 1)
         return [*found, Segment(len(self.blocks), len(self.blocks) + 1, tuple(inside[len(self.blocks)]))]
 
+    def tensors(self, model: nn.Module, segment: Segment) -> list[Tensor]:
+        """The parameters that a segment reads: those of its blocks, or of all that is in no block.
+
+        Those of a batch-norm behind one of its layers are among them: it is folded into the layer, wherever it is.
+        """
+        inside = self.blocks[max(segment.start, 0) : segment.stop]
+        found = [tensor for name in inside for tensor in model.get_submodule(name).parameters()]
+        if not inside:
+            every, blocks = model.named_parameters(remove_duplicate=False), tuple(f"{name}." for name in self.blocks)
+            found = [tensor for name, tensor in every if not name.startswith(blocks)]
+        norms = [layer.follow.norm for layer in segment.layers if layer.follow.norm is not None]
+        return [*found, *(tensor for name in norms for tensor in model.get_submodule(name).parameters())]
+
     def _head(self, model: nn.Module, batch: Batch) -> State:
         seen: list[tuple[Tensor, Extra]] = []
 
@@ -144,15 +157,25 @@ class Chain:
                     block.forward = before
 
 
-def find_chain(recording: Recording, layers: Sequence[LayerTrace], batch: Batch) -> Chain:
-    """The chain that leaves the least work, of those that give the model's own outputs on the batch."""
+Around = Callable[[Chain, Segment | None], AbstractContextManager[Any]]
+
+
+def _all_here(chain: Chain, segment: Segment | None) -> AbstractContextManager[Any]:
+    return nullcontext()
+
+
+def find_chain(recording: Recording, layers: Sequence[LayerTrace], batch: Batch, around: Around = _all_here) -> Chain:
+    """The chain that leaves the least work, of those that give the model's own outputs on the batch.
+
+    around: inside of it a segment of a chain has its weights; or the whole model, if that is None.
+    """
     whole = _work(Chain(), layers)
     chains = sorted((_trimmed(chain, layers) for chain in _chains(recording)), key=lambda c: _work(c, layers))
     for chain in chains[:TRIES]:
         if _work(chain, layers) >= whole:
             break
         clean = _hands_on_states(chain, recording) and _cuts_cleanly(chain, recording, layers)
-        if clean and _same_outputs(chain, recording.model, batch):
+        if clean and _same_outputs(chain, recording.model, layers, batch, around):
             return chain
     return Chain()
 
@@ -247,27 +270,29 @@ def _sum_behind(recording: Recording, note: Note, layer: LayerTrace) -> Note | N
 
 
 @torch.no_grad()
-def _same_outputs(chain: Chain, model: nn.Module, batch: Batch) -> bool:
+def _same_outputs(chain: Chain, model: nn.Module, layers: Sequence[LayerTrace], batch: Batch, around: Around) -> bool:
     """Whether a walk over the segments, each of them run twice from its state, gives what the model gives."""
     # A model may change its input in place: every run has a copy.
-    expected, state = _outputs(run_on(model, mapped(batch, Tensor.clone))), None
+    with around(chain, None):
+        expected, state = outputs_in(run_on(model, mapped(batch, Tensor.clone))), None
     try:
-        for segment in chain.segments(()):
-            first, second = (chain.run(model, segment, mapped(batch, Tensor.clone), state) for _ in range(2))
-            if not _alike(first, second):
+        for segment in chain.segments(layers):
+            with around(chain, segment):
+                first, second = (chain.run(model, segment, mapped(batch, Tensor.clone), state) for _ in range(2))
+            if not alike(first, second):
                 return False
             state = second
     except Exception:
         return False
-    return bool(expected) and _alike(_outputs(state), expected)
+    return bool(expected) and alike(outputs_in(state), expected)
 
 
-def _outputs(result: Any) -> list[Tensor]:
+def outputs_in(result: Any) -> list[Tensor]:
     """The tensors among what a model returns, an object with attributes included."""
     return list(tensors_in(result)) or list(tensors_in(getattr(result, "__dict__", {})))
 
 
-def _alike(one: Any, other: Any) -> bool:
+def alike(one: Any, other: Any) -> bool:
     pairs = list(tensors_in(one)), list(tensors_in(other))
     return len(pairs[0]) == len(pairs[1]) and all(map(_close, *pairs))
 

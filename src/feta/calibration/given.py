@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from numpy import ndarray
 from torch import Tensor, nn
 
 from feta.errors import ConfigError, shown
@@ -39,6 +40,10 @@ def model_input(batch: Any, required: Sequence[str]) -> Batch:
 
 def all_samples(data: Any, required: Sequence[str]) -> Batch | None:
     """Data that holds all samples at once: a tensor, a dict of tensors, or a tensor for each input; else None."""
+    if isinstance(data, ndarray):
+        raise ConfigError(
+            f"data must be a tensor or batches of tensors, got {shown(data)}; write torch.from_numpy(data)"
+        )
     if isinstance(data, Mapping):
         if not any(isinstance(value, Tensor) and value.ndim for value in data.values()):
             raise ConfigError(f"data must hold tensors with samples as rows, got a dict of {sorted(map(str, data))}")

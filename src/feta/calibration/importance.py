@@ -18,7 +18,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
-from feta.calibration.inputs import Batch, shared_out
+from feta.calibration.inputs import Batch, generator_of, shared_out
 from feta.calibration.lane import kept_rows
 from feta.calibration.model import device_of, differentiable, float_dtype, outputs_of, place
 from feta.calibration.notes import TRANSPARENT
@@ -144,19 +144,14 @@ class _Signs:
         self.generators: list[torch.Generator] = []
 
     def like(self, logits: Tensor) -> Tensor:
-        numbers = (
-            self.numbers if len(logits) == len(self.numbers) else self.numbers[:1]
-        )  # no sample has rows of its own
+        # Where samples have no rows of their own, the first one's signs serve all.
+        numbers = self.numbers if len(logits) == len(self.numbers) else self.numbers[:1]
         where = torch.device("cpu") if logits.numel() <= ON_CPU else self.device
         if not self.generators:
-            self.generators = [generator_for(self.seed, number, where) for number in numbers]
+            self.generators = [generator_of(self.seed, number, where) for number in numbers]
         size = (logits.numel() // len(numbers),)
         parts = [torch.randint(0, 2, size, generator=g, device=where) for g in self.generators]
         return 2 * torch.cat(parts).view(logits.shape).to(logits) - 1
-
-
-def generator_for(seed: int, number: int, where: torch.device) -> torch.Generator:
-    return torch.Generator(where).manual_seed((seed * 1_000_003 + number) & 0x7FFFFFFFFFFFFFFF)
 
 
 @contextmanager

@@ -231,11 +231,24 @@ def _cut(data: Batch, batch_size: int | None, n_samples: int | None, seed: int) 
     if isinstance(data, Tensor) and data.ndim < 2:
         raise ConfigError(f"data must have samples as rows (2 or more dimensions), got shape {tuple(data.shape)}")
     if n_samples is not None and n_samples < size_of(data):
-        # A seeded subset, in the data's order: the first rows of a sorted file would be one class.
-        chosen = torch.randperm(size_of(data), generator=torch.Generator().manual_seed(seed))[:n_samples]
-        data = rows_of(data, chosen.sort().values)
+        data = rows_of(data, drawn(size_of(data), n_samples, seed))
     step = batch_size or fitting_size(data)
     return [rows_of(data, slice(start, start + step)) for start in range(0, size_of(data), step)]
+
+
+def drawn(count: int, wanted: int | None, seed: int) -> Tensor:
+    """Which of so many samples are used: a seeded draw, in their order.
+
+    The first rows of a sorted file would be one class.
+    """
+    if wanted is None or wanted >= count:
+        return torch.arange(count)
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed))[:wanted].sort().values
+
+
+def generator_of(seed: int, number: int, where: torch.device | str = "cpu") -> torch.Generator:
+    """Random numbers that belong to a seed and a number, such as that of a pass or of a sample."""
+    return torch.Generator(where).manual_seed((seed * 1_000_003 + number) % 2**63)
 
 
 def _same_every_pass(data: Iterable[Any]) -> bool:

@@ -61,9 +61,8 @@ class Spill:
         size = prod(entry.shape) * entry.dtype.itemsize
         if size == 0:
             return torch.empty(entry.shape, dtype=entry.dtype)
-        raw = np.memmap(
-            self._file, np.uint8, "c", entry.offset, (size,)
-        )  # on a write it is copied, so the file stays
+        # Copied on a write, so that the file stays as it is.
+        raw = np.memmap(self._file, np.uint8, "c", entry.offset, (size,))
         return torch.from_numpy(raw).view(entry.dtype).reshape(entry.shape)
 
 

@@ -100,7 +100,7 @@ def peeked(chunks: Iterator[Any]) -> tuple[Any, Iterator[Any]]:
 
 
 def number_of(stream: ActivationStream | None) -> int:
-    """The number of the call that the first rows come from of a stream that has begun."""
+    """The number of the call that the first rows of a stream came from, once it has begun."""
     return int(getattr(stream, "shared", {}).get("first", 0))
 
 

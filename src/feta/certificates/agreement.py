@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from feta.calibration.model import evaluating
 from feta.calibration.recording import running
-from feta.errors import ConfigError, DataError, ModelError
+from feta.errors import ConfigError, DataError, ModelError, check_range
 from feta.pages.words import at_least, at_most
 
 LabelledBatch = tuple[Tensor, Tensor | None]  # inputs, and their classes where these are known
@@ -27,8 +27,7 @@ def lower_limit(successes: int, trials: int, delta: float) -> float:
     """At most the probability of success, with confidence 1 - delta; exact, one-sided."""
     if not (trials >= 1 and 0 <= successes <= trials):
         raise ConfigError(f"successes must be in [0, trials >= 1], got {successes} of {trials}")
-    if not 0 < delta < 1:
-        raise ConfigError(f"delta must be in (0, 1), got {delta}")
+    check_range("", "in (0, 1)", delta=delta)
     return 0.0 if successes == 0 else float(beta.ppf(delta, successes, trials - successes + 1))
 
 
@@ -83,8 +82,7 @@ def agreement(
     dense: nn.Module, pruned: nn.Module, batches: Iterable[LabelledBatch], confidence: float = 0.99
 ) -> Agreement:
     """Run both networks over held-out batches of (inputs, labels or None), and count."""
-    if not 0 < confidence < 1:
-        raise ConfigError(f"certify.confidence must be in (0, 1), got {confidence}")
+    check_range("certify", "in (0, 1)", confidence=confidence)
     samples = agree = 0
     # Samples on which neither, only the pruned, only the dense or both are right; None without labels.
     right: Tensor | None = torch.zeros(4, dtype=torch.int64)

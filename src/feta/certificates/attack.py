@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from feta.calibration.model import evaluating
 from feta.certificates.stages import length
-from feta.errors import ModelError, check_range
+from feta.errors import ModelError, check_fields
 from feta.gates import gated
 
 Norm = Literal["l2", "linf"]
@@ -41,7 +41,7 @@ class Attack:
     beyond: tuple[float, ...] = (2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 
     def __post_init__(self) -> None:
-        check_range("Attack", ">= 1", points=self.points, restarts=self.restarts, steps=self.steps)
+        check_fields(self, ">= 1", "points", "restarts", "steps")
 
     @torch.no_grad()
     def changed(

@@ -13,20 +13,35 @@ import unicodedata
 import weakref
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-from cyclopts import App
-from cyclopts.config import Env
+from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts.config import Env, Toml
 
 from feta import __version__
-from feta.cli.settings import Settings
-from feta.errors import FetaError, shown
+from feta.errors import FetaError, one_line, shown
+from feta.files.plain import from_toml, text_of
 from feta.plugins import LAB, added
 
 LAB_COMMANDS = ("demo", "train", "data", "bench", "reproduce", "report")
+_LAB = Group("Laboratory", sort_key=1)
+
+
+class Settings(Toml):
+    """feta.toml in this folder or above, read with the limits of every file that may come from anywhere."""
+
+    def _load_config(self, path: Path) -> dict[str, Any]:
+        try:
+            return from_toml(text_of(path))
+        except (OSError, ValueError) as error:
+            raise CycloptsError(msg=f"{path} must be a file of settings in TOML, got {one_line(error)}") from error
+
 
 app = App(
     name="feta",
     help="Prune trained neural networks without retraining: smaller files, accuracy kept.",
+    help_epilogue="Every option can also be set by the environment (FETA_PRUNE_SPARSITY=0.95) or in a feta.toml.",
+    default_parameter=Parameter(show_env_var=False),  # a third of every page of help
     version=__version__,
     config=(Env("FETA_", command=True), Settings("feta.toml", search_parents=True, must_exist=False)),
     help_format="markdown",
@@ -44,7 +59,7 @@ app.command("feta.cli.speed:speed")
 app.command("feta.cli.networks:methods")
 app.register_install_completion_command(help="Have the shell complete commands and options of feta.")
 for _name, _entry in added("feta.commands").items():
-    app.command(_entry.value, name=_name)
+    app.command(_entry.value, name=_name, group=_LAB if _name in LAB_COMMANDS else None)
 
 
 def main() -> None:
@@ -69,7 +84,8 @@ def main() -> None:
                 raise FetaError(f"the command line must hold no control characters, got {shown(word)}")
         app(sys.argv[1:])
     except KeyboardInterrupt:
-        sys.stderr.write("feta: interrupted\n")
+        on = "; the same command goes on where it stopped" if "--resume" in sys.argv else ""
+        sys.stderr.write(f"feta: interrupted{on}\n")
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(141)

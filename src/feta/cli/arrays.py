@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from feta.cli.optional import one_line, shape_of
+from feta.calibration.inputs import drawn
 from feta.cli.own_options import OwnOptions
-from feta.errors import ConfigError, DataError, FileError
+from feta.errors import ConfigError, DataError, FileError, one_line
 from feta.files import sparse_file
 
 LABELS = frozenset({"y", "label", "labels", "target", "targets"})
@@ -18,7 +18,7 @@ Arrays = dict[str, Tensor]
 
 def read_arrays(path: Path, options: OwnOptions, samples: int | None, seed: int) -> tuple[Arrays, str]:
     """The arrays of a file without labels, by name, at most `samples` rows; and what they are in words."""
-    found = _of_safetensors(path) if path.suffix == ".safetensors" else _of_numpy(path)
+    found = dict(sparse_file.read(path)[0]) if path.suffix == ".safetensors" else _of_numpy(path)
     kept = {name: array for name, array in found.items() if name.lower() not in LABELS}
     if not kept:
         raise DataError(f"{path} must hold inputs for the model, got {sorted(found) or 'no array'}: labels alone")
@@ -49,11 +49,8 @@ def _windows(arrays: dict[str, Any], path: Path, length: int) -> Any:
     return tokens[: tokens.shape[0] // length * length].reshape(-1, length)
 
 
-def drawn(n: int, wanted: int | None, seed: int) -> Tensor:
-    """Which of n samples are used: a seeded draw, in their order."""
-    if wanted is None or wanted >= n:
-        return torch.arange(n)
-    return torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:wanted].sort().values
+def shape_of(sizes: Any) -> str:
+    return "×".join(map(str, sizes)) or "one number"
 
 
 def numbers(text: str, name: str) -> Tensor:
@@ -145,7 +142,3 @@ def _of_numpy(path: Path) -> dict[str, Any]:
             f"{path} must be a whole .npy or .npz file of numbers, got one that cannot be read without pickle: "
             f"{one_line(error)}"
         ) from None
-
-
-def _of_safetensors(path: Path) -> dict[str, Any]:
-    return dict(sparse_file.read(path)[0])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from feta.cli.console import out, print_json, print_table, resolve_device
 from feta.cli.options import DataDir, DataName, Device, Json, Seed, Whole
 from feta.cli.places import check_inputs
-from feta.errors import ConfigError
+from feta.errors import ConfigError, check_range
 
 if TYPE_CHECKING:
     from feta.theory.bounds import BoundsReport
@@ -52,11 +52,9 @@ def bounds(
     from feta.theory.bounds import generalisation_bounds
     from feta.theory.robustness import Manifold
 
-    for name, value, least in (("samples", samples, 100), ("starts", starts, 0)):
-        if value < least:
-            raise ConfigError(f"--{name} must be >= {least}, got {value}")
-    if not 0 < delta < 1:
-        raise ConfigError(f"--delta must be in (0, 1), got {delta}")
+    check_range("", ">= 100", **{"--samples": samples})
+    check_range("", ">= 0", **{"--starts": starts})
+    check_range("", "in (0, 1)", **{"--delta": delta})
     if (dimension is None) != (regularity is None):
         raise ConfigError("--dimension and --regularity must be given together, got one of them")
     manifold = None if dimension is None or regularity is None else Manifold(dimension, regularity)

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from feta.errors import printable
 
+PIPED = 1000  # columns of a table that no terminal cuts: a name stays whole for grep
 WORD = 6  # letters that a name has at least in a line of a table
 
 
@@ -50,7 +51,10 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
         table.add_column(column, justify=justify, no_wrap=numbers, overflow="fold", min_width=width)
     for row in rows:
         table.add_row(*(printable(str(cell)) for cell in row))
-    out().print(table)
+    console = out()
+    if not console.is_terminal:
+        console.width = PIPED
+    console.print(table)
 
 
 @contextmanager

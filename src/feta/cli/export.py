@@ -1,21 +1,15 @@
 """feta export: a network for others to run: ONNX, torch.export, plain safetensors."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 
 from feta.cli.console import out, print_json, size
-from feta.cli.options import Force, Json, whole_numbers
+from feta.cli.options import Force, Json
 from feta.cli.own_options import OwnOptions
 from feta.cli.places import check_network, check_output, check_places
 from feta.errors import ConfigError
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from feta.cli.source import Source
-    from feta.cli.subject import Subject
 
 
 def export(
@@ -45,12 +39,13 @@ def export(
         check_output(place, force, network, option=f"--{name.replace('_', '-')}")
     check_places(*wanted.values())
     from feta.cli.source import Source
+    from feta.cli.subject import example_of
     from feta.files.exports import export as write
 
-    source = Source(network, own or OwnOptions())
+    source = Source(network, own or OwnOptions(), "export")
     source.check_given()
-    subject = _opened(source)
-    written = write(subject.model, _example(source, subject, shape), **wanted)
+    subject = source.open_alone(2, 2)
+    written = write(subject.model, example_of(subject, shape, source.name), **wanted)
     if json:
         files = [{**found._asdict(), "path": str(found.path)} for found in written]
         print_json({"network": subject.specification, "files": files})
@@ -58,29 +53,3 @@ def export(
     for found in written:
         told = f"largest relative difference of the outputs {found.difference:.1e}"
         out().print(f"{found.form.replace('_', '.')}: {found.path}, {size(found.bytes)}, {told}")
-
-
-def _opened(source: "Source") -> "Subject":
-    """The network; the data of one that names its own is not needed."""
-    from feta.cli.subject import open_subject
-
-    if source.is_own:
-        return source.open(None, samples=2, seed=0, batch_size=2)
-    return open_subject(source.path, with_data=False)
-
-
-def _example(source: "Source", subject: "Subject", shape: str | None) -> Any:
-    """Two samples: the user's own, or noise of the shape that is known."""
-    if subject.inputs is not None:
-        return next(iter(subject.inputs))
-    if shape is None and subject.preparation:
-        return _noise(subject.preparation[0])
-    if shape is None:
-        raise ConfigError(f"--input or --data must say what {source.name} takes, got neither; write --input 3,32,32")
-    return _noise(tuple(whole_numbers(shape, "--input")))
-
-
-def _noise(shape: tuple[int, ...]) -> "Tensor":
-    import torch
-
-    return torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))

@@ -11,12 +11,10 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from feta.cli.optional import listed, one_line, shape_of
 from feta.cli.places import current_folder_first, no_module
-from feta.errors import ConfigError, FileError, ModelError, unknown_name
-from feta.files import sparse_file
+from feta.errors import ConfigError, ModelError, one_line, unknown_name
 
 
 def made(name: str) -> nn.Module:
@@ -86,31 +84,3 @@ def _place(error: BaseException) -> str:
     own = [frame for frame in frames if not any(part in frame.filename for part in outer)]
     where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
     return one_line(error) + where
-
-
-def fill(model: nn.Module, path: Path, name: str) -> None:
-    """Put a file's weights into a model, all of them or none. Raises FileError that names what does not fit.
-
-    Of weights that share memory one name is enough: safetensors stores them once. Old files do not count the batches
-    that batch-norms have seen, which torch does without as well.
-    """
-    tensors, _ = sparse_file.read(path)
-    own = model.state_dict()
-    present = {_memory(own[key]) for key in own if key in tensors}
-    counted = {key for key in own if key.endswith("num_batches_tracked")}
-    missing = [key for key in own if key not in {*tensors, *counted} and _memory(own[key]) not in present]
-    unexpected = [key for key in tensors if key not in own]
-    faults = [f"lacks {listed(missing)}"] if missing else []
-    if unexpected:
-        faults.append(f"has {listed(unexpected)}, which the model does not know")
-    for key in own:
-        if key in tensors and own[key].shape != tensors[key].shape:
-            theirs, ours = shape_of(tensors[key].shape), shape_of(own[key].shape)
-            faults.append(f"has '{key}' of {theirs} where the model has {ours}")
-    if faults:
-        raise FileError(f"--weights must hold the weights of {name}, got {path}, which {'; '.join(faults[:4])}")
-    model.load_state_dict(tensors, strict=False)
-
-
-def _memory(tensor: Tensor) -> tuple[int, ...]:
-    return (tensor.data_ptr(), *tensor.shape, *tensor.stride()) if tensor.numel() else (id(tensor),)

@@ -6,9 +6,8 @@ from typing import Any
 from torch import nn
 
 from feta.cli.console import err
-from feta.cli.optional import listed
 from feta.cli.pickles import SUFFIXES, refusal
-from feta.errors import FileError
+from feta.errors import FileError, listed
 from feta.files import huggingface
 from feta.files.huggingface import weight_files
 
@@ -34,6 +33,14 @@ def open_folder(folder: Path) -> nn.Module:
     if hasattr(config, "use_cache"):
         config.use_cache = False  # keys and values of past tokens are of no use here
     return model
+
+
+def class_name(folder: Path) -> str:
+    """The class of transformers that a folder is loaded in."""
+    name: str = huggingface.class_of(
+        huggingface.quiet_transformers(folder), huggingface.configuration(folder)
+    ).__name__
+    return name
 
 
 def check_output(folder: Path, output: Path) -> None:

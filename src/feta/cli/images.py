@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from feta.cli.arrays import normalised
 from feta.cli.console import err, progress_bar
-from feta.cli.optional import listed, needed
 from feta.cli.own_options import OwnOptions
-from feta.errors import ConfigError, DataError
+from feta.errors import ConfigError, DataError, listed
+from feta.plugins import needed
 
 MOST = 2000  # images, unless --samples says otherwise: more cost time and change little
 

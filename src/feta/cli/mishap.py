@@ -19,7 +19,7 @@ def told(error: Exception, words: Sequence[str]) -> tuple[str, int]:
     words: the command line.
     """
     if isinstance(error, FetaError):
-        return printable(str(error), lines=True), 1
+        return printable(_as_typed(str(error), words), lines=True), 1
     if isinstance(error, OSError):  # a full disk, a file without permission
         place = "" if error.filename is None else f" '{printable(str(error.filename))[:200]}'"
         return f"cannot read or write{place}: {printable(error.strerror or str(error))}", 1
@@ -32,6 +32,12 @@ def told(error: Exception, words: Sequence[str]) -> tuple[str, int]:
         return f"{line}, its report is in {_report(error, words)}", UNFORESEEN
     except OSError as refused:
         return f"{line}, run again with FETA_DEBUG=1 to see where (no report: {refused.strerror})", UNFORESEEN
+
+
+def _as_typed(line: str, words: Sequence[str]) -> str:
+    """A message about an argument, as one about the option that was typed: layers must … is --layers must …"""
+    option = f"--{line.partition(' ')[0].replace('_', '-')}"
+    return f"{option}{line[len(option) - 2 :]}" if option in [word.partition("=")[0] for word in words] else line
 
 
 def _report(error: Exception, words: Sequence[str]) -> str:

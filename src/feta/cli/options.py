@@ -31,32 +31,18 @@ def _seed(kind: object, tokens: Sequence[Token]) -> int:
 Seed = Annotated[int, Parameter(converter=_seed)]
 Whole = Annotated[int, Parameter(converter=_whole)]
 MaybeWhole = Annotated[int | None, Parameter(converter=_whole)]
-Flag = Annotated[bool, Parameter(negative="")]
+Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 DataDir = Annotated[Path | None, Parameter(help="Folder of the data sets; it goes before FETA_DATA and the cache.")]
 DataName = Annotated[str | None, Parameter(help="A data set to use instead of the one the network names.")]
 Device = Annotated[str | None, Parameter(help="cpu, cuda, …; by default a GPU if there is one.")]
-Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object instead of a table.")]
-Output = Annotated[
-    Path | None, Parameter(name=("--output", "-o"), help="File to write; by default nothing is saved.")
-]
-Force = Annotated[bool, Parameter(negative="", help="Replace files that are there already.")]
+Json = Annotated[Flag, Parameter(name="--json", help="Print one JSON object instead of a table.")]
+Place = Annotated[Path | None, Parameter(name=("--output", "-o"))]  # where the command has more to say about it
+Output = Annotated[Place, Parameter(help="File to write; by default nothing is saved.")]
+Force = Annotated[Flag, Parameter(help="Replace files that are there already.")]
 Report = Annotated[
     Path | None, Parameter(help="HTML file to write: what was lost and saved, layer by layer, and what to try next.")
 ]
 Records = Annotated[Path | None, Parameter(help="JSONL file that gets the run's record; by default there is none.")]
-
-
-def check_page(page: Path | None, *others: Path | None) -> None:
-    """Raise ConfigError or FileError, before the work, for a page that would go onto another file or nowhere."""
-    from feta.files.atomic import check_writable
-
-    if page is None:
-        return
-    if page.resolve() in [other.resolve() for other in others if other]:
-        raise ConfigError(
-            f"--report must differ from the network, --output and --records, got {page} for two of them"
-        )
-    check_writable(page)
 
 
 def whole_numbers(text: str, where: str, such: str = "3,32,32") -> list[int]:

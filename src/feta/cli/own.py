@@ -11,13 +11,13 @@ from torch import Tensor
 
 from feta import __version__
 from feta.cli import factory, huggingface
-from feta.cli.optional import listed
 from feta.cli.own_data import check_options, read_batches
 from feta.cli.own_options import OwnOptions
 from feta.cli.subject import Subject
-from feta.errors import ConfigError, ModelError
+from feta.errors import ConfigError, ModelError, listed
+from feta.files import sparse_file
 from feta.files.lines import append
-from feta.files.network import encode
+from feta.files.network import encode, fill
 
 
 def open_own(network: str, options: OwnOptions, *, samples: int | None, seed: int, batch_size: int | None) -> Subject:
@@ -25,7 +25,7 @@ def open_own(network: str, options: OwnOptions, *, samples: int | None, seed: in
     folder = Path(network) if Path(network).is_dir() else None
     model = huggingface.open_folder(folder) if folder else factory.made(network)
     if options.weights is not None:
-        factory.fill(model, options.weights, network)
+        fill(model, sparse_file.read(options.weights)[0], f"--weights {options.weights}")
     if odd := [name for name, value in model.state_dict().items() if not isinstance(value, Tensor)]:
         raise ModelError(f"{network} must have tensors alone in its state dict, got others in {listed(odd)}")
     batches, note, path = None, None, check_options(options)

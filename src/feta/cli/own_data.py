@@ -9,12 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from feta.calibration.model import call, evaluating
-from feta.cli.arrays import Arrays, read_arrays
+from feta.cli.arrays import Arrays, read_arrays, shape_of
 from feta.cli.images import read_images
-from feta.cli.optional import one_line, shape_of
 from feta.cli.own_options import OwnOptions
 from feta.cli.text import LENGTH, find_tokenizer, read_text
-from feta.errors import ConfigError, DataError, FileError
+from feta.errors import ConfigError, DataError, FileError, one_line
 
 Batch = Tensor | dict[str, Tensor]
 ARRAYS, TEXT = (".npz", ".npy", ".safetensors"), (".jsonl", ".txt")

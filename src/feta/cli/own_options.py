@@ -11,8 +11,7 @@ from feta.cli.options import MaybeWhole
 _STORED = Group("What is written", help="Without these a file loses nothing and is as small as it gets.", sort_key=3)
 _GROUP = Group(
     "Your own model",
-    help="For module:factory and Hugging Face folders. Labels among the arrays (y, labels, targets …) are left out. "
-    "A folder's result is a folder, unless --output ends in .safetensors.",
+    help="For module:factory and Hugging Face folders. Labels among the arrays (y, labels, targets …) are left out.",
     sort_key=1,
 )
 
@@ -32,7 +31,7 @@ class OwnOptions:
     data: Annotated[
         str | None,
         _option(
-            "What to prune on: arrays (.npz, .npy, .safetensors; several become keyword arguments), a folder of "
+            "Its inputs: arrays (.npz, .npy, .safetensors; several become keyword arguments), a folder of "
             'images, or text (.jsonl with {"text": …} per line, .txt). For a file of `feta train`: the name of a '
             "data set."
         ),

@@ -24,6 +24,10 @@ FORM = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<factory>[A-Za-z_][\w.]*)")  
 def check_network(network: str, own: OwnOptions | None = None) -> None:
     """Refuse a network, weights or data that are not there. A pickle is refused later, with the cure."""
     named, given = FORM.fullmatch(network), own or OwnOptions()
+    stem = network.removesuffix(".py")
+    if os.path.isfile(f"{stem}.py") and (stem != network or not os.path.exists(network)):
+        form = f"{stem.replace(os.sep, '.')}:NAME, where NAME makes the model in {stem}.py"
+        raise ConfigError(f"model must be module:factory, got '{network}'; write {form}")
     if os.path.exists(network) or named is None:
         check_inputs(Path(network))
     else:
@@ -50,7 +54,10 @@ def check_output(path: Path | None, force: bool, *inputs: Path | str | None, opt
         return
     remove_left(path)  # here, since what is there already is not written to again
     if any(os.path.realpath(path) == os.path.realpath(given) for given in inputs if given is not None):
-        raise ConfigError(f"{option} must differ from the input, got {path} for both")
+        other = "the input" if option == "--output" else "the input and other outputs"
+        raise ConfigError(f"{option} must differ from {other}, got {path} for both")
+    if option == "--output" and is_pickle(path):
+        raise ConfigError(f"--output must end in .safetensors, got {path}, whose ending stands for a pickle")
     if os.path.isfile(path) and not force:
         raise FileError(f"{option} must be a new file, got {path}, which is there already; --force replaces it")
 

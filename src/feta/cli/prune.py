@@ -10,14 +10,12 @@ from cyclopts import Group, Parameter
 import feta
 from feta.cli.console import err, out, print_json, print_table, progress_bar, size
 from feta.cli.job import device_here, job
-from feta.cli.options import DataDir, Device, Flag, Force, Json, MaybeWhole, Output, Records, Report, Seed, check_page
+from feta.cli.options import DataDir, Device, Flag, Force, Json, MaybeWhole, Place, Records, Report, Seed
 from feta.cli.own_options import OwnOptions, StoreOptions
-from feta.cli.places import check_network, check_output
-from feta.errors import ConfigError, DataError, ModelError
+from feta.cli.places import check_network, check_output, check_places
+from feta.errors import ConfigError, DataError, check_range
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from feta.cli.source import Source
     from feta.cli.subject import Subject
 
@@ -54,7 +52,7 @@ def prune(
     refine_steps: MaybeWhole = None,
     seed: Seed = 0,
     device: Device = None,
-    output: Output = None,
+    output: Place = None,
     force: Force = False,
     resume: Flag = False,
     data_dir: DataDir = None,
@@ -92,16 +90,18 @@ def prune(
         refine: Of a --method: fit all surviving weights to the original network's outputs at the end; no labels.
         refine_steps: Steps of --refine; by default 2000.
         seed: Seed for the choice of samples and for methods that draw at random.
+        output: File to write; by default nothing is saved. Of a Hugging Face folder a folder, unless it ends in
+            .safetensors.
         resume: Keep finished layers in a folder beside the output, and go on from there if an earlier run with the
             same arguments was ended; at the end the folder is removed.
     """
     own = own or OwnOptions()
     check_network(network, own)
     check_output(output, force, network, own.weights, own.data)
-    from feta.cli.rounding import cost
     from feta.cli.source import Source
+    from feta.cli.subject import prune_subject, rounding_cost
     from feta.engine.select import check_pattern, share_asked
-    from feta.engine.settings import Settings
+    from feta.engine.settings import Settings, on_bar
     from feta.patterns import parse_pattern
     from feta.pruners import DEFAULT_METHOD, make
 
@@ -111,16 +111,14 @@ def prune(
     target = share_asked(None if sparsity is None else parse_sparsity(sparsity), form)
     check_pattern(form, pruner, allocation)
     where = device_here(device)
-    for name, value in (("samples", samples), ("batch-size", batch_size)):
-        if value is not None and value < 1:
-            raise ConfigError(f"--{name} must be >= 1, got {value}")
+    check_range("", ">= 1", **{"--samples": samples, "--batch-size": batch_size})
     if refine_steps is not None and not refine:
         raise ConfigError(f"--refine-steps must go with --refine, got {refine_steps} without")
     source = Source(network, own)
     storing = stored or StoreOptions()
     source.check(output, records, storing)
-    check_page(report, source.path, output, records)
-    check_output(report, force, option="--report")
+    check_output(report, force, network, output, records, option="--report")
+    check_places(report)
     spread: dict[str, Any] = {"effort": effort, "seconds": seconds, "layers": layers, "pattern": pattern}
     spread |= {"allocation": allocation, "compensate": compensate}
     settings = Settings(n_samples=samples, batch_size=batch_size or Settings.batch_size, mode=mode, reorder=reorder)
@@ -131,13 +129,15 @@ def prune(
     needing = f"--method {pruner.name}" if pruner.needs.passes != "none" else "--refine" if refine else None
     with job(where) as first:
         subject = _open(source, needing, data_dir, samples=samples, seed=seed, batch_size=batch_size)
-        model, summary, kept = _pruned(subject, target, method, pruner.name, spread | work)
+        with progress_bar(f"pruning by {pruner.name}") as update:
+            work["callback"] = lambda event: update(**on_bar(event))
+            model, summary, kept = prune_subject(subject, target, method, **spread, **work)
     if not first:
         return
     scores = (summary["accuracy"] or {}).get("pruned", {})
     if storing.dtype is not None:
         exact = len(subject.encode(model, kept, scores))
-        summary["rounding"] = cost(subject, model, exact, storing.dtype, where)
+        summary["rounding"] = rounding_cost(subject, model, exact, storing.dtype, where)
         scores = summary["rounding"]["accuracy"] or scores
     written = source.write(subject, model, kept, scores, output, storing)
     summary["file_bytes"] = {"dense": source.bytes_before(subject.model), "pruned": written}
@@ -171,25 +171,6 @@ def prune(
             out().print(f"written to {output}")
             if (how := source.loading(output)) is not None:
                 out().print(f"load it with: {how}")
-
-
-def _pruned(
-    subject: "Subject", target: Any, method: str | None, name: str, work: dict[str, Any]
-) -> tuple["nn.Module", dict[str, Any], dict[str, Any]]:
-    """The pruned model, a summary of the run, and what the model's file remembers of it."""
-    from torch import OutOfMemoryError
-
-    from feta.cli.subject import prune_subject
-    from feta.engine.settings import on_bar
-
-    with progress_bar(f"pruning by {name}") as update:
-        try:
-            return prune_subject(subject, target, method, callback=lambda event: update(**on_bar(event)), **work)
-        except OutOfMemoryError:
-            raise ModelError(
-                f"the work must fit into the memory of {work['device']}, got out of it; give a smaller --batch-size "
-                "or --samples, or --device cpu"
-            ) from None
 
 
 def _folder_beside(output: Path | None) -> Path:
@@ -238,7 +219,8 @@ def _share(text: str, where: str) -> float:
     try:
         number = float(text)
     except ValueError:
-        raise ConfigError(f"{where} must be a number in [0, 1), got '{text}'") from None
+        cure = "; write 0.9 for 90 %" if text.strip().endswith("%") else ""
+        raise ConfigError(f"{where} must be a number in [0, 1), got '{text}'{cure}") from None
     return check_share(number, where)
 
 
@@ -259,7 +241,8 @@ def _show(summary: Mapping[str, Any], note: str | None) -> None:
         out().print(f"test accuracy {accuracy['dense']['test']:.2f} % → {accuracy['pruned']['test']:.2f} %")
     dense, pruned = summary["file_bytes"]["dense"], summary["file_bytes"]["pruned"]
     if (rounding := summary.get("rounding")) is not None:
-        from feta.cli.rounding import told
+        from feta.cli.subject import rounding_told
 
-        out().print(told(rounding, summary["accuracy"], pruned))
-    out().print(f"file {size(dense)} → {size(pruned)} ({dense / pruned:.1f}× smaller)")
+        out().print(rounding_told(rounding, summary["accuracy"], pruned))
+    smaller = f"{dense / pruned:.1f}× smaller" if dense > 1.05 * pruned else "no smaller"
+    out().print(f"file {size(dense)} → {size(pruned)} ({smaller})")

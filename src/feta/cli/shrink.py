@@ -5,19 +5,18 @@ widths; any other as a program of torch.export or ONNX, which need no code of th
 """
 
 import copy
-import json as json_format
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from feta.cli.console import err, out, print_json, print_table, progress_bar, resolve_device, size
-from feta.cli.options import DataDir, Device, Force, Json, MaybeWhole, Output, Whole
-from feta.cli.own_options import OwnOptions
+from feta.cli.console import out, print_json, print_table, progress_bar, resolve_device, size
+from feta.cli.options import DataDir, Device, Force, Json, MaybeWhole, Place, Whole
+from feta.cli.own_options import OwnOptions, StoreOptions
 from feta.cli.places import check_network, check_output
-from feta.errors import ConfigError, FileError, ModelError
+from feta.errors import ConfigError, FileError, check_range
+from feta.files.plain import object_from_json, shortened, tamed, text_of
 
 if TYPE_CHECKING:
     from feta.cli.source import Source
@@ -45,7 +44,7 @@ def shrink(
     batch_size: MaybeWhole = None,
     seed: Whole = 0,
     device: Device = None,
-    output: Output = None,
+    output: Place = None,
     force: Force = False,
     data_dir: DataDir = None,
     json: Json = False,
@@ -55,7 +54,7 @@ def shrink(
 
     Args:
         network: A file made by `feta train` or `feta prune`, module:factory, or a Hugging Face folder.
-        share: Of the multiply-adds that goes, in [0, 1); by default 0.5.
+        share: Share of the multiply-adds that goes, in [0, 1); by default 0.5.
         keep: Instead of a share: JSON file with the outputs that stay, {"fc1": [0, 3, 4]}; what --json prints, too.
         effort: fast: layer by layer alone; default, best: then the whole network is fitted to the original's outputs.
         seconds: A time budget; the layers are always finished, the fit is cut to what is left.
@@ -65,22 +64,21 @@ def shrink(
         samples: Calibration samples, drawn at random; by default all, of images 2000 and of text 256 at the most.
         batch_size: Samples that run at once; by default as many as run well.
         seed: Seed for the choice of samples.
-        output: File to write. What its name ends in says how: .pt2, torch.export's program; .onnx; and for a file of
-            `feta train` .safetensors, which every command of feta reads.
+        output: File to write; by default nothing is saved. What its name ends in says how: .pt2, torch.export's
+            program; .onnx; and for a file of `feta train` .safetensors, which every command of feta reads.
     """
+    own = own or OwnOptions()
     check_network(network, own)
-    check_output(output, force, network)
+    check_output(output, force, network, own.weights, own.data)
     from feta.cli.source import Source
     from feta.cli.subject import accuracy
     from feta.sparsity import check_share
 
-    for name, value in (("samples", samples), ("batch-size", batch_size)):
-        if value is not None and value < 1:
-            raise ConfigError(f"--{name} must be >= 1, got {value}")
+    check_range("", ">= 1", **{"--samples": samples, "--batch-size": batch_size})
     if share is not None and keep is not None:
         raise ConfigError(f"--share must not go with --keep, which says what stays, got {share:g} and {keep}")
     given = check_share(0.5 if share is None else share, "--share")
-    where, stays, source = resolve_device(device), _read(keep), Source(network, own or OwnOptions())
+    where, stays, source = resolve_device(device), _read(keep), Source(network, own, "shrink")
     _check(source, output)
     subject = source.open(data_dir, samples=samples, seed=seed, batch_size=batch_size)
     work: dict[str, Any] = {"effort": effort, "seconds": seconds, "allocation": allocation, "layers": layers}
@@ -102,69 +100,51 @@ def shrink(
 
 def _check(source: "Source", output: Path | None) -> None:
     """Everything that can be refused before any work."""
-    from feta.cli import huggingface
-    from feta.cli.own_data import check_options
     from feta.files.atomic import check_writable
     from feta.structured.groups import torch_pruning
 
     torch_pruning()
-    source.check_given()
-    inputs = [source.path, source.options.weights]
-    if source.is_own:
-        inputs.append(check_options(source.options))
-        if source.options.data is None:
-            raise ConfigError(f"--data must be given to shrink {source.name}, got none")
-    if source.is_folder:
-        huggingface.check_folder(source.path)
+    source.check(None, None, StoreOptions())
+    if source.is_own and source.options.data is None:
+        raise ConfigError(f"--data must be given to shrink {source.name}, got none")
     if output is None:
         return
     forms = [".pt2", ".onnx", *([] if source.is_own else [".safetensors"])]
     if output.suffix not in forms:
         why = ", as the class of a smaller model has other shapes" if output.suffix == ".safetensors" else ""
         raise ConfigError(f"--output must end in {' or '.join(forms)} for {source.name}{why}; got {output}")
-    if any(path.resolve() == output.resolve() for path in inputs if path):
-        raise ConfigError(f"--output must differ from the input, got {output} for both")
     check_writable(output)
 
 
 def _read(keep: Path | None) -> dict[str, list[int]] | None:
-    """The outputs that stay, by layer. Raises FileError or ConfigError."""
+    """The outputs that stay, by layer. Raises FileError."""
     if keep is None:
         return None
     try:
-        found = json_format.loads(keep.read_text(encoding="utf-8"))
+        found = object_from_json(text_of(keep))
+        found = found.get("kept", found)
+        lists = found.values() if isinstance(found, dict) else [None]
+        if not found or not all(isinstance(one, list) and all(type(n) is int for n in one) for one in lists):
+            raise ValueError(shortened(found))
     except OSError as error:
         raise FileError(f"cannot read {keep}: {error.strerror or error}") from error
     except ValueError as error:
-        raise FileError(f"{keep} must be a JSON file, got {error}") from error
-    found = found.get("kept", found) if isinstance(found, dict) else found
-    whole = isinstance(found, dict) and all(
-        isinstance(outputs, list) and all(type(one) is int for one in outputs) for outputs in found.values()
-    )
-    if not whole or not found:
-        raise ConfigError(f'--keep must be a file such as {{"fc1": [0, 3, 4]}}, got {str(found)[:60]} in {keep}')
+        such = '{"fc1": [0, 3, 4]}'
+        raise FileError(f"--keep must be a JSON file such as {such}, got {tamed(error)} in {keep}") from error
     return dict(found)
 
 
 def _shrunk(
     subject: "Subject", share: float, work: dict[str, Any], samples: int | None, batch_size: int | None
 ) -> "ShrinkResult":
-    from torch import OutOfMemoryError
-
+    from feta.cli.subject import working
     from feta.engine.settings import Settings
     from feta.structured.shrink import shrink
 
     rows: Any = subject.rows("train", work["device"])[0] if subject.data is not None else subject.inputs
     settings = Settings(n_samples=samples, batch_size=batch_size or Settings.batch_size)
-    with progress_bar("shrinking"), warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: err().print(f"feta: warning: {message}")
-        try:
-            return shrink(subject.model, rows, share, settings=settings, **work)
-        except OutOfMemoryError:
-            raise ModelError(
-                f"the work must fit into the memory of {work['device']}, got out of it; give a smaller --batch-size "
-                "or --samples, or --device cpu"
-            ) from None
+    with progress_bar("shrinking"), working(work["device"]):
+        return shrink(subject.model, rows, share, settings=settings, **work)
 
 
 def _write(output: Path, subject: "Subject", model: Any, summary: Mapping[str, Any]) -> int:

@@ -31,6 +31,7 @@ class Source:
 
     name: str
     options: OwnOptions
+    command: str = "prune"  # what it is given to
 
     @property
     def path(self) -> Path:
@@ -69,12 +70,23 @@ class Source:
         """The network with its data. `reading`: how many samples of the user's own data, their seed and batches."""
         if self.is_own:
             return open_own(self.name, self.options, **reading)
+        return self.open_file(data_dir, self.options.data)
+
+    def open_file(self, *data: Any, **how: Any) -> Subject:
+        """The network in a file that describes it, see open_subject."""
         if not sparse_file.read(self.path)[1].get("network"):
+            works = f"feta {self.command} my_model:make --weights {shlex.quote(self.name)} …"
             raise FileError(
-                f"{self.name} must describe its network, got a safetensors file without feta's description; prune it "
-                f"as the weights of your own model: feta prune my_model:make --weights {shlex.quote(self.name)} …"
+                f"{self.name} must describe its network, got a safetensors file without feta's description; give it "
+                f"as the weights of your own model: {works}"
             )
-        return open_subject(self.path, data_dir, self.options.data)
+        return open_subject(self.path, *data, **how)
+
+    def open_alone(self, samples: int, batch_size: int | None) -> Subject:
+        """The network without the data that its file names; a model of the user's own with a few samples."""
+        if self.is_own:
+            return open_own(self.name, self.options, samples=samples, seed=0, batch_size=batch_size)
+        return self.open_file(with_data=False)
 
     def bytes_before(self, model: nn.Module) -> int:
         """What the network took: its files, or its tensors where it came without any."""
@@ -111,7 +123,8 @@ class Source:
         if self._as_folder(output):
             if (output / SMALL).exists():
                 return f"feta.load({str(output)!r}).model"
-            return f"from_pretrained({str(output)!r}) (as transformers has it; --layout small is smaller)"
+            name = huggingface.class_name(output)
+            return f"transformers.{name}.from_pretrained({str(output)!r}) (--layout small makes a smaller folder)"
         return f"feta.load({str(output)!r}).model"
 
     def _as_folder(self, output: Path) -> bool:
@@ -128,11 +141,12 @@ class Source:
     def _refuse_pickles(self) -> None:
         name, weights, data = self.name, str(self.options.weights or ""), self.options.data or ""
         told = f" --data {shlex.quote(data)}" if data and not is_pickle(Path(data)) else " --data FILE"
+        feta = f"feta {self.command}"
         if is_pickle(self.path):
-            raise refusal(self.path, "model", lambda new: f"feta prune my_model:make --weights {new}{told}")
+            raise refusal(self.path, "model", lambda new: f"{feta} my_model:make --weights {new}{told}")
         if is_pickle(Path(weights)):
-            raise refusal(Path(weights), "--weights", lambda new: f"feta prune {name} --weights {new}{told}")
+            raise refusal(Path(weights), "--weights", lambda new: f"{feta} {name} --weights {new}{told}")
         if is_pickle(Path(data)):
             kept = f" --weights {shlex.quote(weights)}" if weights else ""
-            command = f"feta prune {name}{kept} --data"
+            command = f"{feta} {name}{kept} --data"
             raise refusal(Path(data), "--data", lambda new: f"{command} {new}", weights=False)

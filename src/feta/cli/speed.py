@@ -13,8 +13,7 @@ from feta.cli.console import err, out, print_json, print_table, progress_bar, re
 from feta.cli.options import Force, Json, whole_numbers
 from feta.cli.own_options import OwnOptions
 from feta.cli.places import check_network, check_output, check_places
-from feta.cli.speed_page import gain, speed_page
-from feta.errors import ConfigError
+from feta.cli.speed_page import WHOLE, speed_page, whole_rows
 
 if TYPE_CHECKING:
     from torch import nn
@@ -59,7 +58,7 @@ def speed(
     where = resolve_device(device)
     batches = sorted(set(whole_numbers(batch, "--batch", "1,16")))
     teams = [torch.get_num_threads()] if threads is None else sorted(set(whole_numbers(threads, "--threads", "1,2")))
-    source = Source(network, own or OwnOptions())
+    source = Source(network, own or OwnOptions(), "speed")
     source.check_given()
     model, example = _opened(source, sample, where)
     found = _measured(model, example, batches, teams)
@@ -76,41 +75,15 @@ def speed(
 
 
 def _opened(source: "Source", sample: str | None, device: str) -> tuple["nn.Module", "Example"]:
-    """The network and what it is called with: data, --input, or what its file or first layer tells."""
-    from feta.cli.own import open_own
-    from feta.cli.subject import open_subject
+    """The network and what it is called with, on the device."""
+    from torch import device as at
 
-    if source.is_own:
-        subject = open_own(source.name, source.options, samples=256, seed=0, batch_size=None)
-    else:
-        subject = open_subject(source.path, with_data=False)
+    from feta.calibration.model import float_dtype, place
+    from feta.cli.subject import example_of
+
+    subject = source.open_alone(256, None)
     model = subject.model.to(device).eval()
-    if subject.inputs is not None:
-        first = subject.inputs[0]
-        moved = {name: value.to(device) for name, value in first.items()} if isinstance(first, Mapping) else first
-        return model, moved if isinstance(moved, dict) else moved.to(device)
-    shape = None if sample is None else tuple(whole_numbers(sample, "--input"))
-    if shape is None and subject.preparation:
-        shape = tuple(subject.preparation[0])
-    return model, example_for(model, shape, source.name).to(device)
-
-
-def example_for(model: "nn.Module", shape: tuple[int, ...] | None, name: str) -> Any:
-    """One sample: random numbers of the shape, or tokens. Raises ConfigError where the shape cannot be told."""
-    import torch
-    from torch import nn
-
-    leaves = [module for module in model.modules() if next(module.parameters(recurse=False), None) is not None]
-    first = leaves[0] if leaves else None
-    if shape is None and type(model) is nn.Sequential and isinstance(first, nn.Linear):
-        shape = (first.in_features,)
-    if shape is None:
-        raise ConfigError(f"--input must give the shape of one sample of {name}, such as 3,32,32; got none")
-    generator = torch.Generator().manual_seed(0)
-    if isinstance(first, nn.Embedding):
-        return torch.randint(first.num_embeddings, (1, *shape), generator=generator)
-    dtype = next((parameter.dtype for parameter in model.parameters()), torch.float32)
-    return torch.randn((1, *shape), generator=generator).to(dtype)
+    return model, place(example_of(subject, sample, source.name), at(device), float_dtype(model))
 
 
 def _measured(model: "nn.Module", example: "Example", batches: list[int], teams: list[int]) -> dict[str, Any]:
@@ -175,11 +148,7 @@ def _show(found: Mapping[str, Any]) -> None:
     for team in teams:
         mine = [row for row, layer in zip(rows, found["layers"], strict=True) if layer["threads"] == team]
         print_table(f"Layers, {team} thread{'s' * (team > 1)}: dense → the form that was chosen", columns, mine)
-    whole = [
-        (row["batch"], row["threads"], f"{row['dense_ms']:.3f}", f"{row['sparse_ms']:.3f}", gain(row))
-        for row in found["batches"]
-    ]
-    print_table(f"The whole: {found['network']}", ("batch", "threads", "ms dense", "ms sparse", "faster by"), whole)
+    print_table(f"The whole: {found['network']}", WHOLE, whole_rows(found))
     if found["dead_neurons"]:
         out().print(f"{found['dead_neurons']} neurons that do nothing were taken out first")
     memory = found["memory"]

@@ -17,21 +17,25 @@ def speed_page(found: Mapping[str, Any]) -> str:
     dense, sparse = memory["dense_bytes"], memory["sparse_bytes"]
     facts = f"In memory {size(dense)} dense, {size(sparse)} sparse; in a file {size(found['file_bytes'])}."
     machine = f"{place['cpu']}, {found['device']}, torch {place['torch']}; each the least of at least seven turns."
-    whole = [
-        (row["batch"], row["threads"], f"{row['dense_ms']:.3f}", f"{row['sparse_ms']:.3f}", gain(row))
-        for row in found["batches"]
-    ]
     notes = text(machine, *found["notes"], note=True)
     return document(
         found["network"],
         facts,
         notes,
-        section("The whole network", paired_bars(map(_pair, found["batches"])), table(WHOLE, whole)),
+        section("The whole network", paired_bars(map(_pair, found["batches"])), table(WHOLE, whole_rows(found))),
         section("Layers", table(COLUMNS, _rows(found), words=("form",))),
     )
 
 
-def gain(row: Mapping[str, Any]) -> str:
+def whole_rows(found: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    """The whole network at each batch, under WHOLE."""
+    return [
+        (row["batch"], row["threads"], f"{row['dense_ms']:.3f}", f"{row['sparse_ms']:.3f}", _gain(row))
+        for row in found["batches"]
+    ]
+
+
+def _gain(row: Mapping[str, Any]) -> str:
     return f"{row['dense_ms'] / row['sparse_ms']:.2f}×"
 
 
@@ -40,7 +44,7 @@ def _pair(row: Mapping[str, Any]) -> tuple[str, list[Bar]]:
     most = max(row["dense_ms"], row["sparse_ms"])
     label = f"batch {row['batch']}, {row['threads']} thread{'s' * (row['threads'] > 1)}"
     dense = Bar(row["dense_ms"] / most, f"{row['dense_ms']:.3g} ms dense", "two")
-    return label, [dense, Bar(row["sparse_ms"] / most, f"{row['sparse_ms']:.3g} ms sparse, {gain(row)}")]
+    return label, [dense, Bar(row["sparse_ms"] / most, f"{row['sparse_ms']:.3g} ms sparse, {_gain(row)}")]
 
 
 def _rows(found: Mapping[str, Any]) -> list[tuple[Any, ...]]:

@@ -7,7 +7,8 @@ has inputs to prune on, but no labels to judge by, see feta.cli.own.
 import copy
 import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -16,12 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from feta.calibration.model import float_dtype
-from feta.cli.console import download_bar, err
+from feta.cli.console import download_bar, err, size
+from feta.cli.options import whole_numbers
 from feta.engine.finish import PruneWarning
 from feta.engine.prune import prune
 from feta.engine.select import SparsityRequest
-from feta.errors import ConfigError
+from feta.errors import ConfigError, ModelError
 from feta.files import sparse_file
+from feta.files.lossy import Smaller, weight_error, with_rounded_weights
 from feta.files.network import described
 from feta.plugins import required
 from feta.ranks import Ranks
@@ -86,6 +89,44 @@ def accuracy(model: nn.Module, subject: Subject, device: str) -> dict[str, float
     return {part: score_of(model, half, ranks) for part, half in halves.items()}
 
 
+def example_of(subject: Subject, shape: str | None, name: str) -> Any:
+    """Samples to call a network with: the user's own, or two random ones of the shape that is given or known.
+
+    shape: of one sample, 3,32,32; of a model of tokens their number. Raises ConfigError where it cannot be told.
+    """
+    if subject.inputs is not None:
+        return subject.inputs[0]
+    model = subject.model
+    leaves = [module for module in model.modules() if next(module.parameters(recurse=False), None) is not None]
+    first = leaves[0] if leaves else None
+    sizes = tuple(whole_numbers(shape, "--input")) if shape is not None else None
+    if sizes is None and subject.preparation:
+        sizes = tuple(subject.preparation[0])
+    if sizes is None and type(model) is nn.Sequential and isinstance(first, nn.Linear):
+        sizes = (first.in_features,)
+    if sizes is None:
+        raise ConfigError(f"--input or --data must say what {name} takes, got neither; write --input 3,32,32")
+    generator = torch.Generator().manual_seed(0)
+    if isinstance(first, nn.Embedding):
+        return torch.randint(first.num_embeddings, (2, *sizes), generator=generator)
+    return torch.randn((2, *sizes), generator=generator).to(float_dtype(model))
+
+
+@contextmanager
+def working(device: str) -> Iterator[None]:
+    """Inside, warnings are lines on stderr, and memory that is full is an error with the options that help."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", PruneWarning)
+        warnings.showwarning = lambda message, *_, **__: err().print(f"feta: warning: {message}")
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            raise ModelError(
+                f"the work must fit into the memory of {device}, got out of it; give a smaller --batch-size or "
+                "--samples, or --device cpu"
+            ) from None
+
+
 def prune_subject(
     subject: Subject, sparsity: SparsityRequest, method: str | None, *, device: str = "cpu", **options: Any
 ) -> tuple[nn.Module, dict[str, Any], dict[str, Any]]:
@@ -96,9 +137,7 @@ def prune_subject(
     rows: Any = subject.inputs
     if subject.data is not None:
         rows = subject.rows("train", device)[0]
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", PruneWarning)
-        warnings.showwarning = lambda message, *_, **__: err().print(f"feta: warning: {message}")
+    with working(device):
         result = prune(subject.model, rows, sparsity, method, device=device, **options)
     summary = json.loads(result.report.to_json())
     summary["notes"] = [*result.report.headline()[1:], *result.report.notes()]
@@ -111,11 +150,26 @@ def prune_subject(
         kept["refinement"] = {key: summary["refinement"][key] for key in ("steps", "loss", "support")}
     summary["accuracy"] = None
     if subject.data is not None:
-        models = {
-            "dense": copy.deepcopy(subject.model),
-            "pruned": result.model,
-        }  # the subject's own stays where it is
+        # A copy of the dense one, so that the subject's own model stays where it is.
+        models = {"dense": copy.deepcopy(subject.model), "pruned": result.model}
         scores = {name: accuracy(model, subject, device) for name, model in models.items()}
         summary["accuracy"] = scores
         kept["dense_accuracy"] = scores["dense"]  # what retraining has to come back to
     return result.model.to("cpu"), summary, kept
+
+
+def rounding_cost(
+    subject: Subject, model: nn.Module, exact_bytes: int, dtype: Smaller, device: str
+) -> dict[str, Any]:
+    """Accuracy with rounded weights, where there is data to judge by, their relative error, and the exact file."""
+    rounded = with_rounded_weights(copy.deepcopy(model), dtype)
+    found = {"dtype": dtype, "weight_error": weight_error(model, rounded), "exact_bytes": exact_bytes}
+    return found | {"accuracy": accuracy(rounded, subject, device) if subject.data is not None else None}
+
+
+def rounding_told(rounding: Mapping[str, Any], accuracy: Any, written: int) -> str:
+    """What storing the weights rounded costs and saves, in a line."""
+    said = f"weights rounded to {rounding['dtype']}: off by {100 * rounding['weight_error']:.2g} %"
+    if rounding["accuracy"] is not None:
+        said += f", test accuracy {accuracy['pruned']['test']:.2f} % → {rounding['accuracy']['test']:.2f} %"
+    return f"{said}, file {size(rounding['exact_bytes'])} → {size(written)}"

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from feta.cli.arrays import drawn
-from feta.cli.optional import needed, one_line
-from feta.errors import ConfigError, DataError, FileError
+from feta.calibration.inputs import drawn
+from feta.errors import ConfigError, DataError, FileError, one_line
 from feta.files.plain import from_json, shortened
+from feta.plugins import needed
 
 LENGTH = 512
 MOST = 256  # windows, unless --samples says otherwise

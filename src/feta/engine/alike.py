@@ -11,7 +11,8 @@ from torch.utils.data.distributed import DistributedSampler
 
 from feta.calibration.inputs import Batch, Inputs
 from feta.calibration.recording import tensors_in
-from feta.engine.spread import CURE
+from feta.engine.shards import WHOLE, Shards
+from feta.engine.spread import CURE, WAYS
 from feta.errors import ConfigError, ModelError
 from feta.ranks import Ranks
 
@@ -38,16 +39,14 @@ def check_whole(model: nn.Module) -> None:
     """Raise ModelError for a model whose weights are spread over processes in a way that cannot be undone here."""
     wrapped = next((name for name, module in model.named_modules() if hasattr(module, "_fsdp_wrapped_module")), None)
     if wrapped is not None:
-        raise ModelError(
-            f"model must be whole in every process, or spread by torch's fully_shard, got '{wrapped or 'model'}' in "
-            f"FullyShardedDataParallel; {CURE}"
-        )
+        raise ModelError(f"{WAYS}, got '{wrapped or 'model'}' in FullyShardedDataParallel; {CURE}")
 
 
-def check_same_model(model: nn.Module, ranks: Ranks) -> None:
-    """Raise ModelError unless all processes have the same weights."""
+def check_same_model(model: nn.Module, ranks: Ranks, shards: Shards = WHOLE) -> None:
+    """Raise ModelError unless all processes have the same weights; those that are gathered are the same anyway."""
     if ranks.many:
-        _check_same(digest(model.state_dict()), ranks, ModelError, "model", "seed it alike, or load the same file")
+        here = [tensor for tensor in tensors_in(model.state_dict(keep_vars=True)) if shards.part(tensor) is None]
+        _check_same(digest(here), ranks, ModelError, "model", "seed it alike, or load the same file")
 
 
 def check_same_data(inputs: Inputs, ranks: Ranks) -> None:
@@ -64,12 +63,13 @@ def _check_same(mine: str, ranks: Ranks, error: type[Exception], what: str, cure
             raise error(f"{what} must be the same in all processes, got another in process {rank} than in 0; {cure}")
 
 
-def digest(item: Any) -> str:
-    """A checksum of all tensors in an item."""
+def digest(item: Any, shards: Shards = WHOLE) -> str:
+    """A checksum of all tensors in an item; what is spread is gathered one tensor at a time."""
     found = hashlib.sha256()
     for tensor in tensors_in(item):
         found.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-        found.update(_bytes(tensor))
+        with shards.gathered([tensor]):
+            found.update(_bytes(tensor))
     return found.hexdigest()
 
 

@@ -40,7 +40,11 @@ def key_of(run: Run, **asked: Any) -> dict[str, str]:
     """What must be the same for a run to go on: the network, the data, and what was asked for."""
     data = "none" if run.samples is None else hashlib.sha256("".join(map(digest, run.samples)).encode()).hexdigest()
     told = {name: repr(value) for name, value in asked.items()}
-    fixed = {"model": digest(run.original.state_dict()), "data": data, "settings": repr(run.settings)}
+    fixed = {
+        "model": digest(run.original.state_dict(keep_vars=True), run.shards),
+        "data": data,
+        "settings": repr(run.settings),
+    }
     return fixed | told | {"processes": str(run.ranks.count), "device": run.device.type, "torch": torch.__version__}
 
 

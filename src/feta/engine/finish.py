@@ -2,18 +2,22 @@
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from feta.calibration.batchnorm import reestimate, statistics_of
+from feta.calibration.batchnorm import norms_of, reestimate, statistics_of
 from feta.calibration.copies import shell
-from feta.calibration.inputs import Inputs
-from feta.calibration.model import call, outputs_of
+from feta.calibration.inputs import Batch, Inputs
+from feta.calibration.lane import Lane
+from feta.calibration.model import call, outputs_of, restoring
 from feta.calibration.trace import LayerTrace
 from feta.engine.run import Run
+from feta.engine.shards import WHOLE, Shards
 from feta.layers import owner_of
 from feta.problem import Status
 from feta.report import Held, PruneReport, Size
@@ -51,7 +55,7 @@ def settle_batchnorm(run: Run) -> str:
         return ""
     judged = run.held or run.fit
     old = _distance(run, judged)
-    reestimate(run.pruned, run.fit, run.ranks)
+    reestimate(run.pruned, run.fit, run.ranks, partial(passed, run, (run.pruned,)))
     new = _distance(run, judged)
     if wanted or new < old:
         return f"batch-norm statistics estimated anew: error of the outputs {old:.4g} → {new:.4g}"
@@ -63,18 +67,41 @@ def settle_batchnorm(run: Run) -> str:
 def _distance(run: Run, inputs: Inputs) -> float:
     """||pruned's outputs - original's|| / ||original's||."""
     wrong, right = list[float](), list[float]()
-    for batch in inputs.share(run.ranks):
-        expected = outputs_of(call(run.original, batch)).double()
-        wrong.append(float((outputs_of(call(run.pruned, batch)).double() - expected).square().sum()))
+    for then, now in passed(run, (run.original, run.pruned), inputs.share(run.ranks)):
+        expected = outputs_of(then).double()
+        wrong.append(float((outputs_of(now).double() - expected).square().sum()))
         right.append(float(expected.square().sum()))
     error, size = (run.ranks.exactly(part) for part in (wrong, right))
     return (error / size) ** 0.5 if size > 0 else float(error > 0)
 
 
+def passed(run: Run, models: Sequence[nn.Module], batches: Iterable[Batch]) -> Iterator[tuple[Any, ...]]:
+    """What one or both networks of a run return for each batch.
+
+    Where their weights are spread, all batches go through one segment before the next: the processes have batches of
+    their own, and must gather the same weights.
+    """
+    if not run.shards:
+        yield from (tuple(call(model, batch) for model in models) for batch in batches)
+        return
+    lane = Lane(run.chain, batches, models[0], models[-1], run.room, len(models) > 1)  # type: ignore[arg-type]
+    *before, last = run.chain.segments(run.layers)
+    for segment in before:
+        with run.walking([lane], segment):
+            lane.advance(segment)
+    # The tail is the model without its blocks: batch-norms of the head, which runs again with it, have seen all.
+    norms = [part for model in models for part in norms_of(model) if before and part.num_batches_tracked]
+    with restoring(norms, "track_running_stats"), run.walking([lane], last):
+        for norm in norms:
+            norm.track_running_stats = False
+        for items in zip(*(lane.items(side) for side in range(len(models))), strict=True):
+            yield tuple(run.chain.run(model, last, *item) for model, item in zip(models, items, strict=True))
+
+
 @torch.no_grad()
 def compared(run: Run, model: nn.Module) -> Held | None:
     """The result beside the original on held-out samples; None where the two cannot be put side by side."""
-    if run.held is None or run.home != run.device:
+    if run.held is None or run.apart:
         return None
     pruned, scores = shell(model), True
     wrong = right = same = count = other_shape = 0.0
@@ -99,18 +126,27 @@ def compared(run: Run, model: nn.Module) -> Held | None:
     return Held(run.held.count, error if math.isfinite(error) else None, known)
 
 
-def size_of_model(model: nn.Module, layers: Sequence[LayerTrace]) -> Size:
-    """A model as it is now."""
-    parameters = list(model.parameters())
-    kept = [int(torch.count_nonzero(parameter)) for parameter in parameters]
-    weights = ((layer.rows, getattr(*owner_of(model, layer.name)[:2])) for layer in layers)
-    adds = sum(int(rows * torch.count_nonzero(weight)) for rows, weight in weights)
+def size_of_model(model: nn.Module, layers: Sequence[LayerTrace], shards: Shards = WHOLE) -> Size:
+    """A model as it is now; weights that are spread are gathered one at a time."""
+    kept, total = dict[int, int](), 0
     # What is stored for several modules is stored once.
-    tensors = {id(tensor): tensor for tensor in [*parameters, *model.buffers()]}
-    total = sum(stored_size(tensor.detach()) for tensor in tensors.values())
+    tensors = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
+    for number, tensor in tensors.items():
+        with shards.gathered([tensor]):
+            kept[number] = int(torch.count_nonzero(tensor))
+            total += stored_size(tensor.detach())
+    parameters = list(model.parameters())
+    weights = ((layer.rows, getattr(*owner_of(model, layer.name)[:2])) for layer in layers)
+    adds = sum(int(rows * _nonzeros(weight, kept)) for rows, weight in weights)
+    left = sum(kept[id(parameter)] for parameter in parameters)
     return Size(
-        sum(p.numel() for p in parameters), sum(kept), adds if any(layer.rows for layer in layers) else None, total
+        sum(p.numel() for p in parameters), left, adds if any(layer.rows for layer in layers) else None, total
     )
+
+
+def _nonzeros(weight: Tensor, known: Mapping[int, int]) -> int:
+    """Of a weight; one that is computed is none of the model's tensors."""
+    return known[id(weight)] if id(weight) in known else int(torch.count_nonzero(weight))
 
 
 def warn_of(report: PruneReport) -> None:

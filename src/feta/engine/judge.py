@@ -150,11 +150,12 @@ def verdict(
     return None
 
 
-def few_rows(source: Source, frame: Folded, ratio: float | None) -> str | None:
+def few_rows(source: Source, frame: Folded, ratio: float | None, unjudged: bool) -> str | None:
     """How many samples would do, where there are too few for a layer's inputs; None: there are enough.
 
     ratio: of the error on held-out rows to that on fitted ones. For d parameters fitted to n rows its square is about
     (n + d) / (n - d), which tells how many rows these samples are worth.
+    unjudged: whether there was no sample to hold out, so that a perfect fit may be worth nothing.
     """
     samples, d_in = source.lane.inputs.count, len(frame.W)
     rows = LayerStream(source, frame.view, frame.through, frame.group).n_rows
@@ -165,4 +166,6 @@ def few_rows(source: Source, frame: Folded, ratio: float | None) -> str | None:
         spent = 1 - 2 / (ratio**2 + 1)  # also where the fitted error is zero, and the ratio infinite
         needed = int(10 * samples * spent)
         return f"the error is {ratio:.1f} times that on fitted rows: too few samples; about {needed} would do"
+    if unjudged:
+        return f"of {samples} samples none could be held out to judge the layer by; some hundred would do"
     return None

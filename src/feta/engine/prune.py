@@ -28,6 +28,7 @@ from feta.engine.reorder import reorder
 from feta.engine.run import Run
 from feta.engine.select import SparsityRequest, check_pattern, in_pattern, select, share_asked, skipped, targets
 from feta.engine.settings import Callback, Settings, on_bar, parse_memory
+from feta.engine.shards import WHOLE, Shards
 from feta.engine.spread import Spread, is_spread
 from feta.engine.walk import Walk
 from feta.errors import ConfigError, DataError, check_range
@@ -44,6 +45,9 @@ from feta.report import AllocationReport, PruneReport
 from feta.sparsity import Pattern, Sparsity
 from feta.tuning.refinement import Refinement
 
+BY_SHAPE = ("uniform", "erk")  # allocations that look at no weights
+BLOCKS = "a model that is spread over processes and walked block by block"
+ROOM = "it is gathered as a whole where each process has memory for it twice, see feta.Settings(memory=…)"
 LEAST_MEMORY = 2**25  # bytes for a solver's matrices, however little a run may take
 
 
@@ -52,7 +56,9 @@ class PruneResult:
     """A pruned copy of the model, the masks of its pruned weights, and the report."""
 
     model: nn.Module  # the pruned copy, on the device of the model that was given
-    masks: dict[str, Tensor]  # layer name -> bool, the shape of the layer's weight
+    masks: dict[
+        str, Tensor
+    ]  # layer name -> bool, the shape of the layer's weight; spread where that was not gathered
     report: PruneReport
 
     def __repr__(self) -> str:
@@ -106,7 +112,8 @@ def prune(
 
     That is the whole recipe. It needs nothing else; whoever names a method gets that method alone.
 
-    model: any nn.Module, one that torch's fully_shard has spread over processes included; it is not changed.
+    model: any nn.Module, one that torch's fully_shard or parallelize_module has spread over processes included; it is
+        not changed.
     data: unlabelled inputs: a tensor with samples as rows, or any iterable of tensors, (x, y) pairs or dicts, a
         DataLoader included. Only `threshold` works without.
     sparsity: the share of zero weights in [0, 1), or {layer pattern: share}; by default 0.9, or what `pattern` says.
@@ -158,23 +165,25 @@ def prune(
     here = Ranks.here(device_of(model)) if how.data != "alone" else ALONE
     with fused_attention_off(), here.working() as ranks, Progress("pruning", progress) as bar, ExitStack() as stack:
         spread = Spread(model) if is_spread(model) else None
-        if spread is not None:
-            model, device = spread.whole(), device or spread.device
-        run = Run.start(model, data, how, device, seed, ranks)
-        stack.enter_context(running_on(run.samples or (), run.original))
+        model, device, shards = _gathered(model, spread, device, how, ranks)
+        if shards:
+            _check_blocks(refine, allocation)
+        run = Run.start(model, data, how, device, seed, ranks, shards, None if spread is None else spread.check)
+        # A network that is spread cannot be run by one process, to see whether the data is at fault.
+        stack.enter_context(running_on(() if shards else run.samples or (), run.original))
         stages = Stages(started, run.clock)
         chosen = select(run.original, run.layers, layers)
         reordered = reorder(run, chosen, form) if isinstance(form, NofM) and how.reorder else {}
         stages.end("trace")
         if allocation is None:
-            few = len(chosen) <= MANY_LAYERS and not isinstance(sparsity, Mapping) and not run.several
+            few = len(chosen) <= MANY_LAYERS and not isinstance(sparsity, Mapping) and not run.several and not shards
             few = few and (form is None or form.share is None)
             measured = few and effort is not None and data is not None
             goals, allocated = _advised(run, chosen, sparsity, measured, form)
         else:
             goals, allocated = _allocate(run, chosen, sparsity, make_allocation(allocation), form)
         stages.end("allocation")
-        before = size_of_model(run.pruned, run.layers)
+        before = size_of_model(run.pruned, run.layers, shards)
         walk = Walk(run, goals, pruner, compensate, bar.followed(callback, on_bar), seed)
         if checkpoint is not None and run.fit is not None:
             counts = {name: goal.count(weight_of(run.result, name).numel()) for name, goal in goals.items()}
@@ -190,7 +199,7 @@ def prune(
         stages.end("layers")
         said = settle_batchnorm(run)
         stages.end("batchnorm")
-        masks = {name: weight_of(run.result, name).detach() != 0 for name in goals}
+        masks = {name: shards.held(weight_of(run.result, name)) != 0 for name in goals}
 
         def left() -> float | None:
             return None if seconds is None else seconds - ranks.most(run.clock() - started)
@@ -199,25 +208,27 @@ def prune(
         recipe = Recipe(run, masks, seed, left, walk.tell_loss, None if form is None else str(form), free)
         if effort is not None and run.fit is not None:
             recipe.layers_done(ranks.most(sum(stages.parts.values())))
-            if effort != "fast" and not all(bool(mask.all()) for mask in masks.values()):
+            if effort != "fast" and not shards and not all(bool(mask.all()) for mask in masks.values()):
                 recipe.improve(effort)
         elif refine:
             recipe.refine(refine if isinstance(refine, Refinement) else Refinement())
         stages.end("refinement")
         held = compared(run, recipe.best)
-    pruned, masks = recipe.best, recipe.masks
-    after, home = size_of_model(pruned, run.layers), device_of(model)
-    pruned = pruned.to(home)
+        pruned, masks = recipe.best, recipe.masks
+        after, home = size_of_model(pruned, run.layers, shards), device_of(model)
+        pruned = pruned.to(home)
+        pruned = pruned if spread is None else spread.like(pruned, shards)
+    done = tuple(recipe.settled(layer) for layer in walk.reports)
     stages.end("rest")
     report = PruneReport(
         method=pruner.name,
         target_sparsity=dict(sparsity) if isinstance(sparsity, Mapping) else float(sparsity),
-        sparsity=1 - sum(int(mask.sum()) for mask in masks.values()) / sum(mask.numel() for mask in masks.values()),
+        sparsity=1 - sum(layer.nonzeros for layer in done) / sum(mask.numel() for mask in masks.values()),
         seconds=sum(stages.parts.values()),
         device=str(run.device),
         seed=seed,
         options=options_of(pruner),
-        layers=tuple(recipe.settled(layer) for layer in walk.reports),
+        layers=done,
         compensated=walk.compensated,
         allocation=allocated,
         refinement=recipe.refinement,
@@ -236,8 +247,27 @@ def prune(
     if walk.checkpoint is not None:
         walk.checkpoint.remove()
     warn_of(report)
-    pruned = pruned if spread is None else spread.like(pruned)
     return PruneResult(pruned, {name: mask.to(home) for name, mask in masks.items()}, report)
+
+
+def _gathered(
+    model: nn.Module, spread: Spread | None, device: Any, how: Settings, ranks: Ranks
+) -> tuple[nn.Module, Any, Shards]:
+    """The network to work on, where, and what of it is gathered block by block."""
+    if spread is None:
+        return model, device, WHOLE
+    if spread.fits(parse_memory(how.memory), ranks):
+        return spread.whole(), device or spread.device, WHOLE
+    shards = Shards(ranks)
+    return spread.skeleton(shards), device, shards
+
+
+def _check_blocks(refine: bool | Refinement, allocation: str | Allocation | None) -> None:
+    """Raise ConfigError for what takes the whole network at once, which no process has."""
+    if refine:
+        raise ConfigError(f"refine must be left out for {BLOCKS}, got {refine}; {ROOM}")
+    if allocation is not None and (name := make_allocation(allocation).name) not in BY_SHAPE:
+        raise ConfigError(f"allocation must be one of {list(BY_SHAPE)} for {BLOCKS}, got '{name}'; {ROOM}")
 
 
 def _within(pruner: Pruner, limit: float | None) -> Pruner:

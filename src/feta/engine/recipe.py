@@ -66,6 +66,8 @@ class Recipe:
             said = "too few samples to fit and judge a network by; give 20 or more"
         elif run.several:
             said = "the model returns several outputs, of which one alone would be fitted"
+        elif run.shards:
+            said = "the model is walked block by block, its weights spread over processes, and not fitted as a whole"
         elif run.home != run.device:
             said = "the model is too large for the device to be fitted as a whole"
         else:

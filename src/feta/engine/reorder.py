@@ -24,7 +24,7 @@ SAMPLES = 500  # about, that tell how large the inputs are
 @torch.no_grad()
 def reorder(run: Run, names: Iterable[str], pattern: NofM) -> dict[str, str]:
     """Reorder both networks of a run: for each layer with new places for its inputs, the layer before."""
-    if run.recording is None or run.home != run.device:
+    if run.recording is None or run.apart:
         return {}
     links, found = find_links(run.recording, run.layers), {}
     links = {name: links[name] for name in names if name in links and _divides(run.original, name, pattern.m)}

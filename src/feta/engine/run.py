@@ -1,8 +1,8 @@
 """The two networks of a run, the data, and where they live."""
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from feta.calibration.trace import LayerTrace, trace_layers, untraced
 from feta.engine.alike import check_same_data, check_same_model, check_whole, everyone, is_sharded
 from feta.engine.offload import brought, fits
 from feta.engine.settings import Settings, parse_memory
+from feta.engine.shards import WHOLE, Shards
 from feta.errors import DataError
 from feta.layers import prunable_names
 from feta.ranks import ALONE, Ranks
@@ -30,6 +31,8 @@ EACH = 2 * 2**30  # bytes for each thing that waits, where nothing is said
 FULL = 4 * 2**30  # bytes, from which on as many samples run at once as run well
 IMPORTANCE_SAMPLES = 1000  # about
 IMPORTANCE_TOKENS = 2**13
+
+Check = Callable[[nn.Module, Batch], None]
 
 
 @dataclass
@@ -54,6 +57,7 @@ class Run:
     several: bool = False  # whether the model returns more than the one output that is compared
     recording: Recording | None = None
     ranks: Ranks = ALONE  # the processes that share the samples
+    shards: Shards = WHOLE  # weights that are spread over the processes, and gathered segment by segment
 
     @classmethod
     def start(
@@ -64,17 +68,23 @@ class Run:
         device: Any = None,
         seed: int = 0,
         ranks: Ranks = ALONE,
+        shards: Shards = WHOLE,
+        check: Check | None = None,
     ) -> "Run":
-        """A run on the model's own device, or on the one that is asked for."""
+        """A run on the model's own device, or on the one that is asked for.
+
+        check: given the network and two samples, before it is traced.
+        """
         check_whole(model)
         home = device_of(model)
         where = torch.device(device) if device is not None else home
-        apart = where != home and not fits(model, where)  # then one segment at a time goes there
+        # Then one segment at a time goes there.
+        apart = where != home and (bool(shards) or not fits(model, where))
         original = model if where == home or apart else copied(model).to(where)
-        result = copied(original)
-        run = cls(shell(original), shell(result), result, where, settings, home if apart else where)
+        result = shards.copied(original)
+        run = cls(shell(original), shell(result), result, where, settings, home if apart else where, shards=shards)
         run.ranks = replace(ranks, device=where)
-        check_same_model(model, run.ranks)
+        check_same_model(model, run.ranks, shards)
         if data is not None:
             size, most = settings.batch_size, settings.n_samples
             if is_sharded(data, settings.data) and ranks.many:
@@ -85,10 +95,15 @@ class Run:
                 given = Inputs(data, model=model, batch_size=size, n_samples=most, seed=seed)
                 check_same_data(given, run.ranks)
             run._split(given)
-            run._trace(run.samples or given)
+            run._trace(run.samples or given, check)
         else:
             run.layers = untraced(run.original)
         return run
+
+    @property
+    def apart(self) -> bool:
+        """Whether only a segment at a time is where it is worked on."""
+        return self.home != self.device or bool(self.shards)
 
     @property
     def room(self) -> Room:
@@ -113,11 +128,13 @@ class Run:
         blocks = 0 <= segment.start < len(self.chain.blocks)
         for lane in lanes:
             lane.room = replace(lane.room, device=self.device if blocks or self.home == self.device else self.home)
-        if self.home == self.device or not blocks:
-            yield
-        else:
-            with brought((self.original, self.pruned), self.chain, segment, self.device):
+        both = self.original, self.pruned
+        with self.shards.gathered(tensor for model in both for tensor in self.chain.tensors(model, segment)):
+            if self.home == self.device or not blocks:
                 yield
+            else:
+                with brought(both, self.chain, segment, self.device):
+                    yield
 
     def importance(self, layers: Sequence[LayerTrace], seed: int) -> dict[str, Tensor]:
         """Weights for the outputs of the layers; {} without layers or data."""
@@ -126,7 +143,7 @@ class Run:
 
     def sensitivity(self, layers: Sequence[LayerTrace], seed: int) -> dict[str, Tensor]:
         """How much the model's outputs change with those of the layers; {} without layers or data."""
-        if not layers or self.fit is None or self.home != self.device:
+        if not layers or self.fit is None or self.apart:
             return {}
         tokens = tokens_of(next(iter(self.fit)))  # a sample of text is many rows
         samples = min(IMPORTANCE_SAMPLES, max(8, IMPORTANCE_TOKENS // tokens)) if tokens else IMPORTANCE_SAMPLES
@@ -159,18 +176,27 @@ class Run:
         self.samples = kept
         self.fit, self.held = kept.split()
 
-    def _trace(self, given: Inputs) -> None:
+    def _trace(self, given: Inputs, check: Check | None = None) -> None:
         """What the model does with two samples; with more, where they do not reach every layer."""
         first = next(batch for batch in given if size_of(batch))
         batch = place(rows_of(first, slice(2)), self.home, float_dtype(self.original))
-        recording = record(self.original, batch)
-        self.layers = trace_layers(recording)
-        if size_of(first) > 2 and len(self.layers) < len(prunable_names(self.original)):
-            recording = record(self.original, first)
+        with self.shards.on_use():
+            if check is not None:
+                check(self.original, batch)
+            recording = record(self.original, batch)
             self.layers = trace_layers(recording)
+            if size_of(first) > 2 and len(self.layers) < len(prunable_names(self.original)):
+                recording = record(self.original, first)
+                self.layers = trace_layers(recording)
         self.several, self.recording = recording.several, recording
         if self.settings.cache != "replay":
-            self.chain = find_chain(recording, self.layers, batch)
+            self.chain = find_chain(recording, self.layers, batch, self._around)
+
+    def _around(self, chain: Chain, segment: Segment | None) -> AbstractContextManager[Any]:
+        """Inside, the original has the weights of a segment, or, on a batch that all processes run, of all."""
+        if segment is None:
+            return self.shards.on_use()
+        return self.shards.gathered(chain.tensors(self.original, segment)) if self.shards else nullcontext()
 
 
 def _finite(batches: Iterable[Batch]) -> Iterator[Batch]:

@@ -13,7 +13,7 @@ from feta.allocation import Allocation, make_allocation
 from feta.allocation.base import Budget
 from feta.allocation.measure import Probe
 from feta.calibration.trace import LayerTrace
-from feta.errors import ConfigError, ModelError
+from feta.errors import ConfigError, ModelError, quoted
 from feta.layers import CONVOLUTIONS, LayerView, first_match, matching, owner_of, prunable_names, weight_of
 from feta.problem import Pruner
 from feta.pruners import METHODS, make
@@ -44,12 +44,17 @@ def select(model: nn.Module, traces: Sequence[LayerTrace], layers: Sequence[str]
         layers = list(wished)
     if layers is None:
         chosen = [trace.name for trace in traces if spared(model, trace) is None]
+        if not names:
+            raise ModelError(
+                "model must have a linear layer, a convolution or an attention to prune, got none that runs"
+            )
         if not chosen:
             raise ModelError(
                 "model must have a layer that is neither its last nor reads its input for the default choice, got "
-                f"none; name the layers to prune with layers=, out of {names}"
+                f"none; name the layers to prune with layers=, out of {names}, or all of them by layers='*'"
             )
         return chosen
+    _refuse_what_cannot(model, [layers] if isinstance(layers, str) else layers)
     chosen = list(dict.fromkeys(first.get(name, name) for name in matching(names, layers)))
     running = {trace.name for trace in traces}
     named = {first.get(name, name) for name in ([layers] if isinstance(layers, str) else layers)}
@@ -62,6 +67,18 @@ def select(model: nn.Module, traces: Sequence[LayerTrace], layers: Sequence[str]
             f"{unused or chosen} which have not; name the others with layers="
         )
     return [trace.name for trace in traces if trace.name in chosen]
+
+
+def _refuse_what_cannot(model: nn.Module, named: Sequence[str]) -> None:
+    """Raise ConfigError for a module that is named, and that is listed as one that cannot be pruned."""
+    modules = dict(model.named_modules())
+    for name in named:
+        why = next((why for kind, why in REASONS.items() if isinstance(modules.get(name), kind)), None)
+        if why is not None and not isinstance(modules[name], nn.MultiheadAttention):
+            kind = type(modules[name]).__name__
+            raise ConfigError(
+                f"layers must name layers that can be pruned, got {quoted(name)} of class {kind}: {why}"
+            )
 
 
 def spared(model: nn.Module, trace: LayerTrace) -> str | None:

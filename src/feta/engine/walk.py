@@ -54,7 +54,9 @@ class Walk:
         self.reports, self.compensated, self.finished = found.reports, dict(found.compensated), found.names
         for layer in self.run.layers:
             if layer.name in self.finished:
-                self.checkpoint.put(found.tensors, written(self.run.pruned, layer))
+                into = written(self.run.pruned, layer)
+                with self.run.shards.gathered(into.values()):
+                    self.checkpoint.put(found.tensors, into)
 
     def over(self) -> None:
         """Walk over all layers."""
@@ -67,11 +69,12 @@ class Walk:
         if run.fit is None:
             for layer in layers:
                 if layer.name in self.goals:
-                    self._prune(LayerJob(run, layer, None, self._activation(layer)))
+                    with run.shards.gathered(written(run.pruned, layer).values()):
+                        self._prune(LayerJob(run, layer, None, self._activation(layer)))
             return
         lanes, left = run.lanes(), len(touched)
-        # A model that is too large for the device goes there block by block, wanted or not.
-        for segment in run.chain.segments(layers, touched if run.home == run.device else None):
+        # A model that is too large for the device, or spread, is worked on block by block, wanted or not.
+        for segment in run.chain.segments(layers, None if run.apart else touched):
             with run.walking(lanes, segment):
                 for group in _groups(segment.layers):
                     wanted = [layer for layer in group if layer.name in touched]

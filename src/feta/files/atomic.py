@@ -67,7 +67,7 @@ def replacing(path: str | os.PathLike[str], *, folder: bool = False) -> Iterator
 def check_writable(path: str | os.PathLike[str], *, folder: bool = False) -> None:
     """Fail now, not after the work, when a file, or a folder, cannot be written; leaves nothing behind.
 
-    Nor does it leave what killed writers left: a run that goes on may have nothing more to write there.
+    It also removes what killed writers left there, because a run that goes on may have nothing more to write.
     """
     try:
         target, before = destination(path, folder)

@@ -7,7 +7,6 @@ are the model's. Zeros stay zeros, stored densely: these forms know nothing of s
 """
 
 import copy
-import importlib
 import logging
 import os
 import warnings
@@ -27,8 +26,10 @@ from feta.calibration.recording import running
 from feta.errors import ConfigError, FileError, ModelError
 from feta.files.atomic import replacing
 from feta.gates import gated
+from feta.plugins import needed
 
 FORMS = ("onnx", "torch_export", "safetensors")
+PACKAGES = "onnx onnxscript onnxruntime"
 SAME = 1e-3  # relative difference of outputs up to which a file is the model
 
 
@@ -121,8 +122,8 @@ def _samples(inputs: tuple[Tensor, ...]) -> Any:
 
 
 def _write_onnx(model: Plain, inputs: tuple[Tensor, ...], path: Path) -> None:
-    _needed("onnxruntime")
-    _needed("onnxscript")
+    for package in ("onnxruntime", "onnxscript"):
+        needed(package, "ONNX", package, PACKAGES)
     names = list(model.names or ["input"])
     torch.onnx.export(
         model,
@@ -138,7 +139,9 @@ def _write_onnx(model: Plain, inputs: tuple[Tensor, ...], path: Path) -> None:
 
 
 def _run_onnx(model: Plain, path: Path, inputs: tuple[Tensor, ...]) -> Tensor:
-    session = _needed("onnxruntime").InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    session = needed("onnxruntime", "ONNX", "onnxruntime", PACKAGES).InferenceSession(
+        str(path), providers=["CPUExecutionProvider"]
+    )
     given = {value.name: x.numpy() for value, x in zip(session.get_inputs(), inputs, strict=True)}
     return torch.from_numpy(session.run(None, given)[0])
 
@@ -179,15 +182,6 @@ WRITERS: Mapping[str, Any] = {
     "torch_export": (_write_torch_export, _run_torch_export),
     "safetensors": (_write_safetensors, _run_safetensors),
 }
-
-
-def _needed(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ConfigError(
-            f"ONNX must have the package {module}, got: {error}; pip install 'feta-prune[onnx]'"
-        ) from None
 
 
 @contextmanager

@@ -64,7 +64,7 @@ def read(folder: Path) -> tuple[nn.Module, list[str]]:
     try:
         # An absolute path can never be taken for a name on the hub.
         place = str(folder.resolve())
-        model, loaded = _class(transformers, config).from_pretrained(place, output_loading_info=True, **safe)
+        model, loaded = class_of(transformers, config).from_pretrained(place, output_loading_info=True, **safe)
     except Exception as error:  # transformers raises all kinds of errors
         raise ModelError(f"{folder} must be a model that transformers can load, got {one_line(error)}") from None
     if missing := sorted(loaded["missing_keys"]) + sorted(str(key[0]) for key in loaded["mismatched_keys"]):
@@ -83,11 +83,11 @@ def rebuild(config: Mapping[str, Any], tensors: Mapping[str, Tensor], where: Pat
     try:
         made = transformers.AutoConfig.for_model(**config)
         with torch.device("meta"):  # which takes no memory: a few words in a file may name a model of any size
-            shapes = _class(transformers, dict(config))(copy.deepcopy(made)).state_dict()
+            shapes = class_of(transformers, dict(config))(copy.deepcopy(made)).state_dict()
         odd = [name for name in shapes if name in tensors and shapes[name].shape != tensors[name].shape]
         if odd or not set(shapes) & set(tensors):
             raise RuntimeError(f"other shapes or names in {listed(odd or sorted(shapes))}")
-        model = _class(transformers, dict(config))(made)
+        model = class_of(transformers, dict(config))(made)
         model.load_state_dict(dict(tensors), assign=True)  # the weights bring their own dtype
         model.tie_weights()
         model.config._name_or_path = str(where.resolve())
@@ -137,7 +137,7 @@ def quiet_transformers(where: Path) -> Any:
     return transformers
 
 
-def _class(transformers: Any, config: Mapping[str, Any]) -> Any:
+def class_of(transformers: Any, config: Mapping[str, Any]) -> Any:
     """The class a model was saved in, if it is one of transformers' own: it alone holds every weight in the file."""
     names = config.get("architectures")
     names = names if isinstance(names, list) and names else [""]

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from feta.calibration.copies import copied
-from feta.errors import ConfigError, ModelError, quoted
+from feta.errors import ConfigError, ModelError, check_range, quoted
 from feta.gates import gated
 
 
@@ -28,8 +28,7 @@ def low_rank(
     """
     if (rank is None) == (energy is None):
         raise ConfigError(f"low_rank must be given a rank or an energy, got rank={rank} and energy={energy}")
-    if energy is not None and not 0 < energy <= 1:
-        raise ConfigError(f"low_rank.energy must be in (0, 1], got {energy}")
+    check_range("low_rank", "in (0, 1]", energy=energy)
     linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     if layer is None and not linear:
         raise ModelError("low_rank must have a Linear to replace, got a model without one")

@@ -188,10 +188,11 @@ def described(metadata: Mapping[str, Any], path: Path) -> Any:
     return metadata["network"]
 
 
-def fill(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Put tensors into a model. Raises FileError where they are not those of the model.
+def fill(model: nn.Module, tensors: Mapping[str, Tensor], path: Path | str) -> None:
+    """Put tensors into a model, all of them or none. Raises FileError where they are not those of the model.
 
-    Of weights that share their memory one is enough: other programs store them once.
+    Of weights that share their memory one is enough: other programs store them once. Old files do not count the
+    batches that batch-norms have seen, which torch does without as well.
     """
     own = model.state_dict(keep_vars=True)
     # All is looked at first: torch copies what fits before it says what does not.
@@ -202,7 +203,8 @@ def fill(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
     ]
     unknown = [f"'{name}', which the model has not" for name in tensors if name not in own]
     present = {id(own[name]): tensor for name, tensor in tensors.items() if name in own}
-    tied = {name: present[id(kept)] for name, kept in own.items() if id(kept) in present}
+    tied = {name: kept for name, kept in own.items() if name.endswith("num_batches_tracked")}
+    tied |= {name: present[id(kept)] for name, kept in own.items() if id(kept) in present}
     missing = [f"no '{name}'" for name in own if name not in tied and isinstance(own[name], Tensor)]
     if faults := [*wrong, *missing, *unknown]:
         more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from feta.calibration.recording import tensors_in
 from feta.errors import ConfigError, ModelError
 
 Example = Tensor | tuple[Any, ...] | dict[str, Any]
@@ -19,7 +20,7 @@ def called(model: nn.Module, example: Example) -> Any:
 
 def size_of(example: Example) -> int:
     """The number of samples: the first dimension of the first tensor."""
-    first = next(_tensors(example), None)
+    first = next(tensors_in(example), None)
     if first is None or first.ndim == 0 or len(first) == 0:
         raise ConfigError("sparsify.example must hold a tensor of samples, got none")
     return len(first)
@@ -71,15 +72,4 @@ def hooked(module: nn.Module) -> bool:
 
 def outputs(value: Any) -> Iterator[Tensor]:
     """The floating-point tensors among what a model returns."""
-    return (tensor for tensor in _tensors(value) if tensor.is_floating_point())
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from _tensors(inner)
-    elif isinstance(value, tuple | list):
-        for inner in value:
-            yield from _tensors(inner)
+    return (tensor for tensor in tensors_in(value) if tensor.is_floating_point())

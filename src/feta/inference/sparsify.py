@@ -29,7 +29,7 @@ from feta.inference.timing import CACHE_BYTES, Timer
 from feta.inference.whole import bytes_of, distance, plain_copy, state_of, tolerance
 from feta.sparsity import measured
 
-NO_NUMBA = "the kernels of feta's own need numba, which is missing: pip install 'feta-prune[speed]'"
+NO_NUMBA = "the kernels of feta's own need numba, which is missing: pip install numba"
 
 
 @dataclass(frozen=True)

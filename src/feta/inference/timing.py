@@ -7,6 +7,8 @@ from functools import partial
 
 import torch
 
+from feta.tuning.recorder import recording
+
 Ways = Mapping[str, Callable[[], object]]
 Timer = Callable[[Ways, bool], dict[str, float]]  # ways, whether cold -> milliseconds of each way
 BLOCK_SECONDS = 2e-3
@@ -60,18 +62,15 @@ def _graph(way: Callable[[], object], broom: torch.Tensor | None) -> Callable[[]
     with torch.cuda.stream(side):
         for _ in range(3):
             way()  # compiles, and plans
-    usual = torch.cuda.current_stream()
-    usual.wait_stream(side)
+    torch.cuda.current_stream().wait_stream(side)
     repeats = min(RECORDED, math.ceil(BLOCK_SECONDS / max(_seconds(way, 1), 1e-7)))
-    graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph):
+        with recording() as graph:
             for _ in range(repeats):
                 if broom is not None:
                     broom.zero_()
                 way()
     except RuntimeError:
-        torch.cuda.set_stream(usual)  # torch leaves the stream of a recording that failed in its place
         return None
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 

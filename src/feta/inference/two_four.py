@@ -80,7 +80,7 @@ def encode(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def packed(weight: Tensor) -> Tensor:
-    """torch's own form of a 2:4 matrix. Its warning that this is a prototype is no news to who comes here."""
+    """torch's own form of a 2:4 matrix. Its warning that this is a prototype is silenced."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         made = torch.sparse.to_sparse_semi_structured(weight.contiguous())

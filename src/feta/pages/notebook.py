@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from feta.pages.run import COLUMNS, five_numbers, numbers_of
-from feta.pages.words import in_html
+from feta.pages.words import counted, in_html
 
 SHOWN = 200  # layers
 
@@ -12,13 +12,14 @@ SHOWN = 200  # layers
 def run_fragment(found: Mapping[str, Any], headline: str, notes: Iterable[str]) -> str:
     """A pruning run: the five numbers, what there is to say, and the layers behind a fold."""
     layers = rows_of(COLUMNS, numbers_of(found)[:SHOWN])
-    return fragment(headline, five_numbers(found), notes, folded(f"{len(found['layers'])} layers", layers))
+    numbers = rows_of(("", "after", ""), five_numbers(found))
+    return fragment(headline, numbers, notes, folded(counted(len(found["layers"]), "layer"), layers))
 
 
-def fragment(headline: str, numbers: Iterable[Iterable[object]], notes: Iterable[str], rest: str = "") -> str:
-    """A line that stands out, (what, after, before) in a table, sentences, and markup that is ready."""
+def fragment(headline: str, numbers: str, notes: Iterable[str], rest: str = "") -> str:
+    """A line that stands out, a table of numbers, sentences, and more; the tables are markup that is ready."""
     said = "".join(f"<div>{in_html(note)}</div>" for note in notes)
-    return f"<div><b>{in_html(headline)}</b>{rows_of(('', 'after', 'before'), numbers)}{said}{rest}</div>"
+    return f"<div><b>{in_html(headline)}</b>{numbers}{said}{rest}</div>"
 
 
 def rows_of(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:

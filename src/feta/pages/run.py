@@ -7,7 +7,7 @@ from typing import Any
 from feta.pages.advice import CURES, advice
 from feta.pages.bars import Bar, columns_of_bars
 from feta.pages.document import document, facts, fold, listed, section, table, text
-from feta.pages.words import amount, percent, some
+from feta.pages.words import amount, counted, percent, some
 
 Found = Mapping[str, Any]
 CHARTED = 24  # layers in the chart that is open
@@ -48,8 +48,8 @@ def _title(found: Found) -> str:
 def _subtitle(found: Found) -> str:
     how = f"effort {found['effort']}" if found["effort"] else "alone"
     pattern = f", pattern {found['pattern']}" if found["pattern"] else ""
-    share = f"{percent(found['sparsity'])} of the weights of {len(found['layers'])} layers are zero"
-    return f"{share}: {found['method']}, {how}{pattern}, {found['seconds']:.1f} s on {found['device']}."
+    share = f"{percent(found['sparsity'])} of the weights of {counted(len(found['layers']), 'layer')}"
+    return f"{share} are zero: {found['method']}, {how}{pattern}, {found['seconds']:.1f} s on {found['device']}."
 
 
 def _quality(found: Found) -> tuple[str, str, str]:
@@ -60,9 +60,10 @@ def _quality(found: Found) -> tuple[str, str, str]:
         return "accuracy", "–", "no samples were held out to measure it on"
     error = "outputs not finite" if held["error"] is None else f"relative error of the outputs {held['error']:.3g}"
     if held["agreement"] is not None:
-        return "of held-out samples get the same answer", percent(held["agreement"], 1), f"{held['samples']}; {error}"
+        told = f"on {counted(held['samples'], 'sample')}; {error}"
+        return "of held-out samples get the same answer", percent(held["agreement"], 1), told
     shown = "–" if held["error"] is None else f"{held['error']:.3g}"
-    return "relative error of the outputs", shown, f"on {held['samples']} held-out samples"
+    return "relative error of the outputs", shown, f"on {counted(held['samples'], 'held-out sample')}"
 
 
 def _sizes(found: Found) -> list[tuple[str, str, str]]:
@@ -81,7 +82,11 @@ def _sizes(found: Found) -> list[tuple[str, str, str]]:
     return [
         ("of all parameters are zero", percent(zeros[1]), f"{percent(zeros[0])} before"),
         ("parameters are left", amount(after["nonzeros"]).strip(), f"{amount(before['nonzeros']).strip()} before"),
-        ("in a file", f"{amount(other)}B", f"{amount(one)}B before, {one / max(other, 1):.1f}× smaller"),
+        (
+            "in a file" if found.get("file_bytes") else "as values and bit masks",
+            f"{amount(other)}B",
+            f"{amount(one)}B before, {one / max(other, 1):.1f}× smaller",
+        ),
         adds,
     ]
 

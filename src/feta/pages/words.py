@@ -46,6 +46,11 @@ def some(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(in_words(name, NAME) for name in names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
+def counted(number: int, what: str) -> str:
+    """1 layer, 2 layers."""
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
 def duration(seconds: float) -> str:
     """0:07, 12:40 or 1:02:33."""
     minutes, rest = divmod(int(seconds), 60)

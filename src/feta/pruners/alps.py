@@ -5,7 +5,7 @@ from functools import partial
 from typing import ClassVar, Literal
 
 from feta.calibration.statistics import gram, ranks_of
-from feta.errors import ConfigError, check_range
+from feta.errors import check_fields
 from feta.problem import LayerProblem, LayerSolution, Needs, Status
 from feta.solvers.columns import Columns
 from feta.solvers.refit import masked_refit, projected_cg
@@ -40,11 +40,9 @@ class Alps:
     fit_bias: bool = True
 
     def __post_init__(self) -> None:
-        check_range("Alps", ">= 0", ridge=self.ridge, refit_iterations=self.refit_iterations)
-        check_range("Alps", "> 0", rho=self.rho)
-        check_range("Alps", ">= 1", max_iterations=self.max_iterations)
-        if self.refit not in ("pcg", "exact"):
-            raise ConfigError(f"Alps.refit must be 'pcg' or 'exact', got {self.refit!r}")
+        check_fields(self, ">= 0", "ridge", "refit_iterations")
+        check_fields(self, "> 0", "rho")
+        check_fields(self, ">= 1", "max_iterations")
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
         k = target.count(problem.W.numel())

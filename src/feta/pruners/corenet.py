@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from feta.calibration.stream import sample_rows
-from feta.errors import check_range
+from feta.errors import check_fields
 from feta.problem import Activation, LayerProblem, LayerSolution, Needs
 from feta.sparsity import Sparsity, top_k_mask
 
@@ -47,7 +47,7 @@ class Corenet:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_range("Corenet", ">= 1", sample_size=self.sample_size)
+        check_fields(self, ">= 1", "sample_size")
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
         W, keep = problem.W, target.count(problem.W.numel())

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from feta.calibration.statistics import gram, ranks_of
-from feta.errors import ConfigError, check_range
+from feta.errors import ConfigError, check_fields
 from feta.problem import LayerProblem, LayerSolution, Needs, Status
 from feta.solvers.refit import factor, masked_refit
 from feta.sparsity import Sparsity, top_k_mask
@@ -44,9 +44,9 @@ class ExactObs:
     batch_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        check_range("ExactObs", ">= 0", damping=self.damping)
-        check_range("ExactObs", "> 0", max_cost=self.max_cost)
-        check_range("ExactObs", ">= 1", batch_bytes=self.batch_bytes)
+        check_fields(self, ">= 0", "damping")
+        check_fields(self, "> 0", "max_cost")
+        check_fields(self, ">= 1", "batch_bytes")
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
         (d_in, d_out), k = problem.W.shape, target.count(problem.W.numel())

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from feta.calibration.statistics import gram, ranks_of
 from feta.calibration.stream import TensorStream
-from feta.errors import check_range, unknown_name
+from feta.errors import check_fields
 from feta.problem import LayerProblem, LayerSolution, Needs, Status
 from feta.solvers.gram import SLOW, GramSettings, GramSystem, solve_gram
 from feta.solvers.targets import SampledTargets, StreamedTargets
@@ -50,11 +50,9 @@ class Feta:
     ridge: float | None = None
 
     def __post_init__(self) -> None:
-        if self.quality not in QUALITIES:
-            raise unknown_name("Feta.quality", self.quality, QUALITIES)
-        check_range("Feta", ">= 1", outer=self.outer, sample=self.sample)
-        check_range("Feta", "> 0 GiB", memory=self.memory)
-        check_range("Feta", ">= 0", ridge=self.ridge)
+        check_fields(self, ">= 1", "outer", "sample")
+        check_fields(self, "> 0 GiB", "memory")
+        check_fields(self, ">= 0", "ridge")
 
     @property
     def needs(self) -> Needs:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from feta.calibration.statistics import gram
-from feta.errors import ConfigError, check_range
+from feta.errors import check_fields
 from feta.objective.activation import Activation, Softplus
 from feta.objective.penalty import Penalty, Regularised, penalty_of
 from feta.problem import LayerProblem, LayerSolution, Needs, Status
@@ -58,11 +58,10 @@ class FetaSvrg:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_range("FetaSvrg", ">= 1", outer=self.outer, search_steps=self.search_steps, refits=self.refits)
-        check_range("FetaSvrg", ">= 0", strength=self.strength, ridge=self.ridge)
-        check_range("FetaSvrg", "> 0", theta=self.theta, stages=self.stages, batch=self.batch, step=self.step)
-        if not 0 <= self.momentum < 1:
-            raise ConfigError(f"FetaSvrg.momentum must be in [0, 1), got {self.momentum}")
+        check_fields(self, ">= 1", "outer", "search_steps", "refits")
+        check_fields(self, ">= 0", "strength", "ridge")
+        check_fields(self, "> 0", "theta", "stages", "batch", "step")
+        check_fields(self, "in [0, 1)", "momentum")
         _ = self._penalty  # so that a bad one is refused now
 
     @property

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from feta.calibration.statistics import gram
-from feta.errors import check_range
+from feta.errors import check_fields
 from feta.problem import LayerProblem, LayerSolution, Needs
 from feta.solvers.refit import factor
 from feta.sparsity import Sparsity
@@ -38,7 +38,7 @@ class Lobs:
     damping: float = 1e-6
 
     def __post_init__(self) -> None:
-        check_range("Lobs", ">= 0", damping=self.damping)
+        check_fields(self, ">= 0", "damping")
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
         W, k = problem.W, target.count(problem.W.numel())

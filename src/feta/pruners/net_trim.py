@@ -18,7 +18,7 @@ from torch import Tensor
 
 from feta.calibration.scaling import Scale, scale_for
 from feta.calibration.statistics import gram
-from feta.errors import ConfigError, check_range
+from feta.errors import check_fields
 from feta.problem import LayerProblem, LayerSolution, Needs, Status
 from feta.solvers.net_trim_admm import Gap, NetTrimAdmm
 from feta.sparsity import Sparsity, top_k_mask
@@ -60,11 +60,8 @@ class NetTrim:
     epsilon: float | None = None
 
     def __post_init__(self) -> None:
-        if self.search not in ("error", "constraint"):
-            raise ConfigError(f"NetTrim.search must be 'error' or 'constraint', got {self.search!r}")
-        check_range("NetTrim", ">= 1", iterations=self.iterations, search_steps=self.search_steps)
-        positive = {"rho": self.rho, "tolerance": self.tolerance, "residual": self.residual, "epsilon": self.epsilon}
-        check_range("NetTrim", "> 0", **positive)
+        check_fields(self, ">= 1", "iterations", "search_steps")
+        check_fields(self, "> 0", "rho", "tolerance", "residual", "epsilon")
 
     @property
     def needs(self) -> Needs:

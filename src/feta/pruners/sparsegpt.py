@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 
 from feta.calibration.statistics import gram, ranks_of
-from feta.errors import check_range
+from feta.errors import check_fields
 from feta.problem import LayerProblem, LayerSolution, Needs
 from feta.ranks import ALONE
 from feta.solvers.columns import Columns
@@ -41,8 +41,8 @@ class SparseGpt:
     fit_bias: bool = False
 
     def __post_init__(self) -> None:
-        check_range("SparseGpt", ">= 0", damping=self.damping)
-        check_range("SparseGpt", ">= 1", block=self.block)
+        check_fields(self, ">= 0", "damping")
+        check_fields(self, ">= 1", "block")
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
         (d_in, d_out), k, pattern = problem.W.shape, target.count(problem.W.numel()), target.pattern

@@ -6,7 +6,6 @@ from typing import ClassVar, Literal
 import torch
 
 from feta.calibration.statistics import column_norms
-from feta.errors import ConfigError
 from feta.problem import LayerProblem, LayerSolution, Needs
 from feta.sparsity import Sparsity, top_k_mask
 
@@ -27,10 +26,6 @@ class Wanda:
     needs: ClassVar[Needs] = Needs("few", patterns=True, shares=True)
 
     scope: Literal["output", "layer"] = "output"
-
-    def __post_init__(self) -> None:
-        if self.scope not in ("output", "layer"):
-            raise ConfigError(f"Wanda.scope must be 'output' or 'layer', got {self.scope!r}")
 
     def prune(self, problem: LayerProblem, target: Sparsity) -> LayerSolution:
         W, k = problem.W, target.count(problem.W.numel())

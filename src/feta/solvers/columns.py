@@ -96,10 +96,8 @@ class Columns:
             counts = torch.bincount((alike >> low) & (2**DIGITS - 1), minlength=2**DIGITS)
             above = self.ranks.add_(counts).cpu().flip(0).cumsum(0)  # with a digit this large or larger
             place = int((above < k).sum())
-            k, here = (
-                k - (int(above[place - 1]) if place else 0),
-                int(above[place] - (above[place - 1] if place else 0)),
-            )
+            larger = int(above[place - 1]) if place else 0
+            k, here = k - larger, int(above[place]) - larger
             found = (found << DIGITS) + 2**DIGITS - 1 - place
         return found, k, here
 

@@ -20,7 +20,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from feta.errors import ConfigError, check_range
+from feta.errors import ConfigError, check_fields, check_range
 from feta.problem import Status
 from feta.ranks import ALONE, Ranks
 from feta.solvers.columns import Columns
@@ -48,10 +48,9 @@ class Admm:
     relaxation: float = 1.0  # in (0, 2); 1.6 takes a third fewer iterations to as good a support
 
     def __post_init__(self) -> None:
-        check_range("Admm", "> 0", rho=self.rho)
-        check_range("Admm", ">= 1", every=self.every, max_iterations=self.max_iterations)
-        if not 0 < self.relaxation < 2:
-            raise ConfigError(f"Admm.relaxation must be in (0, 2), got {self.relaxation}")
+        check_fields(self, "> 0", "rho")
+        check_fields(self, ">= 1", "every", "max_iterations")
+        check_fields(self, "in (0, 2)", "relaxation")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ fail (norms over all channels, paddings of channels, outputs of the model) are l
 """
 
 import copy
-import importlib
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +18,9 @@ from torch import Tensor, nn
 from feta.calibration.inputs import Batch
 from feta.calibration.model import call, outputs_of
 from feta.calibration.trace import LayerTrace
-from feta.errors import ConfigError, ModelError
+from feta.errors import ModelError
 from feta.layers import CONVOLUTIONS, IN_PROJ
+from feta.plugins import needed
 
 SPLITS = frozenset({"transpose", "permute", "movedim", "swapaxes", "unflatten", "chunk", "split", "unbind"})
 SAME = 1e-3  # relative difference of outputs up to which surgery has changed nothing
@@ -41,12 +41,7 @@ class Group:
 
 def torch_pruning() -> Any:
     """The package. Raises ConfigError where it is missing."""
-    try:
-        return importlib.import_module("torch_pruning")
-    except ImportError as error:
-        raise ConfigError(
-            f"feta.shrink must have the package torch-pruning, got: {error}; pip install 'feta-prune[structured]'"
-        ) from None
+    return needed("torch_pruning", "feta.shrink", "torch-pruning")
 
 
 def graph_of(model: nn.Module, batch: Batch) -> Any:

@@ -79,7 +79,8 @@ class ShrinkReport:
         whats = ("parameters", "multiply-adds", f"milliseconds for {self.batch} samples")
         sizes = zip(whats, map(amount, self.after), map(amount, self.before), strict=True)
         widths = notebook.rows_of(("layer", "before", "after"), self.groups)
-        return notebook.fragment(first, sizes, said[3:], notebook.folded(f"{len(self.groups)} widths", widths))
+        numbers = notebook.rows_of(("", "after", "before"), sizes)
+        return notebook.fragment(first, numbers, said[3:], notebook.folded(f"{len(self.groups)} widths", widths))
 
 
 def _change(what: str, before: float, after: float) -> str:

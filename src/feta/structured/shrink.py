@@ -70,7 +70,7 @@ def shrink(
         print(small.report)
         small.model(images)
 
-    Needs the package torch-pruning: pip install 'feta-prune[structured]'.
+    Needs the package torch-pruning: pip install torch-pruning.
 
     model: any nn.Module that runs backwards; it is not changed.
     data: unlabelled inputs, as for `feta.prune`.

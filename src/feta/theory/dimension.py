@@ -28,6 +28,7 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
+from feta.calibration.inputs import drawn
 from feta.errors import ConfigError, check_range
 from feta.gates import gated
 from feta.theory.robustness import Manifold
@@ -127,9 +128,7 @@ def sample_rows(rows: Tensor, n_rows: int, seed: int) -> Tensor:
         raise ConfigError(f"rows must be floats with samples as rows, got shape {tuple(rows.shape)}")
     check_range("sample_rows", ">= 3", n_rows=n_rows)
     rows = rows.detach().flatten(1)
-    if len(rows) > n_rows:
-        order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
-        rows = rows[order[:n_rows].sort().values.to(rows.device)]
+    rows = rows[drawn(len(rows), n_rows, seed).to(rows.device)]
     points: Tensor = rows.double().unique(dim=0)
     if not bool(torch.isfinite(points).all()):
         raise ConfigError("rows must be finite, got inf or NaN")

@@ -15,7 +15,7 @@ from typing import Literal
 
 import torch
 
-from feta.errors import ConfigError, check_range
+from feta.errors import check_fields, check_range
 from feta.gates import gated
 
 Form = Literal["paper", "sound"]
@@ -32,9 +32,7 @@ class Manifold:
     source: str = "given"
 
     def __post_init__(self) -> None:
-        for name, value in (("dimension", self.dimension), ("regularity", self.regularity)):
-            if not 0 < value < math.inf:
-                raise ConfigError(f"Manifold.{name} must be > 0, got {value}")
+        check_fields(self, "> 0 and finite", "dimension", "regularity")
 
     @classmethod
     def box(cls, size: int, width: float) -> "Manifold":
@@ -53,10 +51,9 @@ class Setting:
     delta: float = 0.05
 
     def __post_init__(self) -> None:
-        if not 0 < self.delta < 1:
-            raise ConfigError(f"delta must be in (0, 1), got {self.delta}")
-        check_range("Setting", ">= 2", classes=self.classes)
-        check_range("Setting", ">= 1", samples=self.samples)
+        check_range("", "in (0, 1)", delta=self.delta)
+        check_fields(self, ">= 2", "classes")
+        check_fields(self, ">= 1", "samples")
 
     @property
     def log_A(self) -> float:

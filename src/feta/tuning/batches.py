@@ -12,11 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from feta.calibration.given import LABEL_KEYS
-from feta.calibration.inputs import size_of
+from feta.calibration.inputs import generator_of, size_of
 from feta.calibration.model import evaluating, outputs_of, place, run_on
 from feta.errors import ConfigError, DataError
 from feta.ranks import Ranks
-from feta.tuning.stepping import generator_of
 
 
 class Batch(NamedTuple):

@@ -129,10 +129,8 @@ class Bench:
         start, masks = copy.deepcopy(self.work), self.masks
         if moving:
             copy_weights_(start, self.original.model)
-            kept, choose = (
-                {name: int(mask.sum()) for name, mask in masks.items()},
-                chooser(start, self.settings.pattern),
-            )
+            kept = {name: int(mask.sum()) for name, mask in masks.items()}
+            choose = chooser(start, self.settings.pattern)
             masks = {name: choose(name, weight_of(start, name).detach().abs(), kept[name], 1.0) for name in kept}
         steps, found = min(max(TRIED[0], self.settings.steps // TRIAL), TRIED[1]), []
         for rate in RATES:

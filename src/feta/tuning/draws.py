@@ -7,14 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from feta.calibration.inputs import Batch, Merged, alike, joined, rows_of, size_of
+from feta.calibration.inputs import Batch, Merged, alike, generator_of, joined, rows_of, size_of
 from feta.calibration.lane import kept_rows
 from feta.calibration.model import call, float_dtype, outputs_of, place
 from feta.ranks import ALONE, Ranks
 from feta.tuning.batches import Batch as Step
 from feta.tuning.mixing import Mixing
+from feta.tuning.recorder import CHECKED, Recorder, recordable
 from feta.tuning.rewriting import Rewriter
-from feta.tuning.stepping import CHECKED, Recorder, generator_of, in_halves, recordable
+from feta.tuning.stepping import in_halves
 
 TABLE_BYTES = 2**31  # of samples that are kept on the device, in one piece
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from feta.calibration.inputs import Inputs, Merged, size_of
+from feta.calibration.inputs import Inputs, Merged, generator_of, size_of
 from feta.calibration.model import call, clock, outputs_of
 from feta.errors import ConfigError, ModelError
 from feta.masks import ZeroHold
@@ -17,7 +17,8 @@ from feta.tuning.draws import Draws, Original, Rows, own_part, targets
 from feta.tuning.loop import Loop
 from feta.tuning.matching import Match
 from feta.tuning.mixing import Mixing
-from feta.tuning.stepping import generator_of, in_halves, learning, rate_on, repeats
+from feta.tuning.recorder import repeats
+from feta.tuning.stepping import in_halves, learning, rate_on
 from feta.tuning.support import MovingSupport
 
 LOOKS, APART = 40, 25  # looks at the held-out rows, but no more than one in so many steps
@@ -70,7 +71,8 @@ class Judge:
             sums[index, 0], sums[index, 1] = far * weight, weight
         means = self.ranks.add_(sums).cpu()
         far_each = means[:, 0] / means[:, 1].clamp_min(1)
-        return float((far_each * self.sizes).sum() / self.sizes.sum())
+        # No distance is below zero, but the rounding of a divergence may be.
+        return float(((far_each * self.sizes).sum() / self.sizes.sum()).clamp_min(0))
 
     def _target(self, batch: Any) -> tuple[Tensor, Tensor | None]:
         found = targets(self.original.outputs, batch)

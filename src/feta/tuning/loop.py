@@ -24,7 +24,8 @@ from feta.errors import DataError, ModelError
 from feta.masks import plain
 from feta.ranks import Ranks
 from feta.tuning.batches import Batches
-from feta.tuning.stepping import Loss, Recorder, recordable
+from feta.tuning.recorder import Recorder, recordable
+from feta.tuning.stepping import Loss
 
 TALK_EVERY = 16  # steps between two questions to the other processes whether the time is up
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from feta.calibration.inputs import Batch, size_of
-from feta.errors import ConfigError
+from feta.errors import check_fields
 from feta.gates import gated
 
 ENOUGH, PASSES = 15, 60  # passes over the samples: from these on something is changed, after so many more all of it
@@ -29,9 +29,7 @@ class Mixing:
     rewrite: float = 0.3  # texts alone: words that the original writes anew, each after those before it
 
     def __post_init__(self) -> None:
-        for name, share in vars(self).items():
-            if not 0 <= share <= 1:
-                raise ConfigError(f"Mixing.{name} must be in [0, 1], got {share}")
+        check_fields(self, "in [0, 1]", *vars(self))
 
     def for_passes(self, passes: float) -> "Mixing":
         part = min(1.0, max(0.0, passes - ENOUGH) / PASSES)

@@ -132,26 +132,16 @@ def fitted(
     """
     wake_up()
     started = clock(where)
+    masks = masks_of(model) if masks is None else masks
     result, work = copied(model), copied(model).to(where)
     if float_dtype(work) in NARROW:
         work = work.float()
     if thaw:
-        _thaw(work, masks_of(model) if masks is None else masks)
+        _thaw(work, masks)
     twin = shell(reference) if device_of(reference) == where else copied(reference).to(where)
     settled = running_on(chain(*rows), work, twin)
     with evaluating(work, twin), differentiable(work), threads_for(work), settled:
-        bench = Bench.of(
-            work,
-            twin,
-            rows,
-            settings,
-            masks_of(model) if masks is None else masks,
-            where,
-            seed,
-            started,
-            ranks,
-            wider,
-        )
+        bench = Bench.of(work, twin, rows, settings, masks, where, seed, started, ranks, wider)
         before = bench.judge(work)
         moving = settings.support != "fixed"
         rate = settings.learning_rate or bench.best_rate(moving)

@@ -1,8 +1,6 @@
-"""What every training run needs: settings, optimisers, seeds, threads, processes, and steps as CUDA graphs."""
+"""What every training run needs: settings, optimisers, seeds, threads and processes."""
 
-import gc
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -12,26 +10,21 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from feta.calibration.copies import copied
-from feta.calibration.model import device_of, outputs_of, run_on
+from feta.calibration.model import device_of
 from feta.errors import ConfigError, ModelError
 from feta.gates import Shared
+from feta.tuning.recorder import recordable
 
 Loss = Callable[[Any, Any], Tensor]
 Settings = TypeVar("Settings")
 NARROW = (torch.float16, torch.bfloat16)  # too coarse for small steps
 LARGE = 2**24  # parameters, from which on a step takes longer than its launches
-CHECKED = 3  # recorded calls of code of users that are compared with plain ones
 
 
 def overridden(kind: type[Settings], settings: Settings | None, **given: float | None) -> Settings:
     """The settings, or the defaults of their kind, with the arguments that were given in their place."""
     changes = {name: value for name, value in given.items() if value is not None}
     return replace(settings or kind(), **changes)  # type: ignore[type-var]
-
-
-def generator_of(seed: int, number: int) -> torch.Generator:
-    """Random numbers for the order of the rows in a pass, drawn from (seed, number of the pass)."""
-    return torch.Generator().manual_seed((seed * 1_000_003 + number) % 2**63)
 
 
 def learning(model: nn.Module) -> list[nn.Parameter]:
@@ -95,105 +88,9 @@ def copy_of(model: nn.Module, device: torch.device) -> nn.Module:
     return wrapper
 
 
-def recordable(model: nn.Module) -> bool:
-    """Whether all modules are torch's own: code of users may read or draw values in Python, which a graph freezes."""
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return all(
-        type(module).__module__.startswith("torch.nn.modules.")
-        and not any(getattr(module, kind) for kind in hooks)
-        and getattr(module, "momentum", 0) is not None  # such a batch-norm reads its counter
-        for module in model.modules()
-    )
-
-
-def repeats(model: nn.Module, batches: Iterable[Tensor]) -> bool:
-    """Whether a recorded call of the model gives its outputs on several batches: so does code of users, as a rule."""
-    recorder = Recorder(lambda x: outputs_of(run_on(model, x)), checked=CHECKED)
-    with torch.no_grad():
-        for x in batches:
-            recorder(x)
-    return recorder.graph is not None
-
-
 def in_halves(model: nn.Module, device: torch.device) -> AbstractContextManager[Any]:
     """Runs of large networks in bfloat16 where a GPU has it: several times as many steps in the time."""
     large = sum(parameter.numel() for parameter in model.parameters()) >= LARGE
     if device.type == "cuda" and large and torch.cuda.is_bf16_supported(including_emulation=False):
         return torch.autocast("cuda", torch.bfloat16, cache_enabled=False)
     return nullcontext()
-
-
-_RECORDING = threading.Lock()
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Inside, no older graph is freed, which makes a recording fail: garbage is collected before, and not inside.
-
-    One recording at a time: the end of another would switch collecting on again.
-    """
-    with _RECORDING:
-        collecting = gc.isenabled()
-        gc.collect()
-        gc.disable()
-        try:
-            yield
-        finally:
-            if collecting:
-                gc.enable()
-
-
-class Recorder:
-    """Calls a function of tensors, by a recorded CUDA graph if their shapes are those of the first call.
-
-    A graph repeats what it recorded: a value that changes between two calls, such as the learning rate, must be a
-    tensor on the device. If the recording fails, every call goes to the function, and `failure` says why.
-
-    function: changes tensors in place; the tensor it returns, if any, is overwritten by the next call.
-    warm_up: calls before the recording, which make buffers and load libraries; with math.inf nothing is recorded.
-    checked: calls by the graph whose result is compared with the function's, which must change nothing then.
-    """
-
-    def __init__(self, function: Callable[..., Any], warm_up: float = 1, checked: int = 0) -> None:
-        self.function, self.warm_up, self.checked, self.failure = function, warm_up, checked, ""
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self._inputs: tuple[Tensor, ...] = ()
-        self._result: Any = None
-
-    def __call__(self, *inputs: Tensor) -> Any:
-        self._inputs = self._inputs or tuple(torch.empty_like(value) for value in inputs)
-        pairs = list(zip(self._inputs, inputs, strict=True))
-        if self.warm_up > 0 or self.failure or any(held.shape != value.shape for held, value in pairs):
-            self.warm_up -= 1
-            return self.function(*inputs)
-        for held, value in pairs:
-            held.copy_(value)
-        if self.graph is None:
-            self._record()
-        if self.graph is None:
-            return self.function(*inputs)
-        self.graph.replay()
-        if self.checked:
-            self.checked -= 1
-            truth = self.function(*inputs)
-            if not torch.allclose(self._result, truth, rtol=1e-3, atol=1e-3 * float(truth.abs().max())):
-                self.graph, self.failure = (
-                    None,
-                    "a recorded call gave another result",
-                )
-                return truth
-        return self._result
-
-    def _record(self) -> None:
-        """Record the function on the held inputs, which computes nothing yet."""
-        with _undisturbed():
-            graph = torch.cuda.CUDAGraph()
-            try:
-                torch.cuda.synchronize()
-                # What other threads do with the GPU in the meantime is no concern of this recording.
-                with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                    self._result = self.function(*self._inputs)
-                self.graph = graph
-            except RuntimeError as error:  # memory that is full among them: the function needs less than its record
-                torch.cuda.synchronize()
-                self._result, self.failure = None, str(error).splitlines()[0]

@@ -1,0 +1,106 @@
+"""Methods alone, layer by layer: tables, sentences and the picture of benchmark records; see docs/figures.py."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from feta_lab.experiments.bench import table
+from feta_lab.page.figure import Figure
+from feta_lab.page.sections.bench import sparsity_charts
+from feta_lab.records import Record, groups
+from feta_lab.results.summaries import method_order
+
+METHODS = ("threshold", "lobs", "sparsegpt", "exact-obs", "alps", "feta")
+PANELS = ("dense-mnist-wide", "dense-fashion-wide", "dense-cifar-wide", "conv-mnist", "conv-fashion", "conv-cifar")
+
+
+def lines_of(lines: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown, its first line the heads."""
+    head, *rest = lines
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rest))
+
+
+def bold(values: Sequence[float | None], best: float, digits: int) -> list[str]:
+    texts = ["–" if value is None else f"{value:.{digits}f}" for value in values]
+    return [f"**{text}**" if value == best else text for text, value in zip(texts, values, strict=True)]
+
+
+def means(records: Sequence[Record]) -> dict[tuple[str, float], dict[str, float]]:
+    """(net, sparsity) -> method -> mean accuracy over the networks of its kind, of methods that refused none."""
+    found: dict[tuple[str, float], dict[str, float]] = {}
+    for (net, share, method), same in groups(records, "net", "sparsity", "method").items():
+        cell = found.setdefault((net, share), {})
+        if all(one["accuracy"] is not None for one in same):
+            cell[method] = statistics.mean(one["accuracy"] for one in same)
+    return found
+
+
+def markdown(records: Sequence[Record]) -> str:
+    """A line for each network: accuracy at each sparsity, by method; the best of a sparsity is bold."""
+    found, shares = means(records), sorted({one["sparsity"] for one in records})
+    lines = [["network (dense accuracy)", *METHODS]]
+    for (net,), same in groups(records, "net").items():
+        dense = statistics.mean(one["dense_accuracy"] for one in same)
+        columns = [
+            bold([found[net, share].get(method) for method in METHODS], max(found[net, share].values()), 1)
+            for share in shares
+        ]
+        lines.append([f"{net} ({dense:.1f})", *(" / ".join(texts) for texts in zip(*columns, strict=True))])
+    return lines_of(lines)
+
+
+def sentence(records: Sequence[Record]) -> str:
+    """In how many cells feta is the most accurate, how far it is behind in the others, and who refused."""
+    found = means(records)
+    gaps = [max(cell.values()) - cell["feta"] for cell in found.values()]
+    behind = [gap for gap in gaps if gap > 0]
+    under = f", and at most {max(behind):.2f} points under the best in the other {len(behind)}" if behind else ""
+    count = len({one["method"] for one in records})
+    others = sorted({one["method"] for one in records} - set(METHODS))
+    refused = sorted({(one["method"], one["net"]) for one in records if one["accuracy"] is None})
+    said = "".join(f"; {method} refuses {net}, which would take it too long" for method, net in refused)
+    return (
+        f"Of {count} methods ({' and '.join(others)} beside those of the table) feta is the most accurate in "
+        f"{len(gaps) - len(behind)} of these {len(gaps)} cells{under}{said}."
+    )
+
+
+def devices(gpu: Sequence[Record], cpu: Sequence[Record]) -> str:
+    """How far the same networks are apart, pruned by feta on a CPU and on a GPU."""
+    there = {(one["net"], one["seed"], one["sparsity"]): one for one in gpu if one["method"] == "feta"}
+    here = [one for one in cpu if one["method"] == "feta" and not one["refine"]]
+    pairs = [(one, there[one["net"], one["seed"], one["sparsity"]]) for one in here]
+    apart: dict[str, list[float]] = {}
+    for one, other in pairs:
+        apart.setdefault(one["net"], []).append(one["accuracy"] - other["accuracy"])
+    mean = max(abs(statistics.mean(each)) for each in apart.values())
+    most = max(abs(gap) for each in apart.values() for gap in each)
+    return (
+        f"pruned on a CPU, the {len(pairs)} networks of {' and '.join(apart)} at 90 % come out within {mean:.2f} "
+        f"points of these on average and within {most:.2f} each"
+    )
+
+
+def allocations(records: Sequence[Record]) -> str:
+    """A line for each network, sparsity and the mean over networks: test accuracy of feta by allocation."""
+    mine = [one for one in records if one["method"] == "feta"]
+    names = list(dict.fromkeys(one["allocation"] for one in mine))
+    lines = [["network", "sparsity", "dense", *names]]
+    for method in ("feta", "alps"):
+        same = [one for one in records if one["method"] == method]
+        kinds = [*groups(same, "net", "sparsity").items()] if method == "feta" else []
+        kinds += [((f"mean, {method}", share), each) for (share,), each in groups(same, "sparsity").items()]
+        for (net, share), each in kinds:
+            by = {name: [one for one in each if one["allocation"] == name] for name in names}
+            values = [statistics.mean(one["accuracy"] for one in by[name]) for name in names]
+            dense = statistics.mean(one["dense_accuracy"] for one in each)
+            lines.append([str(net), f"{100 * share:g} %", f"{dense:.2f}", *bold(values, max(values), 2)])
+    return lines_of(lines)
+
+
+def picture(records: Sequence[Record], name: str) -> Figure:
+    """Accuracy against sparsity, a panel for each network."""
+    rows = [row for row in table(records) if row["net"] in PANELS and row["method"] in METHODS]
+    rows.sort(key=lambda row: PANELS.index(row["net"]))
+    return Figure(name, sparsity_charts(rows), order=method_order(records))

@@ -1,0 +1,9 @@
+"""Weights of these tests' networks are the same in every run."""
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
