@@ -3,9 +3,11 @@
 They are forked from a process that imports torch once for all jobs of a test run.
 """
 
+import faulthandler
 import importlib
 import multiprocessing
 import os
+import signal
 import socket
 import sys
 import tempfile
@@ -52,6 +54,7 @@ def _take_part(environment: dict[str, str], task: str, folder: Path) -> None:
     for stream, kind in ((sys.stdout, "out"), (sys.stderr, "err")):
         with (folder / f"{environment['RANK']}.{kind}").open("wb") as file:
             os.dup2(file.fileno(), stream.fileno())
+    faulthandler.register(signal.SIGUSR1)
     module, _, function = task.partition(":")
     arguments = torch.load(folder / "given.pt", weights_only=False)
     dist.init_process_group("gloo")
@@ -69,15 +72,26 @@ def finished(processes: list[BaseProcess], folder: Path, seconds: float = 600) -
     try:
         for process in processes:
             process.join(max(0.0, until - time.monotonic()))
-        assert not any(process.is_alive() for process in processes), f"not finished after {seconds} seconds"
+        assert not any(process.is_alive() for process in processes), _where_they_are(processes, folder, seconds)
     finally:
         for process in processes:
             process.kill()
-    said = [folder / f"{rank}.err" for rank in range(len(processes))]
-    return [
-        (process.exitcode, path.read_text() if path.exists() else "")
-        for process, path in zip(processes, said, strict=True)
-    ]
+    return [(process.exitcode, _said(folder, rank)) for rank, process in enumerate(processes)]
+
+
+def _said(folder: Path, rank: int) -> str:
+    path = folder / f"{rank}.err"
+    return path.read_text() if path.exists() else ""
+
+
+def _where_they_are(processes: list[BaseProcess], folder: Path, seconds: float) -> str:
+    """What every process that has not ended was doing."""
+    alive = {rank: process.pid for rank, process in enumerate(processes) if process.is_alive()}
+    for pid in alive.values():
+        os.kill(pid or 0, signal.SIGUSR1)
+    time.sleep(2)
+    told = [f"process {rank}: {_said(folder, rank)[-4000:]}" for rank in alive]
+    return "\n".join([f"not finished after {seconds} seconds", *told])
 
 
 def run(count: int, task: str, **given: Any) -> list[Any]:
