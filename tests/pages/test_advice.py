@@ -39,7 +39,9 @@ def test_the_number_is_found_in_what_the_judge_says():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(judge, "LayerStream", lambda *_: Few)
         frame = type("Frame", (), {"W": [0] * 64, "view": None, "through": None, "group": 0})
-        said = [few_rows(Few, frame, None), few_rows(Few, type("Frame", (frame,), {"W": [0] * 5}), 3.0)]
+        enough = type("Frame", (frame,), {"W": [0] * 5})
+        asked = [(frame, None, False), (enough, 3.0, False), (enough, None, True)]
+        said = [few_rows(Few, *each) for each in asked]
     for message in said:
         assert "Give about" in told(run(layers=layers("few-rows", message=message)))
 

@@ -22,6 +22,7 @@ from feta.sparsity import Sparsity
 
 ROUNDING = 1e-5
 MARGIN = 1.05  # an error this many times that of thresholding is worse by more than chance
+ENOUGH = 200  # samples, where so few are given that nothing is known of what would be enough
 OVERFIT = 2.0  # times as large an error on held-out rows as on fitted ones
 
 
@@ -167,5 +168,5 @@ def few_rows(source: Source, frame: Folded, ratio: float | None, unjudged: bool)
         needed = int(10 * samples * spent)
         return f"the error is {ratio:.1f} times that on fitted rows: too few samples; about {needed} would do"
     if unjudged:
-        return f"of {samples} samples none could be held out to judge the layer by; some hundred would do"
+        return f"of {samples} samples none could be held out to judge the layer by; {ENOUGH} samples would do"
     return None
