@@ -8,10 +8,10 @@ import importlib
 import multiprocessing
 import os
 import signal
-import socket
 import sys
 import tempfile
 import time
+from datetime import timedelta
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,14 @@ import torch
 import torch.distributed as dist
 
 HERE = Path(__file__).parent
+WAIT = timedelta(seconds=240)
 FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload(["job_tasks", "spread_tasks"])
 
 
 def start(count: int, task: str, folder: Path, **given: Any) -> list[BaseProcess]:
     """Processes that run `task`, module:function in this folder, with (rank, folder, **given)."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    shared = {"WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
     # The process that is forked finds its modules by its environment alone, which is that of its start.
     path = os.pathsep.join([str(HERE), str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")])
     torch.save(given, folder / "given.pt")
@@ -57,13 +55,30 @@ def _take_part(environment: dict[str, str], task: str, folder: Path) -> None:
     faulthandler.register(signal.SIGUSR1)
     module, _, function = task.partition(":")
     arguments = torch.load(folder / "given.pt", weights_only=False)
-    dist.init_process_group("gloo")
+    own, count = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+    # Who waits for longer than this says where, in an error of torch's.
+    dist.init_process_group("gloo", store=_store(own, count, folder), rank=own, world_size=count, timeout=WAIT)
     try:
-        own = dist.get_rank()
         found = getattr(importlib.import_module(module), function)(own, folder, **arguments)
         torch.save(found, folder / f"{own}.pt")
     finally:
         dist.destroy_process_group()
+
+
+def _store(rank: int, count: int, folder: Path) -> dist.Store:
+    """What the processes of a job meet at. The first takes a port that no other job can have, and says which."""
+    told = folder / "port"
+    if rank == 0:
+        store = dist.TCPStore("127.0.0.1", 0, count, is_master=True, wait_for_workers=False)
+        (folder / "port.part").write_text(str(store.port))
+        (folder / "port.part").rename(told)
+        return store
+    until = time.monotonic() + WAIT.total_seconds()
+    while not told.exists():
+        if time.monotonic() > until:
+            raise TimeoutError("the first process told no port")
+        time.sleep(0.01)
+    return dist.TCPStore("127.0.0.1", int(told.read_text()), count, is_master=False)
 
 
 def finished(processes: list[BaseProcess], folder: Path, seconds: float = 600) -> list[tuple[int | None, str]]:
