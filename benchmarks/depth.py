@@ -9,8 +9,6 @@ Each cell has a record in OUT/records.jsonl and is not run again. Memory is the 
 it is that of the whole process up to then, so depths are run in rising order.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import functools

@@ -1,7 +1,5 @@
 """One pruning, measured: what the user waited, how each layer ended, and the memory it took."""
 
-from __future__ import annotations
-
 import gc
 import math
 import resource

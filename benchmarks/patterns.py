@@ -10,8 +10,6 @@ A cell has a record in OUT/records.jsonl and is not run again. Layers are those 
 shares and nothing after the method; an effort (fast, default, best) in the place of a method is the whole recipe.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import sys

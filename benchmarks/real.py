@@ -12,8 +12,6 @@ A cell has a record in OUT/records.jsonl and is not run again; one that raises h
 is the wall clock around feta.prune. Each method is warmed up on a tiny model first.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import os

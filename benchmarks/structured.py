@@ -11,8 +11,6 @@ the layers behind refitted by feta; `fit`, then the whole network fitted to the 
 Needs torch-pruning. A cell has a record in OUT/records.jsonl and is not run again.
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 import functools

@@ -3,8 +3,6 @@
 A test fails where a page is not what the source says today, and where a parameter of a function has no meaning.
 """
 
-from __future__ import annotations
-
 import ast
 import enum
 import importlib
