@@ -69,11 +69,7 @@ def main(words: list[str]) -> int:
 
 def prepare(given: argparse.Namespace, cell: Cell) -> Mapping[str, Any]:
     subject = subject_for(given, cell)
-    return {
-        "data": subject.data,
-        "dense_accuracy": dense_accuracy(subject),
-        "fit_seconds": given.seconds,
-    }
+    return {"data": subject.data, "dense_accuracy": dense_accuracy(subject), "fit_seconds": given.seconds}
 
 
 @functools.lru_cache(maxsize=1)
