@@ -56,6 +56,14 @@ def measured_prune(
     return result.model, fields
 
 
+def words(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+def shares(text: str) -> tuple[float, ...]:
+    return tuple(map(float, text.split(",")))
+
+
 def tell(text: str) -> None:
     print(text, flush=True)
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch_pruning
-from measure import tell
+from measure import shares, tell, words
 from resnet import data_label, images_of, load_resnet
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -198,12 +198,9 @@ def multiply_adds(model: nn.Module, x: Tensor) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    def words(text: str) -> tuple[str, ...]:
-        return tuple(text.split(","))
-
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ask.add_argument("--nets", type=words, default=NETS)
-    ask.add_argument("--shares", type=lambda text: tuple(map(float, text.split(","))), default=SHARES)
+    ask.add_argument("--shares", type=shares, default=SHARES)
     ask.add_argument("--choices", type=words, default=(*RIVALS, *OURS))
     ask.add_argument("--after", type=words, default=("cut", "refit"), help="out of cut,refit,fit")
     ask.add_argument("--rows", type=int, default=1000)
