@@ -8,8 +8,6 @@ The first word is an experiment of feta_lab.experiments, or `train`. The others 
 quick=true and config=FILE.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -9,8 +9,6 @@ Each cell has a record in OUT/records.jsonl and is not run again. Memory is the 
 it is that of the whole process up to then, so depths are run in rising order.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import functools
@@ -21,10 +19,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from llama import Llama, random_llama
 from measure import measured_prune, tell
+from scale import exponent
 
 from feta_lab.experiments.harness import Cell, label, run_cells
 from feta_lab.records import Record, groups
@@ -75,11 +73,6 @@ def warm(method: str, device: str) -> None:
     with contextlib.suppress(Exception):
         tokens = torch.randint(VOCABULARY, (16, 32), device=device)
         measured_prune(llama_of_depth(1, 64).to(device), tokens, method, 0.5, layers=LAYERS)
-
-
-def exponent(blocks: Sequence[float], seconds: Sequence[float]) -> float:
-    """The slope of log(seconds) over log(blocks)."""
-    return float(np.polyfit(np.log(blocks), np.log(seconds), 1)[0])
 
 
 def summary(records: Sequence[Record]) -> list[str]:

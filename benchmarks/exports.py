@@ -7,8 +7,6 @@ Forms take turns, so that all meet the same machine; a time is the least of --re
 onnxscript and onnxruntime.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

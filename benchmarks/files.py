@@ -9,8 +9,6 @@ folder. Matrices and kernels are pruned by magnitude, but for the first of a con
 file of the *pruned* model. Seconds are of processor time on one thread, the least of several runs.
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import lzma
@@ -28,6 +26,7 @@ from torch import Tensor
 
 import feta
 from feta.files import lossy, planes, sparse_file
+from feta.files.network import Network
 from feta.sparsity import Sparsity, top_k_mask
 from feta_lab import data as datasets
 from feta_lab.judge import judge
@@ -41,7 +40,7 @@ KINDS = ("small", "compressed-tensors", "dense", "xz", "copy")
 State = dict[str, Tensor]
 
 
-def states(given: argparse.Namespace) -> Iterator[tuple[str, State, feta.files.network.Network | None]]:
+def states(given: argparse.Namespace) -> Iterator[tuple[str, State, Network | None]]:
     """Every network that is asked for: its name, its weights, and what its file says about it."""
     for name in NETS if given.networks else ():
         network = feta.load(given.networks / f"{name}-seed0.safetensors")

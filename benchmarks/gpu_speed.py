@@ -7,8 +7,6 @@ run in turns; the median over the replays counts. Weights are random with zeros 
 against float64. Needs torch, triton and numpy alone. 2:4 is torch's own product, on weights that are 2:4.
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 import json

@@ -8,8 +8,6 @@ error is ||rho(A U) - rho(A W)|| / ||rho(A W)|| on rows that no method saw. One 
 for each cell, on a line of its own. A method may carry options: feta:ridge=0.01. Needs torch and numpy alone.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

@@ -6,8 +6,6 @@ Names of modules and weights are those of Hugging Face's files, so that `config.
 they are. Shapes: tokens (n, t), states (n, t, width), heads (n, heads, t, width / heads).
 """
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass, fields

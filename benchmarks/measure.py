@@ -1,7 +1,5 @@
 """One pruning, measured: what the user waited, how each layer ended, and the memory it took."""
 
-from __future__ import annotations
-
 import gc
 import math
 import resource
@@ -56,6 +54,14 @@ def measured_prune(
         "relative_error": {layer.name: finite(layer.relative_error) for layer in layers},
     }
     return result.model, fields
+
+
+def words(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+def shares(text: str) -> tuple[float, ...]:
+    return tuple(map(float, text.split(",")))
 
 
 def tell(text: str) -> None:

@@ -1,7 +1,5 @@
 """Methods alone, layer by layer: tables, sentences and the picture of benchmark records; see docs/figures.py."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 

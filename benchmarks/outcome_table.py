@@ -4,8 +4,6 @@ Scores are those of `effort="default"` in results/recipes and results/real, byte
 (`benchmarks/files.py`), milliseconds those of results/speed (`benchmarks/speed.py`), one sample or token, one thread.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable
 

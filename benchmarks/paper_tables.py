@@ -1,7 +1,5 @@
 """Tables of the records of Figure 2 and Table 1: the paper's methods, and what comes after; see docs/figures.py."""
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 from collections.abc import Sequence

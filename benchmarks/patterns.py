@@ -10,8 +10,6 @@ A cell has a record in OUT/records.jsonl and is not run again. Layers are those 
 shares and nothing after the method; an effort (fast, default, best) in the place of a method is the whole recipe.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import sys
@@ -73,11 +71,6 @@ def run(asked: argparse.Namespace, cell: Cell) -> Mapping[str, Any]:
     return {**found, **scores}
 
 
-def nothing(cell: Cell) -> Mapping[str, Any]:
-    """All that a cell needs is made when it runs."""
-    return {}
-
-
 def tables(records: Sequence[Mapping[str, Any]]) -> str:
     """A table for each network."""
     return "\n\n".join(table(records, net) for net in dict.fromkeys(one["net"] for one in records))
@@ -133,7 +126,7 @@ def main(words: list[str]) -> int:
     cells = [{"net": net, "pattern": pattern, "method": method, **same} for net, pattern, method in grid]
     run_one = functools.partial(run, asked)
     records, how = asked.out / "records.jsonl", {"tell": print, "jobs": asked.jobs}
-    found = run_cells("patterns", cells, run_one, records, prepare=nothing, **how)
+    found = run_cells("patterns", cells, run_one, records, **how)
     for net in asked.nets:
         print(table(found, net))
     return 0

@@ -1,7 +1,5 @@
 """The cells of the benchmark on pretrained models: how each is prepared, run and judged."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools

@@ -12,8 +12,6 @@ A cell has a record in OUT/records.jsonl and is not run again; one that raises h
 is the wall clock around feta.prune. Each method is warmed up on a tiny model first.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import os
@@ -23,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measure import tell
+from measure import shares, tell, words
 from pretrained import ResNets, SmolLm
 
 from feta.errors import FetaError
@@ -53,14 +51,6 @@ def run_and_tell(plan: ResNets | SmolLm, cell: Cell) -> Mapping[str, Any]:
     found = plan.run(cell)
     tell(f"{label(cell)}: {plan.score} {found[plan.score]:.2f}, {found['seconds']:.2f} s, {found['statuses']}")
     return found
-
-
-def words(text: str) -> tuple[str, ...]:
-    return tuple(text.split(","))
-
-
-def shares(text: str) -> tuple[float, ...]:
-    return tuple(map(float, text.split(",")))
 
 
 def folder_from(variable: str) -> Path | None:

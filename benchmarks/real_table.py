@@ -4,8 +4,6 @@ Only cells over a whole test file are shown. A mean is over the calibration sets
 others failed. The best method of a sparsity is bold. Seconds are medians over all sparsities and calibration sets.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

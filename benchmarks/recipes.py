@@ -12,8 +12,6 @@ recipes of a cell get the same rows: training images drawn by the cell's seed, t
 by `validation_lost`, and report `lost`, which is of the test half.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import itertools

@@ -5,8 +5,6 @@ every recipe finished there. A recipe that finished none at all does not count. 
 and networks count the same.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

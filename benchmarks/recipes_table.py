@@ -4,8 +4,6 @@ All recipes of a column are compared over the same networks and seeds (recipes_m
 the line `cells` counts them, and the sentence below a table names them.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence

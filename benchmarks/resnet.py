@@ -6,8 +6,6 @@ The depth is 6 x (blocks per stage) + 2. A shortcut that changes shape takes eve
 channels with zeros, so that it has no weights.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 from pathlib import Path

@@ -18,6 +18,7 @@ import argparse
 import math
 import os
 import socket
+import statistics
 import sys
 import time
 import warnings
@@ -28,9 +29,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from measure import peak_bytes
 from torch import nn
 
 import feta
+from feta.calibration.model import clock
 from feta_lab.records import Record, append, groups, record
 
 AXES = ("rows", "widths", "depths", "ranks")
@@ -79,13 +82,7 @@ def work(rank: int, cell: dict[str, Any], port: int, queue: Any) -> None:
     run({**cell, "rows": 64, "widths": 32, "depths": 2}, device)  # so that no cell pays for loading libraries
     seconds, busy = run(cell, device)
     if rank == 0:
-        queue.put(
-            {
-                "seconds": seconds,
-                "cpu_seconds": busy,
-                "peak_bytes": torch.cuda.max_memory_allocated() if on_gpu else peak(),
-            }
-        )
+        queue.put({"seconds": seconds, "cpu_seconds": busy, "peak_bytes": peak_bytes(torch.device(device))})
     if cell["ranks"] > 1:
         dist.destroy_process_group()
 
@@ -95,19 +92,9 @@ def run(cell: dict[str, Any], device: str) -> tuple[float, float]:
     width = cell["widths"]
     blocks = [nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(cell["depths"])]
     model, rows = nn.Sequential(*blocks).to(device), torch.randn(cell["rows"], width)
-    if device == "cuda":
-        torch.cuda.synchronize()
-    began = time.perf_counter(), time.process_time()
+    began = clock(torch.device(device)), time.process_time()
     feta.prune(model, rows, 0.9, cell["method"], layers="*")
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - began[0], time.process_time() - began[1]
-
-
-def peak() -> int:
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return clock(torch.device(device)) - began[0], time.process_time() - began[1]
 
 
 def table(records: Sequence[Record]) -> str:
@@ -126,10 +113,9 @@ def spent(found: Mapping[str, Any]) -> float:
     return float(found["seconds" if found["device"] == "cuda" else "cpu_seconds"])
 
 
-def exponent(sizes: list[int], seconds: list[float]) -> float:
-    xs, ys = ([math.log(value) for value in values] for values in (sizes, seconds))
-    x, y = sum(xs) / len(xs), sum(ys) / len(ys)
-    return sum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True)) / sum((a - x) ** 2 for a in xs)
+def exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
+    """The slope of log(seconds) over log(sizes)."""
+    return statistics.linear_regression([*map(math.log, sizes)], [*map(math.log, seconds)]).slope
 
 
 def parser() -> argparse.ArgumentParser:

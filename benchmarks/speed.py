@@ -9,8 +9,6 @@ model has SmolLM2-135M's shapes; a token is one call with one token, its head is
 machine.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import sys

@@ -11,8 +11,6 @@ the layers behind refitted by feta; `fit`, then the whole network fitted to the 
 Needs torch-pruning. A cell has a record in OUT/records.jsonl and is not run again.
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 import functools
@@ -25,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch_pruning
-from measure import tell
+from measure import shares, tell, words
 from resnet import data_label, images_of, load_resnet
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -71,11 +69,7 @@ def main(words: list[str]) -> int:
 
 def prepare(given: argparse.Namespace, cell: Cell) -> Mapping[str, Any]:
     subject = subject_for(given, cell)
-    return {
-        "data": subject.data,
-        "dense_accuracy": dense_accuracy(subject),
-        "fit_seconds": given.seconds,
-    }
+    return {"data": subject.data, "dense_accuracy": dense_accuracy(subject), "fit_seconds": given.seconds}
 
 
 @functools.lru_cache(maxsize=1)
@@ -204,12 +198,9 @@ def multiply_adds(model: nn.Module, x: Tensor) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    def words(text: str) -> tuple[str, ...]:
-        return tuple(text.split(","))
-
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ask.add_argument("--nets", type=words, default=NETS)
-    ask.add_argument("--shares", type=lambda text: tuple(map(float, text.split(","))), default=SHARES)
+    ask.add_argument("--shares", type=shares, default=SHARES)
     ask.add_argument("--choices", type=words, default=(*RIVALS, *OURS))
     ask.add_argument("--after", type=words, default=("cut", "refit"), help="out of cut,refit,fit")
     ask.add_argument("--rows", type=int, default=1000)

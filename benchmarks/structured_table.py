@@ -1,7 +1,5 @@
 """The tables of docs/structured.md, from the records of structured.py; see docs/figures.py."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 

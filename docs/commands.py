@@ -1,7 +1,5 @@
 """The text of commands.md, from the commands' own help; docs/reference.py writes it."""
 
-from __future__ import annotations
-
 import inspect
 import typing
 from typing import Any

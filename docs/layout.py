@@ -3,8 +3,6 @@
 A test fails where the page no longer shows what the source does.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

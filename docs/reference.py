@@ -3,8 +3,6 @@
 A test fails where a page is not what the source says today, and where a parameter of a function has no meaning.
 """
 
-from __future__ import annotations
-
 import ast
 import enum
 import importlib
@@ -52,10 +50,7 @@ PLACES = {  # section -> what it says, and the names it shows
         "feta.theory.bounds.generalisation_bounds feta.theory.bounds.BoundsReport feta.theory.robustness.Manifold "
         "feta.theory.dimension.intrinsic_dimension feta.theory.dimension.Dimension",
     ),
-    "Errors": (
-        "",
-        "feta.FetaError feta.ConfigError feta.DataError feta.FileError feta.ModelError",
-    ),
+    "Errors": ("", "feta.FetaError feta.ConfigError feta.DataError feta.FileError feta.ModelError"),
 }
 API = """# Python reference
 

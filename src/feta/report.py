@@ -63,6 +63,18 @@ class Held:
         return f"beside the original, on {counted(self.samples, 'held-out sample')}: {same}{error}"
 
 
+class Reported:
+    """A result that shows itself as its report does."""
+
+    report: Any
+
+    def __repr__(self) -> str:
+        return repr(self.report)
+
+    def _repr_html_(self) -> str:
+        return self.report._repr_html_()  # type: ignore[no-any-return]
+
+
 class RefinePoint(NamedTuple):
     """The loss on held-out rows after some steps."""
 

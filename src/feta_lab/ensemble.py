@@ -9,8 +9,6 @@ On a GPU a step of all members is one CUDA graph in which each member has its ow
 most of a GPU idle, ten side by side do not. Activations are bfloat16 there, weights stay float32.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence

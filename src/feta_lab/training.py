@@ -5,8 +5,6 @@ The training set is put on the device once and batched by index. Every epoch's o
 (seed, epoch) alone, so a run that was killed goes on from its last epoch to the same weights.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Mapping

@@ -70,10 +70,7 @@ def test_debugging_shows_the_traceback(run, monkeypatch):
     [
         ("info " + "x" * 300, "x" * 50),
         ("info a\x1b[31mb", "must hold no control characters, got 'a\\x1b[31mb'"),
-        (
-            "prune own_net:make --data rows.npy --device meta",
-            "--device must be a device torch can use",
-        ),
+        ("prune own_net:make --data rows.npy --device meta", "--device must be a device torch can use"),
         ("prune own_net:make --data rows.npy --device cuda:99", "--device must be a device torch can use here"),
         ("prune own_net:make --data rows.npy --samples 0", "--samples must be >= 1, got 0"),
         ("speed own_net:make --input 8 --threads " + "9" * 30, "--threads must be whole numbers >= 1 such as"),

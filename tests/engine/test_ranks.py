@@ -57,13 +57,7 @@ JOBS = {
 }
 TIMED = "a budget of seconds"
 TO_THE_BIT = tuple(name for name, job in JOBS.items() if job["kind"] == "pixels")
-IN_FOUR = (
-    *TO_THE_BIT,
-    "convolutions in groups, a batch-norm",
-    "text",
-    "fewer samples than processes",
-    "a fit",
-)
+IN_FOUR = (*TO_THE_BIT, "convolutions in groups, a batch-norm", "text", "fewer samples than processes", "a fit")
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Pages: what is written, tables as files, and how a page behaves in a browser."""
 
-import html.parser
 import math
 import os
 import re
@@ -14,8 +13,8 @@ from feta_lab.claims import Finding
 from feta_lab.page.blocks import Facts, Fold, Section, Shown, Table, Text, Verdicts, show, show_column
 from feta_lab.page.document import comma_separated, latex, markdown, render, write
 from feta_lab.page.figure import DARK, LIGHT, Figure, LineChart, Point
+from reader import Reader
 
-VOID = {"meta", "link", "br"}
 EVIL = '"><script>alert(1)</script><!-- -->'
 
 
@@ -39,31 +38,6 @@ def everything() -> list[object]:
 
 def page(*blocks: object) -> str:
     return render("Title", "Subtitle", blocks, {"python": "3.11"}, contents=True)  # type: ignore[arg-type]
-
-
-class Reader(html.parser.HTMLParser):
-    """Checks that every tag is closed, and keeps tags and visible text."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words = ""
-        self.feed(text)
-        assert self.open == []
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_startendtag(tag, attrs)
-        self.open += [tag] if tag not in VOID else []
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.words += data if not {"script", "style"} & set(self.open) else ""
 
 
 # What is written

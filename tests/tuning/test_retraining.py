@@ -217,12 +217,7 @@ def test_a_model_whose_parameters_wake_up_late(pruned):
         (TRAIN, {"learning_rate": 0}, ConfigError, "learning_rate must be > 0 and finite, got 0"),
         (TRAIN, {"settings": 3}, ConfigError, "settings must be a feta.Retraining, got 3"),
         (TRAIN, {"seconds": math.nan}, ConfigError, "seconds must be > 0 and finite, got nan"),
-        (
-            TRAIN,
-            {"optimiser": torch.optim.SGD([torch.zeros(1)], 1)},
-            ConfigError,
-            "must be a function, got a SGD",
-        ),
+        (TRAIN, {"optimiser": torch.optim.SGD([torch.zeros(1)], 1)}, ConfigError, "must be a function, got a SGD"),
         (TRAIN, {"learning_rate": 1e20}, ModelError, "must keep a finite loss, got (nan|inf) at epoch"),
         ((TRAIN[0], TRAIN[1][:-1]), {}, ConfigError, "as many inputs as labels, got 320 and 319"),
         (3, {}, ConfigError, "data must be a pair of tensors, or a loader .* got int"),

@@ -160,11 +160,9 @@ class Chain:
 Around = Callable[[Chain, Segment | None], AbstractContextManager[Any]]
 
 
-def _all_here(chain: Chain, segment: Segment | None) -> AbstractContextManager[Any]:
-    return nullcontext()
-
-
-def find_chain(recording: Recording, layers: Sequence[LayerTrace], batch: Batch, around: Around = _all_here) -> Chain:
+def find_chain(
+    recording: Recording, layers: Sequence[LayerTrace], batch: Batch, around: Around = lambda *_: nullcontext()
+) -> Chain:
     """The chain that leaves the least work, of those that give the model's own outputs on the batch.
 
     around: inside of it a segment of a chain has its weights; or the whole model, if that is None.

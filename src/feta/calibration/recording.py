@@ -29,27 +29,22 @@ def record(model: nn.Module, batch: Batch) -> Recording:
             for register, hook in hooks:
                 stack.enter_context(register(partial(hook, name), with_kwargs=True))
         inputs = [mode.value(tensor) for tensor in tensors_in(batch)]
-        try:
-            with mode:
-                result = run_on(model, batch)
-        except (FetaError, torch.OutOfMemoryError):
-            raise
-        except Exception as error:
-            raise DataError(_refusal(batch, mode.modules[-1:], error)) from error
+        with running(batch, mode), mode:
+            result = run_on(model, batch)
     given_back = list(tensors_in(result)) or list(tensors_in(getattr(result, "__dict__", {})))
     outputs = [mode.value(tensor) for tensor in given_back]
     return Recording(model, mode.notes, mode.visits, inputs, outputs, size_of(batch), several_outputs(result))
 
 
 @contextmanager
-def running(batch: Batch) -> Iterator[None]:
-    """Inside, an error of the user's model on the user's batch becomes a DataError."""
+def running(batch: Batch, notes: "_Notes | None" = None) -> Iterator[None]:
+    """Inside, an error of the user's model on the user's batch becomes a DataError, which says where it was noted."""
     try:
         yield
     except (FetaError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        raise DataError(_refusal(batch, (), error)) from error
+        raise DataError(_refusal(batch, notes.modules[-1:] if notes else (), error)) from error
 
 
 @contextmanager

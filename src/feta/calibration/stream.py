@@ -119,7 +119,8 @@ class LayerStream:
         for call, (x, keep) in enumerate(self.source.inputs(self.view.name)):
             x = self._flat(x)
             for part in self.view.chunks(x, self.chunk_values):
-                A = self._kept(self.view.input_rows(x[part], self.group), keep, part)
+                A = self.view.input_rows(x[part], self.group)
+                A = A if keep is None else A[keep[part]]
                 count += len(A)
                 if len(A):
                     self.shared.setdefault("first", call)
@@ -191,9 +192,6 @@ class LayerStream:
     def _flat(self, tensor: Tensor) -> Tensor:
         """Samples first, for a convolution; rows first, for a matrix product."""
         return self.view.batched(tensor) if self.view.operator.spatial else tensor.reshape(-1, tensor.shape[-1])
-
-    def _kept(self, A: Tensor, keep: Tensor | None, part: slice) -> Tensor:
-        return A if keep is None else A[keep[part]]
 
 
 def _numbers(seen: Seen, view: LayerView, count: int) -> Tensor:

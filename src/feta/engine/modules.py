@@ -44,14 +44,12 @@ def _of_torch(hook: Any) -> bool:
 def settings_of(unit: Any) -> dict[str, Any]:
     """How fully_shard was called for a unit: its mesh, and as much else as can be read off it."""
     state = unit._get_fsdp_state()
-    groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
-    group = groups[0]
+    group = (getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)])[0]
     if group is None:  # a unit whose weights are all its children's
         return {"mesh": next(p.device_mesh for p in unit.parameters() if hasattr(p, "device_mesh"))}
-    after = group.post_forward_mesh_info is not None
     return {
         "mesh": group.mesh_info.mesh,
-        "reshard_after_forward": after,
+        "reshard_after_forward": group.post_forward_mesh_info is not None,
         "mp_policy": group.mp_policy,
         "offload_policy": group.offload_policy,
     }

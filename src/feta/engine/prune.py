@@ -41,7 +41,7 @@ from feta.problem import Pruner
 from feta.progress import Progress
 from feta.pruners import DEFAULT_METHOD, make, options_of
 from feta.ranks import ALONE, Ranks
-from feta.report import AllocationReport, PruneReport
+from feta.report import AllocationReport, PruneReport, Reported
 from feta.sparsity import Pattern, Sparsity
 from feta.tuning.refinement import Refinement
 
@@ -51,8 +51,8 @@ ROOM = "it is gathered as a whole where each process has memory for it twice, se
 LEAST_MEMORY = 2**25  # bytes for a solver's matrices, however little a run may take
 
 
-@dataclass(frozen=True)
-class PruneResult:
+@dataclass(frozen=True, repr=False)
+class PruneResult(Reported):
     """A pruned copy of the model, the masks of its pruned weights, and the report."""
 
     model: nn.Module  # the pruned copy, on the device of the model that was given
@@ -60,12 +60,6 @@ class PruneResult:
         str, Tensor
     ]  # layer name -> bool, the shape of the layer's weight; spread where that was not gathered
     report: PruneReport
-
-    def __repr__(self) -> str:
-        return repr(self.report)
-
-    def _repr_html_(self) -> str:
-        return self.report._repr_html_()
 
     def save_report(
         self, path: str | Path, *, network: str | None = None, accuracy: tuple[float, float] | None = None

@@ -46,10 +46,16 @@ class ForInference(nn.Module):
 
 
 class ForLinear(ForInference, ABC):
-    """A layer in the place of one Linear."""
+    """A layer in the place of one Linear: its bias, and the buffers that a form has for its weights."""
 
-    in_features: int
-    out_features: int
+    bias: Tensor | None
+
+    def __init__(self, layer: nn.Linear, **parts: Tensor) -> None:
+        super().__init__()
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+        for name, part in parts.items():
+            self.register_buffer(name, part)
+        self.register_buffer("bias", None if layer.bias is None else layer.bias.detach().clone())
 
     @abstractmethod
     def dense(self) -> tuple[Tensor, Tensor | None]:

@@ -22,14 +22,11 @@ class BitmapLinear(ForLinear):
     values: Tensor
     masks: Tensor
     starts: Tensor
-    bias: Tensor | None
 
     def __init__(self, layer: nn.Linear) -> None:
-        super().__init__()
-        self.in_features, self.out_features = layer.in_features, layer.out_features
-        for name, array in pack_bitmap(layer.weight.detach().float().cpu().numpy()).items():
-            self.register_buffer(name, torch.from_numpy(array).clone())
-        self.register_buffer("bias", None if layer.bias is None else layer.bias.detach().float().clone())
+        packed = pack_bitmap(layer.weight.detach().float().cpu().numpy())
+        super().__init__(layer, **{name: torch.from_numpy(array).clone() for name, array in packed.items()})
+        self.bias = None if self.bias is None else self.bias.float()
 
     def dense(self) -> tuple[Tensor, Tensor | None]:
         mask = self._mask()

@@ -15,18 +15,13 @@ class CsrLinear(ForLinear):
     values: Tensor
     columns: Tensor
     starts: Tensor
-    bias: Tensor | None
 
     def __init__(self, layer: nn.Linear) -> None:
-        super().__init__()
-        self.in_features, self.out_features = layer.in_features, layer.out_features
         weight = layer.weight.detach()
         row, column = weight.nonzero(as_tuple=True)
-        counts = torch.bincount(row, minlength=self.out_features).cumsum(0)
-        self.register_buffer("values", weight[row, column])
-        self.register_buffer("columns", column.int())
-        self.register_buffer("starts", torch.cat([counts.new_zeros(1), counts]).int())
-        self.register_buffer("bias", None if layer.bias is None else layer.bias.detach().clone())
+        counts = torch.bincount(row, minlength=layer.out_features).cumsum(0)
+        starts = torch.cat([counts.new_zeros(1), counts]).int()
+        super().__init__(layer, values=weight[row, column], columns=column.int(), starts=starts)
 
     def _matrix(self) -> Tensor:
         with warnings.catch_warnings():

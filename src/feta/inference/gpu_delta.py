@@ -34,19 +34,12 @@ class DeltaLinear(ForLinear):
     counts: Tensor  # (blocks, lanes) int16: the chunks of each lane
     order: Tensor  # (blocks * ROWS,) int32: the row of W that each place holds; out_features where it holds none
     like: Tensor  # nothing, in the dtype that the layer was moved to
-    bias: Tensor | None
 
     def __init__(self, layer: nn.Linear) -> None:
-        super().__init__()
-        self.in_features, self.out_features = layer.in_features, layer.out_features
-        weight = layer.weight.detach()
-        self.kind = weight.dtype
-        self.segment = -(-self.in_features // SEGMENTS)
-        self.bits = fewer_bits(weight, self.segment)
-        for name, tensor in encode(weight, self.bits).items():
-            self.register_buffer(name, tensor)
-        self.register_buffer("like", weight.new_empty(0))
-        self.register_buffer("bias", None if layer.bias is None else layer.bias.detach().clone())
+        weight, segment = layer.weight.detach(), -(-layer.in_features // SEGMENTS)
+        bits = fewer_bits(weight, segment)
+        super().__init__(layer, **encode(weight, bits), like=weight.new_empty(0))
+        self.kind, self.segment, self.bits = weight.dtype, segment, bits
 
     def dense(self) -> tuple[Tensor, Tensor | None]:
         lanes, chunks = ROWS * SEGMENTS, self.values.shape[0] * 4 // CHUNK

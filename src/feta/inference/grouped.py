@@ -90,8 +90,5 @@ class Grouped(nn.Module):
             first_column += block.shape[1]
         return numbers
 
-    def tensors(self) -> list[Tensor]:
-        return list(self.buffers())
-
     def extra_repr(self) -> str:
         return f"{self.d_in}, {self.d_out}, bias={self.has_bias}, relu={self.relu}"

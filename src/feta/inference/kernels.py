@@ -92,12 +92,7 @@ def run_tile(args, x, y, count, scratch, member, team):
 def chain(args):
     """What one thread does of a chain on x (batch, d_in); see feta.inference.chain for the numbers."""
     x, y, batch = load_i64(args + 16), load_i64(args + 24), load_i64(args + 32)
-    d_in, d_out, scratch, half = (
-        load_i64(args + 40),
-        load_i64(args + 48),
-        load_i64(args + 56),
-        load_i64(args + 64),
-    )
+    d_in, d_out, scratch, half = load_i64(args + 40), load_i64(args + 48), load_i64(args + 56), load_i64(args + 64)
     member, team = place(args)
     tiles = (batch + TILE - 1) // TILE
     if tiles >= team:
@@ -120,12 +115,8 @@ def columns(args):
     """
     layer = load_i64(args)
     x, y, batch = load_i64(args + 16), load_i64(args + 24), load_i64(args + 32)
-    sample, d_out, positions, table = (
-        load_i64(args + 40),
-        load_i64(args + 48),
-        load_i64(args + 56),
-        load_i64(args + 64),
-    )
+    sample, d_out = load_i64(args + 40), load_i64(args + 48)
+    positions, table = load_i64(args + 56), load_i64(args + 64)
     member, team = place(args)
     width, stride = 16 if positions >= 16 else 4, 4 * positions
     tiles = (positions + width - 1) // width

@@ -81,11 +81,7 @@ def _load_whole(kind: Any, align: int, signed: bool) -> Any:
     return load
 
 
-load_u16, load_i32, load_i64 = (
-    _load_whole(I16, 2, False),
-    _load_whole(I32, 4, True),
-    _load_whole(I64, 8, True),
-)
+load_u16, load_i32, load_i64 = _load_whole(I16, 2, False), _load_whole(I32, 4, True), _load_whole(I64, 8, True)
 
 
 @intrinsic

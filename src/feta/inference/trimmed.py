@@ -16,17 +16,11 @@ class TrimmedLinear(ForLinear):
     small: Tensor
     inputs: Tensor
     outputs: Tensor
-    bias: Tensor | None
 
     def __init__(self, layer: nn.Linear) -> None:
-        super().__init__()
-        self.in_features, self.out_features = layer.in_features, layer.out_features
         weight = layer.weight.detach()
-        inputs, outputs = ((weight != 0).any(dim) for dim in (0, 1))
-        self.register_buffer("small", weight[outputs][:, inputs].contiguous())
-        self.register_buffer("inputs", inputs.nonzero().flatten())
-        self.register_buffer("outputs", outputs.nonzero().flatten())
-        self.register_buffer("bias", None if layer.bias is None else layer.bias.detach().clone())
+        inputs, outputs = ((weight != 0).any(dim).nonzero().flatten() for dim in (0, 1))
+        super().__init__(layer, small=weight[outputs][:, inputs].contiguous(), inputs=inputs, outputs=outputs)
 
     def dense(self) -> tuple[Tensor, Tensor | None]:
         weight = self.small.new_zeros(self.out_features, self.in_features)

@@ -26,15 +26,10 @@ class TwoFourLinear(ForLinear):
 
     values: Tensor  # (out, in / 2)
     places: Tensor  # (out, in / 8) uint8: of two groups, the first in the lower half
-    bias: Tensor | None
 
     def __init__(self, layer: nn.Linear) -> None:
-        super().__init__()
-        self.in_features, self.out_features = layer.in_features, layer.out_features
         values, places = encode(layer.weight.detach())
-        self.register_buffer("values", values)
-        self.register_buffer("places", places)
-        self.register_buffer("bias", None if layer.bias is None else layer.bias.detach().clone())
+        super().__init__(layer, values=values, places=places)
 
     def dense(self) -> tuple[Tensor, Tensor | None]:
         halves = torch.stack([self.places & 15, self.places >> 4], -1).flatten(1)  # (out, groups)

@@ -19,6 +19,7 @@ CURES = {
 NOTHING, MUCH = 0.005, 0.03  # shares of answers lost: hardly any, and too many
 ENOUGH = 40  # held-out samples that tell something of the answers
 LARGE = 0.2  # a share of all parameters that is worth a word
+SPEED = "See what it saves on your machine: feta speed FILE, or feta.sparsify(result.model, example)."
 
 
 def advice(found: Found) -> list[str]:
@@ -34,7 +35,7 @@ def advice(found: Found) -> list[str]:
     steps += _effort(found) if not unhurt else []
     if unhurt and not steps and isinstance(share, float) and found["pattern"] is None:
         steps.append(f"Prune more: hardly an answer was lost, so sparsity={(1 + share) / 2:g} may do as well.")
-    return [*steps, *_left(found), _speed(found)]
+    return [*steps, *_left(found), SPEED]
 
 
 def answers_lost(found: Found) -> float | None:
@@ -102,7 +103,3 @@ def _left(found: Found) -> list[str]:
     if share < LARGE:
         return []
     return [f"Choose more layers: {percent(share, 1)} of the parameters are in layers that were not chosen."]
-
-
-def _speed(found: Found) -> str:
-    return "See what it saves on your machine: feta speed FILE, or feta.sparsify(result.model, example)."

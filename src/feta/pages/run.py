@@ -1,6 +1,7 @@
 """The page of a pruning run: what was lost and saved, layer by layer, and what to try next."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -131,10 +132,7 @@ def _bars(shown: Sequence[Found], layers: Sequence[Found], found: Found) -> str:
 
 
 def _weights(layer: Found) -> int:
-    count = 1
-    for side in layer["shape"]:
-        count *= side
-    return count
+    return math.prod(layer["shape"])
 
 
 def _looked_at(found: Found) -> list[str]:

@@ -43,7 +43,8 @@ class Columns:
         """The matrix whose columns the processes have, in all of them."""
         if not self.shared:
             return part
-        found, start = part.new_zeros(len(part), self.count, dtype=_added(part.dtype)), 0
+        added = torch.uint8 if part.dtype is torch.bool else part.dtype
+        found, start = part.new_zeros(len(part), self.count, dtype=added), 0
         for block in self.own:
             found[:, block] = part[:, start : (start := start + block.stop - block.start)]
         return self.ranks.add_(found).to(part.dtype)  # the others have zeros there
@@ -100,7 +101,3 @@ class Columns:
             k, here = k - larger, int(above[place]) - larger
             found = (found << DIGITS) + 2**DIGITS - 1 - place
         return found, k, here
-
-
-def _added(dtype: torch.dtype) -> torch.dtype:
-    return torch.uint8 if dtype is torch.bool else dtype

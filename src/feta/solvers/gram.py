@@ -78,13 +78,7 @@ class GramSystem:
         return search(self.H, C, V, k, admm, ridge=ridge, ranks=self.ranks)
 
     def swapped(
-        self,
-        C: Tensor,
-        V: Tensor,
-        mask: Tensor,
-        weights: Tensor | None,
-        ridge: float,
-        pattern: Pattern | None = None,
+        self, C: Tensor, V: Tensor, mask: Tensor, weights: Tensor | None, ridge: float, pattern: Pattern | None = None
     ) -> Tensor:
         """The mask after exchanges of weights, where the layer is small enough to look at all of them."""
         return squares(self.H, C, mask, weights, ridge, V, pattern)

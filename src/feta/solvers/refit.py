@@ -69,13 +69,7 @@ class Refit:
 
 
 def masked_refit(
-    H: Tensor,
-    C: Tensor,
-    mask: Tensor,
-    *,
-    ridge: float = 0.0,
-    toward: Tensor | None = None,
-    ranks: Ranks = ALONE,
+    H: Tensor, C: Tensor, mask: Tensor, *, ridge: float = 0.0, toward: Tensor | None = None, ranks: Ranks = ALONE
 ) -> Refit:
     """The least-squares optimum of every column on its support.
 

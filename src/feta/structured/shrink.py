@@ -19,6 +19,7 @@ from feta.errors import ConfigError, ModelError, check_range
 from feta.gates import gated
 from feta.layers import matching
 from feta.progress import Progress
+from feta.report import Reported
 from feta.sparsity import check_share
 from feta.structured.build import build, improve, lost_channels
 from feta.structured.choice import Order, orders
@@ -33,19 +34,13 @@ ALLOCATIONS = ("uniform", "error")
 TIMED = 64  # samples that a network is timed with
 
 
-@dataclass(frozen=True)
-class ShrinkResult:
+@dataclass(frozen=True, repr=False)
+class ShrinkResult(Reported):
     """A smaller network, what stayed of each group of channels, and the report."""
 
     model: nn.Module
     kept: dict[str, list[int]]  # layer -> the outputs that it still has
     report: ShrinkReport
-
-    def __repr__(self) -> str:
-        return repr(self.report)
-
-    def _repr_html_(self) -> str:
-        return self.report._repr_html_()
 
 
 @gated

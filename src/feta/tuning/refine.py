@@ -29,7 +29,7 @@ from feta.layers import owner_of
 from feta.masks import masks_of
 from feta.progress import Progress
 from feta.ranks import ALONE, Ranks
-from feta.report import RefinePoint, RefineReport
+from feta.report import RefinePoint, RefineReport, Reported
 from feta.tuning.bench import Bench, copy_weights_
 from feta.tuning.refinement import Refinement
 from feta.tuning.stepping import NARROW, overridden, threads_for, wake_up
@@ -37,19 +37,13 @@ from feta.tuning.stepping import NARROW, overridden, threads_for, wake_up
 LEAST_STEPS = 100  # of a fit
 
 
-@dataclass(frozen=True)
-class RefineResult:
+@dataclass(frozen=True, repr=False)
+class RefineResult(Reported):
     """A refined copy of the model, its masks, and how it went."""
 
     model: nn.Module
     masks: dict[str, Tensor]
     report: RefineReport
-
-    def __repr__(self) -> str:
-        return repr(self.report)
-
-    def _repr_html_(self) -> str:
-        return self.report._repr_html_()
 
 
 @gated

@@ -26,7 +26,7 @@ from feta.gates import gated
 from feta.masks import hold_zeros, plain
 from feta.progress import Progress
 from feta.ranks import Ranks
-from feta.report import RetrainPoint, RetrainReport
+from feta.report import Reported, RetrainPoint, RetrainReport
 from feta.tuning.batches import Batches, Judge, LoaderBatches, TensorBatches, labelled, score_of
 from feta.tuning.loop import Loop
 from feta.tuning.stepping import NARROW, Loss, copy_of, learning, overridden, sgd, threads_for, wake_up
@@ -59,18 +59,12 @@ class Retraining:
         check_fields(self, "finite", "goal")
 
 
-@dataclass(frozen=True)
-class RetrainResult:
+@dataclass(frozen=True, repr=False)
+class RetrainResult(Reported):
     """A retrained copy of the model, and how it went."""
 
     model: nn.Module
     report: RetrainReport
-
-    def __repr__(self) -> str:
-        return repr(self.report)
-
-    def _repr_html_(self) -> str:
-        return self.report._repr_html_()
 
 
 @gated
