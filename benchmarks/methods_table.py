@@ -10,7 +10,6 @@ from feta_lab.records import Record, groups
 from feta_lab.results.summaries import method_order
 
 METHODS = ("threshold", "lobs", "sparsegpt", "exact-obs", "alps", "feta")
-PANELS = ("dense-mnist-wide", "dense-fashion-wide", "dense-cifar-wide", "conv-mnist", "conv-fashion", "conv-cifar")
 
 
 def lines_of(lines: Sequence[Sequence[str]]) -> str:
@@ -64,22 +63,6 @@ def sentence(records: Sequence[Record]) -> str:
     )
 
 
-def devices(gpu: Sequence[Record], cpu: Sequence[Record]) -> str:
-    """How far the same networks are apart, pruned by feta on a CPU and on a GPU."""
-    there = {(one["net"], one["seed"], one["sparsity"]): one for one in gpu if one["method"] == "feta"}
-    here = [one for one in cpu if one["method"] == "feta" and not one["refine"]]
-    pairs = [(one, there[one["net"], one["seed"], one["sparsity"]]) for one in here]
-    apart: dict[str, list[float]] = {}
-    for one, other in pairs:
-        apart.setdefault(one["net"], []).append(one["accuracy"] - other["accuracy"])
-    mean = max(abs(statistics.mean(each)) for each in apart.values())
-    most = max(abs(gap) for each in apart.values() for gap in each)
-    return (
-        f"pruned on a CPU, the {len(pairs)} networks of {' and '.join(apart)} at 90 % come out within {mean:.2f} "
-        f"points of these on average and within {most:.2f} each"
-    )
-
-
 def allocations(records: Sequence[Record]) -> str:
     """A line for each network, sparsity and the mean over networks: test accuracy of feta by allocation."""
     mine = [one for one in records if one["method"] == "feta"]
@@ -99,6 +82,5 @@ def allocations(records: Sequence[Record]) -> str:
 
 def picture(records: Sequence[Record], name: str) -> Figure:
     """Accuracy against sparsity, a panel for each network."""
-    rows = [row for row in table(records) if row["net"] in PANELS and row["method"] in METHODS]
-    rows.sort(key=lambda row: PANELS.index(row["net"]))
+    rows = [row for row in table(records) if row["method"] in METHODS]
     return Figure(name, sparsity_charts(rows), order=method_order(records))

@@ -48,7 +48,6 @@ TEXTS: dict[str, Callable[[], str]] = {
     "real": lambda: real_table.tables(of("real")),
     "methods": lambda: methods_table.markdown(of("methods")),
     "methods-said": lambda: methods_table.sentence(of("methods")),
-    "devices-said": lambda: methods_table.devices(of("methods"), of("fig2")),
     "allocation": lambda: methods_table.allocations(of("allocation")),
     "paper": lambda: paper_tables.paper(of("fig2")),
     "after": lambda: paper_tables.after(of("fig2"), of("table1")),
