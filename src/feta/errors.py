@@ -6,6 +6,8 @@ A message reads *where must what, got value*, and names the cure where there is 
 import difflib
 import math
 import reprlib
+import sys
+import warnings
 from collections.abc import Iterable
 from numbers import Real
 from typing import Any
@@ -40,6 +42,14 @@ class FileError(FetaError, OSError):
 
 class ModelError(FetaError):
     """A model cannot be handled: its layers, weights or structure are in the way."""
+
+
+def warn(said: str, kind: type[Warning] = UserWarning) -> None:
+    """A warning that points at the line, outside of feta, from which feta was called."""
+    frame, level, inside = sys._getframe(1), 2, ("feta", "contextlib")
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in inside:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(said, kind, stacklevel=level)
 
 
 def check_range(owner: str, rule: str, **values: float | None) -> None:

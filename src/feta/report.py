@@ -10,6 +10,8 @@ from feta.pages import notebook
 from feta.pages.words import NAME, amount, counted, in_words, some
 from feta.problem import Activation, Status
 
+FAR, SAME = 0.7, 0.8  # a relative error of the outputs, and a share of equal answers, that say a network is spoilt
+
 
 @dataclass(frozen=True)
 class LayerReport:
@@ -56,6 +58,11 @@ class Held:
     samples: int
     error: float | None  # ||its outputs - the original's|| / ||the original's||; None: not finite
     agreement: float | None  # share of samples with the same largest output; None: outputs are no scores
+
+    @property
+    def far(self) -> bool:
+        """Whether the two networks have little in common any more."""
+        return self.error is None or self.error > FAR or (self.agreement is not None and self.agreement < SAME)
 
     def __str__(self) -> str:
         same = "" if self.agreement is None else f"the same answer for {100 * self.agreement:.1f} %, "

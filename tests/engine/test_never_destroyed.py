@@ -80,7 +80,7 @@ def test_what_nothing_could_be_held_out_for_is_not_called_good(method):
     (layer,) = result.report.layers
     assert (layer.status, layer.message) == (
         "few-rows",
-        "of 3 samples none could be held out to judge the layer by; 200 samples would do",
+        "of 3 samples none could be held out; 200 samples would do",
     )
 
 

@@ -4,6 +4,7 @@ import copy
 import itertools
 import json
 import time
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,7 @@ import feta
 import nets
 from feta.calibration.inputs import places_of
 from feta.engine import recipe
+from feta.engine.finish import PruneWarning
 from feta.errors import ConfigError, ModelError
 from feta.layers import weight_of
 from feta.sparsity import Sparsity
@@ -555,7 +557,8 @@ def test_few_samples_are_too_few_to_judge_by(count):
     result = feta.prune(model, X[:count], 0.5)
     layers_alone(result, feta.prune(model, X[:count], 0.5, effort="fast"))
     (stage,) = result.report.stages
-    assert (stage.distance, stage.message) == (None, "too few samples to fit and judge a network by; give 20 or more")
+    said = "too few samples to fit and judge a network by; give 200 or more"
+    assert (stage.distance, stage.message) == (None, said)
     assert stage.message in repr(result)
     with pytest.raises(ConfigError, match="data must hold 4 or more samples to refine on"):
         feta.prune(model, X[:3], 0.5, "wanda", refine=True)
@@ -744,6 +747,37 @@ def test_few_rows_are_said_after_a_fit_too(monkeypatch):
     (layer,) = result.report.layers
     assert (layer.status, layer.relative_error) == ("few-rows", None)
     assert "samples would do" in layer.message
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (X[:30], "of 30 samples only 3 could be held out; 200 samples would do"),
+        (X[:1].expand(300, -1), "only 1 of 300 samples differ, which is too few; 200 samples would do"),
+        (X[:20].repeat(20, 1), "only 20 of 400 samples differ, which is too few; 200 samples would do"),
+    ],
+    ids=["few", "constant", "repeated"],
+)
+def test_too_little_to_judge_by_is_no_good_word(rows, message):
+    with pytest.warns(PruneWarning, match="2 of 2 layers need a look"):
+        fast, default = (feta.prune(network(), rows, 0.5, effort=effort).report for effort in ("fast", "default"))
+    assert "ok" not in {layer.status for layer in (*fast.layers, *default.layers)}
+    assert default.stages[0].kept or {layer.message for layer in default.layers} == {message}
+
+
+def test_a_network_that_is_far_off_is_said():
+    with pytest.warns(PruneWarning, match="the network needs a look; beside the original, on .* held-out samples"):
+        report = feta.prune(network(), X, 0.97).report
+    assert report.held.far
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not feta.prune(network(), X, 0.3).report.held.far
+
+
+def test_warnings_point_at_the_line_that_called():
+    with pytest.warns(PruneWarning) as told:
+        feta.prune(network(), X[:20], 0.5, effort="fast")
+    assert told[0].filename == __file__
 
 
 def test_an_effort_that_is_no_word():

@@ -3,7 +3,7 @@
 import pytest
 from reports import layers, run
 
-from feta.engine.judge import few_rows
+from feta.engine.judge import Judged, few_rows
 from feta.pages.advice import CURES, advice, answers_lost, halved
 from feta.problem import Status
 from feta.report import Held, Skipped
@@ -40,7 +40,9 @@ def test_the_number_is_found_in_what_the_judge_says():
         patch.setattr(judge, "LayerStream", lambda *_: Few)
         frame = type("Frame", (), {"W": [0] * 64, "view": None, "through": None, "group": 0})
         enough = type("Frame", (frame,), {"W": [0] * 5})
-        asked = [(frame, None, False), (enough, 3.0, False), (enough, None, True)]
+        many = Judged(10, 1000, 10)
+        asked = [(frame, None, many), (enough, 3.0, many), (enough, None, Judged(10, 0, 10))]
+        asked += [(enough, None, Judged(20, 2, 20)), (enough, None, Judged(300, 0, 1))]
         said = [few_rows(Few, *each) for each in asked]
     for message in said:
         assert "Give about" in told(run(layers=layers("few-rows", message=message)))

@@ -1,7 +1,6 @@
 """After the layers: batch-norms settled, the result compared with the original, sizes counted, the user warned."""
 
 import math
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +17,7 @@ from feta.calibration.model import call, outputs_of, restoring
 from feta.calibration.trace import LayerTrace
 from feta.engine.run import Run
 from feta.engine.shards import WHOLE, Shards
+from feta.errors import warn
 from feta.layers import owner_of
 from feta.problem import Status
 from feta.report import Held, PruneReport, Size
@@ -150,8 +150,10 @@ def _nonzeros(weight: Tensor, known: Mapping[int, int]) -> int:
 
 
 def warn_of(report: PruneReport) -> None:
-    """One warning for all layers whose result is not what was asked for."""
+    """One warning for all layers whose result is not what was asked for, or for a network that is far off."""
     bad = [layer for layer in report.layers if layer.status in (Status.FELL_BACK, Status.POOR, Status.FEW_ROWS)]
     if bad:
         first = f"{bad[0].name}: {bad[0].message}"
-        warnings.warn(f"{len(bad)} of {len(report.layers)} layers need a look; {first}", PruneWarning, stacklevel=6)
+        warn(f"{len(bad)} of {len(report.layers)} layers need a look; {first}", PruneWarning)
+    elif report.effort is not None and report.held is not None and report.held.far:
+        warn(f"the network needs a look; {report.held}; prune less, or give more samples", PruneWarning)

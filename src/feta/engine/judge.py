@@ -23,7 +23,16 @@ from feta.sparsity import Sparsity
 ROUNDING = 1e-5
 MARGIN = 1.05  # an error this many times that of thresholding is worse by more than chance
 ENOUGH = 200  # samples, where so few are given that nothing is known of what would be enough
+LEAST = 5  # held-out samples that tell something; each token of a text is one
 OVERFIT = 2.0  # times as large an error on held-out rows as on fitted ones
+
+
+class Judged(NamedTuple):
+    """What the layers of a run are judged by."""
+
+    of: int  # samples that were given
+    by: int  # of them held out; each token of a text counts
+    different: int  # of the samples that were given
 
 
 class Choice(NamedTuple):
@@ -151,22 +160,31 @@ def verdict(
     return None
 
 
-def few_rows(source: Source, frame: Folded, ratio: float | None, unjudged: bool) -> str | None:
+def few_rows(source: Source, frame: Folded, ratio: float | None, judged: Judged) -> str | None:
     """How many samples would do, where there are too few for a layer's inputs; None: there are enough.
 
     ratio: of the error on held-out rows to that on fitted ones. For d parameters fitted to n rows its square is about
     (n + d) / (n - d), which tells how many rows these samples are worth.
-    unjudged: whether there was no sample to hold out, so that a perfect fit may be worth nothing.
     """
     samples, d_in = source.lane.inputs.count, len(frame.W)
     rows = LayerStream(source, frame.view, frame.through, frame.group).n_rows
     if rows < d_in:
         needed = -(-4 * d_in * samples // max(rows, 1))
         return f"{rows} rows for {d_in} inputs are too few; {needed} samples would do"
+    if (few := too_few(judged)) is not None:
+        return few
     if ratio is not None and ratio > OVERFIT:
         spent = 1 - 2 / (ratio**2 + 1)  # also where the fitted error is zero, and the ratio infinite
         needed = int(10 * samples * spent)
         return f"the error is {ratio:.1f} times that on fitted rows: too few samples; about {needed} would do"
-    if unjudged:
-        return f"of {samples} samples none could be held out to judge the layer by; {ENOUGH} samples would do"
+    return None
+
+
+def too_few(judged: Judged) -> str | None:
+    """How many samples would do, where a run has too few to judge anything by; None: there are enough."""
+    cure = f"{ENOUGH} samples would do"
+    if judged.different < min(judged.of / 2, ENOUGH / 2):
+        return f"only {judged.different} of {judged.of} samples differ, which is too few; {cure}"
+    if judged.by < LEAST:
+        return f"of {judged.of} samples {f'only {judged.by}' if judged.by else 'none'} could be held out; {cure}"
     return None

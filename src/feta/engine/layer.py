@@ -142,7 +142,7 @@ class LayerJob:
         if told is not None:
             worst = replace(worst, status=told[0], message="; ".join(filter(None, (worst.message, told[1]))))
         elif pruner.needs.passes != "none" and worst.status is Status.OK:
-            if few := few_rows(fit, judges[0], self._overfit(found, judges, errors[0].plain), self.run.held is None):
+            if few := few_rows(fit, judges[0], self._overfit(found, judges, errors[0].plain), self.run.judged()):
                 worst = replace(worst, status=Status.FEW_ROWS, message=few)
         elif errors[0].plain > 1:
             said = f"the error on held-out samples is {errors[0].plain:.3g}; prune this layer less"

@@ -19,6 +19,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from feta.engine.judge import too_few
 from feta.engine.run import Run
 from feta.errors import ConfigError, FetaError
 from feta.problem import Status
@@ -63,7 +64,7 @@ class Recipe:
         """The first stage: what pruning layer by layer has made."""
         run, far, said = self.run, None, ""
         if run.held is None or run.held.count < 2:
-            said = "too few samples to fit and judge a network by; give 20 or more"
+            said = "too few samples to fit and judge a network by; give 200 or more"
         elif run.several:
             said = "the model returns several outputs, of which one alone would be fitted"
         elif run.shards:
@@ -131,7 +132,8 @@ class Recipe:
         known: dict[str, Any] = {"relative_error": None, "pruned_error": layer.relative_error}
         known |= {"nonzeros": count, "sparsity": 1 - count / mask.numel()}
         if layer.status != Status.FEW_ROWS:  # which holds for the fit as well
-            known |= {"status": Status.OK.value, "message": ""}
+            few = too_few(self.run.judged())
+            known |= {"status": (Status.FEW_ROWS if few else Status.OK).value, "message": few or ""}
         return replace(layer, **known)
 
     def _fit(
@@ -183,7 +185,8 @@ class Recipe:
         if kept:
             self.stages = [replace(stage, kept=False) for stage in self.stages]
             self._take(done)
-        said = f"{report.steps} steps, rate {report.learning_rate:g}"
+        cut = f" of {settings.steps}, for want of time" if report.steps < settings.steps else ""
+        said = f"{report.steps} steps{cut}, rate {report.learning_rate:g}"
         self.stages.append(StageReport(name, report.seconds, report.loss_after, kept, said))
 
     def _take(self, done: RefineResult) -> None:

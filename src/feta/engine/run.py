@@ -1,6 +1,5 @@
 """The two networks of a run, the data, and where they live."""
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -13,17 +12,18 @@ from feta.calibration.chain import Chain, Segment, find_chain
 from feta.calibration.copies import copied, shell
 from feta.calibration.hold import Room
 from feta.calibration.importance import output_importance
-from feta.calibration.inputs import Batch, Inputs, Merged, rows_of, size_of, tokens_of
+from feta.calibration.inputs import Batch, Inputs, Merged, marks_of, rows_of, size_of, tokens_of
 from feta.calibration.lane import Lane
 from feta.calibration.model import clock, device_of, float_dtype, place
 from feta.calibration.notes import Recording
 from feta.calibration.recording import record
 from feta.calibration.trace import LayerTrace, trace_layers, untraced
 from feta.engine.alike import check_same_data, check_same_model, check_whole, everyone, is_sharded
+from feta.engine.judge import Judged
 from feta.engine.offload import brought, fits
 from feta.engine.settings import Settings, parse_memory
 from feta.engine.shards import WHOLE, Shards
-from feta.errors import DataError
+from feta.errors import DataError, warn
 from feta.layers import prunable_names
 from feta.ranks import ALONE, Ranks
 
@@ -31,6 +31,7 @@ EACH = 2 * 2**30  # bytes for each thing that waits, where nothing is said
 FULL = 4 * 2**30  # bytes, from which on as many samples run at once as run well
 IMPORTANCE_SAMPLES = 1000  # about
 IMPORTANCE_TOKENS = 2**13
+DIFFERENT = 1000  # samples that are looked at to see whether they differ
 
 Check = Callable[[nn.Module, Batch], None]
 
@@ -53,6 +54,7 @@ class Run:
     fit: Inputs | None = None
     held: Inputs | None = None
     layers: list[LayerTrace] = field(default_factory=list)
+    marks: set[float] = field(default_factory=set)  # of samples, as many as were looked at
     chain: Chain = field(default_factory=Chain)
     several: bool = False  # whether the model returns more than the one output that is compared
     recording: Recording | None = None
@@ -99,6 +101,14 @@ class Run:
         else:
             run.layers = untraced(run.original)
         return run
+
+    def judged(self) -> Judged:
+        """What its layers are judged by."""
+        assert self.fit is not None
+        held = 0 if self.held is None else self.held.count
+        tokens = 1 if self.held is None else max(1, tokens_of(next(iter(self.held))))
+        count = self.fit.count + held
+        return Judged(count, held * tokens, len(self.marks) if 0 < len(self.marks) < DIFFERENT else count)
 
     @property
     def apart(self) -> bool:
@@ -157,7 +167,7 @@ class Run:
             raise
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
-            warnings.warn(f"outputs of layers count alike: the model has no backward pass ({reason})", stacklevel=2)
+            warn(f"outputs of layers count alike: the model has no backward pass ({reason})")
             return {}
 
     def clock(self) -> float:
@@ -171,10 +181,17 @@ class Run:
         budget = 4.0 if self.device.type == "cuda" and not tokens_of(first) else 1.0
         if (limit := parse_memory(self.settings.memory)) is not None:
             budget = budget * min(1.0, max(1 / 16, limit / FULL))
-        batches = _finite(given if self.settings.batch_size else Merged(given, budget, cut=budget < 1))
+        batches = self._marked(_finite(given if self.settings.batch_size else Merged(given, budget, cut=budget < 1)))
         kept = given if self.settings.cache == "replay" else Inputs(self.room.hold(batches), model=self.original)
         self.samples = kept
         self.fit, self.held = kept.split()
+
+    def _marked(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The batches; of the first samples it is noted how many differ."""
+        for batch in batches:
+            if len(self.marks) < DIFFERENT:
+                self.marks.update(marks_of(batch).tolist())
+            yield batch
 
     def _trace(self, given: Inputs, check: Check | None = None) -> None:
         """What the model does with two samples; with more, where they do not reach every layer."""

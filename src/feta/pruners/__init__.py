@@ -3,12 +3,11 @@
 import dataclasses
 import types
 import typing
-import warnings
 from collections.abc import Mapping
 from configparser import RawConfigParser
 from typing import Any
 
-from feta.errors import ConfigError, quoted, unknown_name
+from feta.errors import ConfigError, quoted, unknown_name, warn
 from feta.gates import gated
 from feta.problem import Pruner
 from feta.pruners.alps import Alps
@@ -50,7 +49,7 @@ def make(method: str | Pruner, options: Mapping[str, Any] | None = None) -> Prun
         solver = options.pop("solver")
         method = "feta-svrg" if solver == "svrg" else "feta"
         cure = f"method 'feta' with option solver={solver} is deprecated; use method=\"{method}\" without it"
-        warnings.warn(cure, FutureWarning, stacklevel=4)
+        warn(cure, FutureWarning)
     if method not in METHODS:
         raise unknown_name("method", method, METHODS)
     kinds = {field.name: field.type for field in dataclasses.fields(METHODS[method])}

@@ -10,7 +10,6 @@ A subclass says what differs: the learning rate, the judge, and what follows fro
 import copy
 import math
 import time
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from feta.calibration.model import clock, run_on
-from feta.errors import DataError, ModelError
+from feta.errors import DataError, ModelError, warn
 from feta.masks import plain
 from feta.ranks import Ranks
 from feta.tuning.batches import Batches
@@ -87,7 +86,7 @@ class Loop(ABC):
             reason = self._one_pass()
             self.number += 1
         if isinstance(self.step, Recorder) and self.step.failure:
-            warnings.warn(f"steps ran without a CUDA graph: {self.step.failure}", stacklevel=3)
+            warn(f"steps ran without a CUDA graph: {self.step.failure}")
         self.step = self.update  # frees the graph now, not whenever garbage is collected
         return reason or "passes"
 
