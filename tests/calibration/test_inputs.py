@@ -125,6 +125,41 @@ def test_a_limit_cuts_every_tensor_of_a_dict():
     assert (len(batch["x"]), len(batch["mask"]), len(batch["scale"]), batch["flag"]) == (7, 7, 3, True)
 
 
+class Padded(nn.Module):
+    def forward(self, x, pad=None):
+        return x
+
+
+class Told(nn.Module):
+    def forward(self, x, targets=None):
+        return x
+
+
+X3 = torch.zeros(4, 6, 3)
+
+
+@pytest.mark.parametrize("one_shot", [False, True])
+def test_a_second_input_in_a_pair_is_asked_for(one_shot):
+    pairs = [(X3, torch.ones(4, 6) > 0), (X3, torch.ones(4, 6) > 0)]
+    with pytest.warns(UserWarning, match="is the second its 'pad'") as told:
+        Inputs(iter(pairs) if one_shot else pairs, model=Padded())
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "data"),
+    [
+        (Padded(), [(X3, torch.zeros(4))]),
+        (Padded(), [{"x": X3, "pad": torch.ones(4, 6) > 0}]),
+        (Told(), [(X3, torch.ones(4, 6))]),
+        (nn.Linear(3, 2), [(X3, torch.ones(4, 6))]),
+        (None, [(X3, torch.ones(4, 6))]),
+    ],
+)
+def test_labels_are_not_asked_for(model, data):
+    assert Inputs(data, model=model).count == 4  # warnings are errors
+
+
 def test_a_limit_reads_no_more_than_it_needs():
     def endless():
         while True:

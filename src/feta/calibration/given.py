@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy import ndarray
 from torch import Tensor, nn
@@ -14,16 +14,33 @@ LABEL_KEYS = frozenset({"label", "labels", "target", "targets", "y"})
 Batch = Tensor | dict[str, Tensor]
 
 
-def required_inputs(model: nn.Module | None) -> tuple[str, ...]:
-    """The arguments that a model's forward cannot do without, by name."""
-    if model is None:
-        return ()
+class Names(NamedTuple):
+    """The arguments of a model's forward."""
+
+    required: tuple[str, ...] = ()  # which it cannot do without
+    second: str | None = None  # which it takes in the second place, if anything is there
+
+
+def names_of(model: nn.Module | None) -> Names:
+    """By its signature; nothing where it has none."""
     try:
-        parameters = inspect.signature(model.forward).parameters.values()
+        parameters = [] if model is None else list(inspect.signature(model.forward).parameters.values())
     except (TypeError, ValueError):
-        return ()
-    named = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-    return tuple(p.name for p in parameters if p.kind in named and p.default is inspect.Parameter.empty)
+        return Names()
+    placed, named = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    required = (p.name for p in parameters if p.kind in (placed, named) and p.default is inspect.Parameter.empty)
+    return Names(tuple(required), next((p.name for p in parameters[1:2] if p.kind is placed), None))
+
+
+def left_out(batch: Any, names: Names) -> str | None:
+    """What a pair has for the model, by its looks, and does not come to it as it is no dict; None of a label."""
+    if names.second is None or names.second in names.required or names.second in LABEL_KEYS:
+        return None
+    if not isinstance(batch, tuple | list) or len(batch) < 2:
+        return None
+    x, other = batch[:2]
+    alike = isinstance(x, Tensor) and isinstance(other, Tensor) and x.ndim > 1 and x.shape[:2] == other.shape[:2]
+    return names.second if alike else None
 
 
 def model_input(batch: Any, required: Sequence[str]) -> Batch:

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from feta.calibration.given import Batch as Batch
-from feta.calibration.given import all_samples, model_input, required_inputs
+from feta.calibration.given import all_samples, left_out, model_input, names_of
 from feta.calibration.spill import Spill
-from feta.errors import ConfigError, check_range
+from feta.errors import ConfigError, check_range, warn
 from feta.ranks import ALONE, Ranks
 
 BATCH_ENTRIES, BATCH_SAMPLES = 2**20, 1000  # of a batch of inputs, at the most: 340 small images
@@ -49,8 +49,8 @@ class Inputs:
         seed: int = 0,
     ) -> None:
         check_range("Inputs", ">= 1", n_samples=n_samples, batch_size=batch_size)
-        self._limit, self._required, self.whole = n_samples, required_inputs(model), self
-        whole = all_samples(data, self._required)
+        self._limit, self._names, self.whole, self._said = n_samples, names_of(model), self, False
+        whole = all_samples(data, self._names.required)
         if whole is not None:
             self._batches: Iterable[Any] = _cut(whole, batch_size, n_samples, seed)
         elif isinstance(data, str | bytes) or not isinstance(data, Iterable):
@@ -58,7 +58,7 @@ class Inputs:
         elif _same_every_pass(data):
             self._batches = data
         else:
-            self._batches = Spill(_limited((model_input(b, self._required) for b in data), n_samples))
+            self._batches = Spill(_limited(map(self._input, data), n_samples))
         if not any(size_of(batch) for batch in self):
             raise ConfigError("data must hold at least one sample, got none")
         if whole is None and self._batches is data and not any(True for _ in self):
@@ -75,8 +75,17 @@ class Inputs:
             yield from self._batches
             return
         seen = 0
-        for batch in _limited((model_input(batch, self._required) for batch in self._batches), self._limit):
+        for batch in _limited(map(self._input, self._batches), self._limit):
             yield batch, torch.arange(seen, seen := seen + size_of(batch))
+
+    def _input(self, batch: Any) -> Batch:
+        """What the model is given of a batch."""
+        if not self._said and (name := left_out(batch, self._names)) is not None:
+            self._said = True
+            warn(
+                f"of each pair only the first part is given to the model; is the second its '{name}'? Pass dicts then"
+            )
+        return model_input(batch, self._names.required)
 
     @cached_property
     def count(self) -> int:
