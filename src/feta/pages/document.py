@@ -69,10 +69,11 @@ def table(
 ) -> str:
     """Rows under their heads; columns of numbers stand right, the first one and those in `words` left.
 
-    whole: columns of words too, that stay on one line.
+    whole: columns of words too, that stay on one line, beside a first column of layers' names.
     """
     kinds = dict.fromkeys(words, "left") | dict.fromkeys(whole, "left whole")
-    sides = ["left" if place == 0 else kinds.get(name, "right") for place, name in enumerate(columns)]
+    first = "left name" if whole else "left"
+    sides = [first if place == 0 else kinds.get(name, "right") for place, name in enumerate(columns)]
     labels = [in_html(name) for name in columns]
     head = "".join(f'<th scope="col" class="{side}">{name}</th>' for side, name in zip(sides, labels, strict=True))
     body = "".join(
