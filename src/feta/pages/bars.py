@@ -30,7 +30,7 @@ def columns_of_bars(heads: Sequence[str], rows: Iterable[tuple[str, Sequence[Bar
     for name, bars in rows:
         cells = "".join(map(_cell, bars))
         lines.append(f'<div><span class="name">{in_html(name)}</span>{cells}</div>\n')
-    return _grid(f"minmax(5rem, 1.6fr) repeat({len(heads) - 1}, minmax(0, 1fr))", lines)
+    return _grid(f"minmax(7.5rem, 1.1fr) repeat({len(heads) - 1}, minmax(0, 1fr))", lines)
 
 
 def paired_bars(rows: Iterable[tuple[str, Sequence[Bar]]]) -> str:
