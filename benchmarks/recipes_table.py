@@ -7,6 +7,7 @@ the line `cells` counts them, and the sentence below a table names them.
 import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from recipes import EFFORTS, NETS, RECIPES
 from recipes_means import Column, Member, Place, columns, member
@@ -19,7 +20,14 @@ GOALS: dict[Place, float] = {  # points that these may lose
     (200, 0.95): 2.2, (1000, 0.95): 1.1, (5000, 0.95): 0.8, ("all", 0.95): 0.4,
     (200, 0.98): 4.5, (1000, 0.98): 2.8, (5000, 0.98): 2.3, ("all", 0.98): 0.9,
 }  # fmt: skip
-PICTURED = ("best", "default", "fast", "feta-sensitivity-refined", "alps-sensitivity-refined", "threshold-refined")
+PICTURED = {  # and how a newcomer reads them
+    "best": "feta, best",
+    "default": "feta, default call",
+    "fast": "feta, fast",
+    "feta-sensitivity-refined": "feta's method + shares + fit",
+    "alps-sensitivity-refined": "ALPS + shares + fit",
+    "threshold-refined": "magnitude + fit",
+}
 
 
 def tables(records: Sequence[Record], score: str = "lost") -> str:
@@ -55,12 +63,20 @@ def longest(records: Sequence[Record], best: Sequence[Record]) -> str:
 
 def brief(records: Sequence[Record], score: str) -> str:
     mine = [one for one in records if one["recipe"] in PICTURED]
-    lines = [line for line in table(mine, score).splitlines() if not line.startswith("| cells")]
+    lines = [line for line in table(mine, score, names=PICTURED).splitlines() if not line.startswith("| cells")]
     return "\n".join(lines) + f" Measured on {where(mine)}."
 
 
-def table(records: Sequence[Record], score: str, goals: Mapping[Place, float] | None = None) -> str:
-    """A line per recipe; bold is the best of a column or, where there are goals, what reaches them."""
+def table(
+    records: Sequence[Record],
+    score: str,
+    goals: Mapping[Place, float] | None = None,
+    names: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """A line per recipe; bold is the best of a column or, where there are goals, what reaches them.
+
+    names: of recipes, instead of their own.
+    """
     found = columns(records, score)
     rows, shares = list(dict.fromkeys(rows for rows, _ in found)), sorted({share for _, share in found})
     head = [f"at {' / '.join(f'{100 * share:g}' for share in shares)} %", *map(said, rows)]
@@ -76,7 +92,11 @@ def table(records: Sequence[Record], score: str, goals: Mapping[Place, float] | 
     for recipe in recipes_of(records):
         texts = {p: lost(one, recipe, limit(one) if goals is None else goals.get(p)) for p, one in found.items()}
         times = {p: short(one.seconds[recipe]) for p, one in found.items() if recipe in one.seconds}
-        line(called(recipe), texts, " / ".join(times.get((count, shares[-1]), "–") for count in rows))
+        line(
+            names.get(recipe, called(recipe)),
+            texts,
+            " / ".join(times.get((count, shares[-1]), "–") for count in rows),
+        )
     line("cells", {place: counted(len(one.members), one.begun) for place, one in found.items()})
     if not any(one.seconds for one in found.values()):  # all cells ran beside others
         lines = [line[:-1] for line in lines]
@@ -165,8 +185,8 @@ def picture(records: Sequence[Record], score: str, name: str) -> Figure:
     networks, charts = len({net for net, _ in common}), []
     for share in sorted({share for _, share in found}):
         panel = {at[rows]: one.means for (rows, other), one in found.items() if other == share}
-        lines = {called(one).strip("`"): [Point(x, means.get(one)) for x, means in panel.items()] for one in shown}
+        lines = {PICTURED[one]: [Point(x, means.get(one)) for x, means in panel.items()] for one in shown}
         title = f"{100 * share:g} % zeros, mean of {networks} network{'s' if networks > 1 else ''}"
         axes = {"log_x": True, "ticks": ticks, "from_zero": True}
-        charts.append(LineChart(title, "unlabelled rows", "points lost", lines, **axes))
-    return Figure(name, tuple(charts))
+        charts.append(LineChart(title, "unlabelled samples", "points of accuracy lost", lines, **axes))
+    return Figure(name, tuple(charts), same_y=True)

@@ -17,7 +17,7 @@ A = digits.normalisation.apply(digits.train.images, "cpu").flatten(1)
 W, bias = layer.weight.detach().t().contiguous(), layer.bias.detach()
 B = torch.relu(A @ W + bias)
 
-print(f"{'method':10} {'non-zeros':>9} {'rel. error':>10} {'seconds':>8}  status")
+print(f"{'method':10} {'non-zeros':>9} {'error':>10} {'seconds':>8}  status")
 for method in ("threshold", "wanda", "sparsegpt", "alps", "feta"):
     started = time.perf_counter()
     solution = feta.smart_prune(W, A, B, sparsity=0.9, method=method, bias=bias)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from feta.report import Held, LayerReport, PruneReport, Size, Skipped, StageReport
+from feta.report import Held, LayerReport, PruneReport, RefineReport, Size, Skipped, StageReport
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_repr_is_a_table_with_the_messages_below(report):
     title, header, first, second, note, refit = repr(report).splitlines()
     assert title == "threshold: 90.00 % of the weights of 2 layers zero, 0.17 s"
     assert header.split("  ")[0] == "layer"
-    assert first.split() == ["fc1", "60×784", "4704", "90.00", "%", "0.4105", "0.123", "ok"]
+    assert first.split() == ["fc1", "60×784", "4,704", "90.00", "%", "0.410", "0.123", "ok"]
     assert second.split() == ["fc2", "60×60", "360", "90.00", "%", "–", "0.046", "damped"]
     assert header.index("status") == first.index("ok") == second.index("damped")
     assert note == "fc2: H was singular"
@@ -55,9 +55,28 @@ def test_repr_is_a_table_with_the_messages_below(report):
 
 def test_stages_are_said_with_an_arrow_at_the_one_that_is_kept(report):
     *_, title, first, second = repr(replace(report, stages=STAGES)).splitlines()
-    assert title == "stages, the arrow at the one that is kept:"
+    assert title == "stages, the arrow at the one that is kept; how far the outputs are from the original's:"
     assert first == "→ layer by layer, 1.50 s (too few samples)"
-    assert second == "  survivors fitted, 0.01235 from the original, 2.25 s"
+    assert second == "  survivors fitted, 0.0123 from the original, 2.25 s"
+
+
+def test_the_measure_is_said_and_a_fit_that_is_a_stage_is_not_told_twice(report):
+    fit = RefineReport(1.0, 40, 0.3, 0.0123, (), "steps", "kl", "cpu", 0, 1e-3, "fixed")
+    title = repr(replace(report, stages=STAGES, refinement=fit)).splitlines()[-3]
+    assert title.endswith("how far the outputs are from the original's, by KL divergence:")
+    alone = repr(replace(report, refinement=fit)).splitlines()[-1]
+    assert alone == "refined: KL divergence of the outputs 0.300 → 0.0123, 40 steps, 1.00 s"
+    assert "difference of probabilities" in repr(replace(fit, measure="probabilities"))
+    assert repr(replace(fit, stopped="seconds")).endswith("1.00 s, its time limit")
+
+
+def test_errors_of_layers_that_were_fitted_since_are_those_they_were_pruned_with(report):
+    layers = tuple(replace(layer, relative_error=None, pruned_error=0.25) for layer in report.layers)
+    shown = repr(replace(report, layers=layers, held=Held(50, 0.25, 0.9)))
+    assert "0.250" in shown.splitlines()[3]
+    assert "\nerrors: as the layers were pruned, before the network was fitted as a whole\n" in shown
+    assert "on data the network never saw expect more changes" in shown
+    assert "errors: " not in repr(replace(report, held=Held(50, 0.25, 0.9)))
 
 
 def test_the_headline_says_what_became_of_the_whole_model(report):

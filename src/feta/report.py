@@ -2,12 +2,14 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from feta.pages import notebook
-from feta.pages.words import NAME, amount, counted, in_words, some
+from feta.pages.told import HEADER as HEADER
+from feta.pages.told import MEASURES, UNSEEN, errors_said, measure_of
+from feta.pages.told import layer_row as layer_row
+from feta.pages.words import NAME, amount, counted, in_words, significant, some
 from feta.problem import Activation, Status
 
 FAR, SAME = 0.7, 0.8  # a relative error of the outputs, and a share of equal answers, that say a network is spoilt
@@ -21,7 +23,7 @@ class LayerReport:
     shape: tuple[int, ...]  # of the layer's weight, as PyTorch stores it
     nonzeros: int
     sparsity: float  # reached
-    relative_error: float | None  # ||rho(A U) - B|| / ||B|| over held-out samples; None without data
+    relative_error: float | None  # ||rho(A U) - B|| / ||B|| over held-out samples, or fitted ones; None without data
     seconds: float  # of its solve and of judging it; the runs of the network before it are in the report's `parts`
     status: str = Status.OK.value  # how the solve went, a value of feta.Status
     message: str = ""  # what there is to say about it
@@ -66,8 +68,10 @@ class Held:
 
     def __str__(self) -> str:
         same = "" if self.agreement is None else f"the same answer for {100 * self.agreement:.1f} %, "
-        error = "outputs that are not finite" if self.error is None else f"a relative error of {self.error:.3g}"
-        return f"beside the original, on {counted(self.samples, 'held-out sample')}: {same}{error}"
+        far = (
+            "outputs that are not finite" if self.error is None else f"a relative error of {significant(self.error)}"
+        )
+        return f"beside the original, on {counted(self.samples, 'held-out sample')}: {same}{far}"
 
 
 class Reported:
@@ -105,13 +109,16 @@ class RefineReport:
     seed: int
     learning_rate: float  # at the start
     support: str  # "fixed", "moving" or "free"
+    measure: str = ""  # of the losses here: `loss`, or "probabilities", by whose differences many scores are judged
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "history": [list(point) for point in self.history]}
 
     def __repr__(self) -> str:
-        fell = f"{self.loss} of the outputs {self.loss_before:.3g} → {self.loss_after:.3g}"
-        return f"refined: {fell}, {self.steps} steps, {self.seconds:.2f} s ({self.stopped})"
+        before, after = significant(self.loss_before), significant(self.loss_after)
+        fell = f"{MEASURES[self.measure or self.loss]} of the outputs {before} → {after}"
+        limit = ", its time limit" if self.stopped == "seconds" else ""
+        return f"refined: {fell}, {self.steps} steps, {self.seconds:.2f} s{limit}"
 
     def _repr_html_(self) -> str:
         return notebook.lines(repr(self))
@@ -174,7 +181,7 @@ class StageReport:
     message: str = ""
 
     def __str__(self) -> str:
-        far = "" if self.distance is None else f", {self.distance:.4g} from the original"
+        far = "" if self.distance is None else f", {significant(self.distance)} from the original"
         said = f" ({self.message})" if self.message else ""
         return f"{'→' if self.kept else ' '} {self.name}{far}, {self.seconds:.2f} s{said}"
 
@@ -243,8 +250,11 @@ class PruneReport:
 
     def notes(self) -> list[str]:
         """What there is to say beside the table."""
+        found = self.to_dict()
+        notes = [f"errors: {about}"] if (about := errors_said(found)) else []
+        notes += [UNSEEN] if self.held is not None else []
         said = [layer for layer in self.layers if layer.message]
-        notes = [f"{in_words(layer.name, NAME)}: {in_words(layer.message)}" for layer in said[:SHOWN]]
+        notes += [f"{in_words(layer.name, NAME)}: {in_words(layer.message)}" for layer in said[:SHOWN]]
         if len(said) > SHOWN:
             counts = Counter(layer.status for layer in said[SHOWN:])
             rest = ", ".join(f"{count} {status}" for status, count in counts.items())
@@ -264,19 +274,14 @@ class PruneReport:
             names = some(list(self.reordered))
             notes.append(f"inputs put in another order, with the outputs of the layers before: {names}")
         notes += [self.batchnorm] if self.batchnorm else []
-        notes += ["stages, the arrow at the one that is kept:"] if self.stages else []
-        notes += [str(stage) for stage in self.stages]
+        if self.stages:
+            by = f", by {measure}" if (measure := measure_of(found)) else ""
+            notes.append(
+                f"stages, the arrow at the one that is kept; how far the outputs are from the original's{by}:"
+            )
+            return notes + [str(stage) for stage in self.stages]
         return notes + ([repr(self.refinement)] if self.refinement is not None else [])
 
 
 SHOWN = 5  # messages of layers that are printed
 ROWS = 24  # of the printed table
-HEADER = ("layer", "shape", "non-zeros", "sparsity", "rel. error", "seconds", "status")
-
-
-def layer_row(layer: Mapping[str, Any]) -> tuple[str, ...]:
-    """A layer's fields as text, under HEADER."""
-    error = "–" if layer["relative_error"] is None else f"{layer['relative_error']:.4f}"
-    shape, share = "×".join(map(str, layer["shape"])), f"{100 * layer['sparsity']:.2f} %"
-    numbers = (str(layer["nonzeros"]), share, error, f"{layer['seconds']:.3f}")
-    return (in_words(layer["name"]), shape, *numbers, layer["status"])

@@ -95,7 +95,7 @@ def test_records_go_where_they_are_asked_and_without_an_output_nothing_else_is_w
 def test_the_table_shows_layers_accuracy_and_size(run, trained):
     output = "runs[/bold]/[red]/out.safetensors"  # brackets are no markup
     answer = run(f"prune {trained} --output {output}")
-    answer.says("fc1", "60×784", "4704", "90.00 %", "test accuracy", "smaller", f"written to {output}\n")
+    answer.says("fc1", "60×784", "4,704", "90.00 %", "test accuracy", "smaller", f"written to {output}\n")
     assert os.path.exists(output)
     run(f"prune {trained} --allocation erk").says("budget shared by erk in ")
 

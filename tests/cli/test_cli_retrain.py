@@ -56,7 +56,7 @@ def test_refinement_and_what_info_says_of_it(run, trained, pruned):
     assert refinement["loss_after"] < refinement["loss_before"]
     assert found["accuracy"]["pruned"]["validation"] > feta.load(pruned).info.accuracy["validation"]
     assert nonzeros("refined.safetensors") == nonzeros(pruned)
-    run(line).says("\nrefined: kl of the outputs ")
+    run(line).says("\nrefined: difference of probabilities of the outputs ")
     run("info refined.safetensors").says("Refined: 60 steps towards the original's outputs (kl), zeros kept\n")
     goal = found["accuracy"]["dense"]["validation"]
     run("retrain refined.safetensors --tolerance 90 -o out.safetensors").says("recovered (goal")

@@ -79,7 +79,7 @@ def test_the_page_of_a_result(tmp_path):
     page = (tmp_path / "deep" / "page.html").read_text(encoding="utf-8")
     assert "<script" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;, pruned" in page
-    assert "of held-out samples get the same answer" in page
+    assert "same answer as the original" in page
     assert "97.25 %" in (tmp_path / "scored.html").read_text(encoding="utf-8")
     with pytest.raises(FileError, match="cannot write"):
         result.save_report(tmp_path)

@@ -21,6 +21,7 @@ from feta.engine import recipe
 from feta.engine.finish import PruneWarning
 from feta.errors import ConfigError, ModelError
 from feta.layers import weight_of
+from feta.pages.words import significant
 from feta.sparsity import Sparsity
 from feta.tuning.bench import Bench
 from feta.tuning.refine import fitted
@@ -110,7 +111,7 @@ def test_stages_are_in_the_json_and_in_the_table():
         assert (said["distance"], said["kept"], said["seconds"]) == (stage.distance, stage.kept, stage.seconds)
         line = next(line for line in repr(report).splitlines() if f" {stage.name}," in line)
         assert line.startswith("→") == stage.kept
-        assert f"{stage.distance:.4g} from the original" in line
+        assert f"{significant(stage.distance)} from the original" in line
     assert report.stages[1].message.startswith("40 steps, rate ")
 
 

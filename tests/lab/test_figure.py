@@ -5,6 +5,7 @@ import math
 import os
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -21,7 +22,7 @@ def chart(title: str = "LeNet", names: tuple[str, ...] = ("feta", "lobs"), log_x
     return LineChart(title, "Weights kept (%)", "Accuracy (%)", dict.fromkeys(names, points), log_x)
 
 
-def svg(*charts: LineChart, **options: tuple[str, ...]) -> str:
+def svg(*charts: LineChart, **options: Any) -> str:
     return Figure("figure", charts, **options).svg.decode()
 
 
@@ -61,6 +62,13 @@ def test_an_axis_may_have_its_own_words_and_begin_at_zero(log_x: bool) -> None:
     text = svg(LineChart("LeNet", "x", "y", lines, log_x, {200: "few", 60000: "all"}, from_zero=True))
     assert all(f"<!-- {word} -->" in text for word in ("few", "all", "0"))
     assert not any(f"<!-- {number} -->" in text for number in (1000, 10000, 20000))
+
+
+def test_panels_may_share_their_y_axis() -> None:
+    low, high = ({"feta": [Point(1, top), Point(2, top / 2)]} for top in (3.0, 300.0))
+    charts = tuple(LineChart("LeNet", "x", "y", lines, from_zero=True) for lines in (low, high))
+    assert svg(*charts).count("<!-- 100 -->") == 1
+    assert svg(*charts, same_y=True).count("<!-- 100 -->") == 2
 
 
 @pytest.mark.parametrize(

@@ -198,9 +198,10 @@ def test_the_picture_is_over_networks_that_are_in_all_its_points(tmp_path):
     figure = recipes_table.picture(found, "lost", "recipes")
     assert [chart.title for chart in figure.charts] == [f"{n} % zeros, mean of 1 network" for n in (95, 98)]
     for chart in figure.charts:
-        assert list(chart.lines) == ['effort="default"', 'effort="fast"']
+        assert list(chart.lines) == ["feta, default call", "feta, fast"]
         assert all([(p.x, p.y) for p in points] == [(60, 1.0), (200, 1.0)][::-1] for points in chart.lines.values())
         assert chart.ticks == {200: "200", 60: "all"}
+    assert figure.same_y
     figure.save(tmp_path)
     assert (tmp_path / "recipes.png").stat().st_size > 1000
     assert "<!-- all -->" in (tmp_path / "recipes.svg").read_text()  # letters are drawn; a comment says which
@@ -209,7 +210,7 @@ def test_the_picture_is_over_networks_that_are_in_all_its_points(tmp_path):
 def test_the_readme_has_the_recipes_of_the_picture_alone():
     text = recipes_table.brief([record("fast", 9.0), record("alps", 1.0)], "lost")
     assert "alps" not in text
-    assert '| `effort="fast"` | **9.00** | 2 |' in text
+    assert "| feta, fast | **9.00** | 2 |" in text
     assert text.endswith("Measured on a processor, threads: 1.")
 
 

@@ -18,7 +18,7 @@ def page(report=None, **more):
 def test_before_and_after_in_five_numbers():
     told = five_numbers(run().to_dict())
     assert [(after, before) for _, after, before in told] == [
-        ("95.0 %", "on 100 samples; relative error of the outputs 0.21"),
+        ("95.0 %", "on 100 held-out samples; relative error of the outputs 0.210"),
         ("88.95 %", "0.00 % before"),
         ("5.66 k", "51.2 k before"),
         ("24 kB", "205 kB before, 8.5× smaller"),
@@ -39,9 +39,9 @@ def test_accuracy_and_file_go_before_what_the_engine_measured():
 @pytest.mark.parametrize(
     ("held", "value", "words"),
     [
-        (Held(7, 0.5, None), "0.5", "on 7 held-out samples"),
+        (Held(7, 0.5, None), "0.500", "on 7 held-out samples"),
         (Held(7, None, None), "–", "on 7 held-out samples"),
-        (Held(7, None, 0.5), "50.0 %", "on 7 samples; outputs not finite"),
+        (Held(7, None, 0.5), "50.0 %", "on 7 held-out samples; outputs not finite"),
         (None, "–", "no samples were held out to measure it on"),
     ],
 )
@@ -65,8 +65,37 @@ def test_the_error_of_a_layer_that_was_fitted_since_is_the_one_it_was_pruned_wit
     one = LayerReport("fc1", (4, 5), 2, 0.9, None, 0.1, pruned_error=0.375)
     text = page(run(layers=(one,)))
     assert "0.375" in text
-    assert "before the whole network was fitted" in text
-    assert "before the whole network was fitted" not in page()
+    assert "before the network was fitted as a whole" in text
+    assert "before the network was fitted as a whole" not in page()
+
+
+def test_where_nothing_was_held_out_errors_are_of_the_fitted_samples():
+    assert "outputs on held-out samples, relative" in page()
+    said = layers("few-rows", message="of 3 samples none could be held out to judge the layer by")
+    few = (StageReport("layer by layer", 1.5, None, True, "too few samples to fit and judge a network by"),)
+    for report in (run(held=None, layers=said), run(held=None, stages=few)):
+        assert "outputs on the samples that were fitted, relative" in page(report)
+        assert "held-out samples come from" not in page(report)
+    assert "or on those that were fitted where there were fewer than four" in page(run(held=None))
+
+
+def test_the_first_number_has_one_label_with_labels_or_without():
+    for held in (Held(100, 0.2, 0.9), None):
+        assert five_numbers(run(held=held).to_dict())[0][0] == "same answer as the original"
+
+
+def test_settings_are_said_in_words():
+    report = replace(run(), target_sparsity={"fc1": 0.95, "*": 0.9}, options={"outer": None, "exact": True})
+    words = Reader(page(report)).words
+    assert "null" not in words
+    for said in ("fc1 95 %, * 90 %", "feta: outer", "automatic", "yes"):
+        assert said in words
+
+
+def test_stages_without_a_message_have_no_column_for_it():
+    assert 'data-label="how"' not in page()
+    said = (*run().stages, StageReport("survivors fitted", 1.0, 0.01, False, "40 steps"))
+    assert '<td class="left" data-label="how">–</td>' in page(run(stages=said))
 
 
 def test_of_many_layers_those_that_lost_most_are_shown_first():

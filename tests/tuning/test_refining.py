@@ -59,6 +59,7 @@ def differences(model: nn.Module, reference: nn.Module, x: torch.Tensor) -> floa
 
 
 MEASURES = {"kl": divergence, "mse": squares, "cosine": angles}
+MEASURED = {differences: "difference of probabilities", squares: "mean squared difference", angles: "1 − cosine"}
 
 
 @pytest.mark.parametrize("loss", MEASURES)
@@ -88,7 +89,7 @@ def test_it_comes_nearer_on_rows_it_has_not_seen(pruned, dense, loss):
     assert (report.learning_rate, report.support) == (2e-3, "fixed")
     assert [s for s, *_ in points] == sorted(s for s, *_ in points)
     assert points[-1].seconds <= report.seconds
-    assert repr(report).startswith(f"refined: {loss} of the outputs ")
+    assert repr(report).startswith(f"refined: {MEASURED[judged]} of the outputs ")
     assert report.to_dict()["history"][0] == list(points[0])
 
 

@@ -28,24 +28,23 @@ def columns_of_bars(heads: Sequence[str], rows: Iterable[tuple[str, Sequence[Bar
     """A line for each name with a bar in every column; heads: of the names and of the columns."""
     lines = [f"<div>{''.join(f'<span class=head>{in_html(head)}</span>' for head in heads)}</div>\n"]
     for name, bars in rows:
-        cells = "".join(_cell(label, one) for label, one in zip(heads[1:], bars, strict=True))
+        cells = "".join(map(_cell, bars))
         lines.append(f'<div><span class="name">{in_html(name)}</span>{cells}</div>\n')
-    return _grid(f"minmax(6rem, 1.1fr) repeat({len(heads) - 1}, minmax(0, 1fr))", lines)
+    return _grid(f"minmax(7.5rem, 1.1fr) repeat({len(heads) - 1}, minmax(0, 1fr))", lines)
 
 
 def paired_bars(rows: Iterable[tuple[str, Sequence[Bar]]]) -> str:
     """A line for each name with bars below each other, to be compared."""
     lines = []
     for name, bars in rows:
-        pair = "".join(_cell("", one, "cell long") for one in bars)
+        pair = "".join(_cell(one, "cell long") for one in bars)
         lines.append(f'<div><span class="name">{in_html(name)}</span><div class="pair">{pair}</div></div>\n')
-    return _grid("minmax(6rem, 10rem) minmax(0, 1fr)", lines)
+    return _grid("minmax(6rem, 10rem) minmax(0, 1fr)", lines, "bars paired")
 
 
-def _cell(label: str, one: Bar, kind: str = "cell") -> str:
-    words = f'<span class="label">{in_html(label)}</span>{bar(one.share, one.kind)}<span>{in_html(one.words)}</span>'
-    return f'<span class="{kind}">{words}</span>'
+def _cell(one: Bar, kind: str = "cell") -> str:
+    return f'<span class="{kind}">{bar(one.share, one.kind)}<span>{in_html(one.words)}</span></span>'
 
 
-def _grid(columns: str, lines: Sequence[str]) -> str:
-    return f'<div class="bars" style="grid-template-columns: {columns}">\n{"".join(lines)}</div>\n'
+def _grid(columns: str, lines: Sequence[str], kind: str = "bars") -> str:
+    return f'<div class="{kind}" style="grid-template-columns: {columns}">\n{"".join(lines)}</div>\n'

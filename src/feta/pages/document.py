@@ -64,9 +64,16 @@ def _defined(name: str, value: str, small: str = "") -> str:
     return f"<div><dt>{in_html(name)}{below}</dt><dd>{in_html(value)}</dd></div>"
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], words: Sequence[str] = ()) -> str:
-    """Rows under their heads; columns of numbers stand right, the first one and those in `words` left."""
-    sides = ["left" if place == 0 or name in words else "right" for place, name in enumerate(columns)]
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], words: Sequence[str] = (), whole: Sequence[str] = ()
+) -> str:
+    """Rows under their heads; columns of numbers stand right, the first one and those in `words` left.
+
+    whole: columns of words too, that stay on one line, beside a first column of layers' names.
+    """
+    kinds = dict.fromkeys(words, "left") | dict.fromkeys(whole, "left whole")
+    first = "left name" if whole else "left"
+    sides = [first if place == 0 else kinds.get(name, "right") for place, name in enumerate(columns)]
     labels = [in_html(name) for name in columns]
     head = "".join(f'<th scope="col" class="{side}">{name}</th>' for side, name in zip(sides, labels, strict=True))
     body = "".join(

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from feta.pages.run import COLUMNS, five_numbers, numbers_of
+from feta.pages.run import five_numbers
+from feta.pages.told import HEADER, layer_row
 from feta.pages.words import counted, in_html
 
 SHOWN = 200  # layers
@@ -11,7 +12,7 @@ SHOWN = 200  # layers
 
 def run_fragment(found: Mapping[str, Any], headline: str, notes: Iterable[str]) -> str:
     """A pruning run: the five numbers, what there is to say, and the layers behind a fold."""
-    layers = rows_of(COLUMNS, numbers_of(found)[:SHOWN])
+    layers = rows_of(HEADER, map(layer_row, found["layers"][:SHOWN]))
     numbers = rows_of(("", "after", ""), five_numbers(found))
     return fragment(headline, numbers, notes, folded(counted(len(found["layers"]), "layer"), layers))
 

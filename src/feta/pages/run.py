@@ -1,18 +1,16 @@
 """The page of a pruning run: what was lost and saved, layer by layer, and what to try next."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from feta.pages.advice import CURES, advice
 from feta.pages.bars import Bar, columns_of_bars
 from feta.pages.document import document, facts, fold, listed, section, table, text
-from feta.pages.words import amount, counted, percent, some
+from feta.pages.told import AS_PRUNED, HEADER, UNSEEN, Found, as_pruned, error_of, judged_on, layer_row, measure_of
+from feta.pages.words import amount, counted, percent, significant, some
 
-Found = Mapping[str, Any]
+SAME = "same answer as the original"
 CHARTED = 24  # layers in the chart that is open
-COLUMNS = ("layer", "shape", "non-zeros", "zeros", "error", "seconds", "status")
 
 
 def run_page(found: Found) -> str:
@@ -23,6 +21,7 @@ def run_page(found: Found) -> str:
     """
     parts = [
         facts(five_numbers(found)),
+        *_unseen(found),
         section("What to try next", listed(advice(found))),
         section("Layers", *_chart(found)),
         *_looked_at(found),
@@ -30,7 +29,7 @@ def run_page(found: Found) -> str:
         *_stages(found),
         section(
             "In numbers",
-            fold("Every layer", table(COLUMNS, numbers_of(found), words=("shape", "status"))),
+            fold("Every layer", table(HEADER, map(layer_row, found["layers"]), words=("shape",), whole=("status",))),
             _how(found),
         ),
     ]
@@ -58,13 +57,18 @@ def _quality(found: Found) -> tuple[str, str, str]:
         return "test accuracy", f"{accuracy['pruned']['test']:.2f} %", f"{accuracy['dense']['test']:.2f} % before"
     held = found.get("held")
     if held is None:
-        return "accuracy", "–", "no samples were held out to measure it on"
-    error = "outputs not finite" if held["error"] is None else f"relative error of the outputs {held['error']:.3g}"
+        return SAME, "–", "no samples were held out to measure it on"
+    on, error = f"on {counted(held['samples'], 'held-out sample')}", held["error"]
     if held["agreement"] is not None:
-        told = f"on {counted(held['samples'], 'sample')}; {error}"
-        return "of held-out samples get the same answer", percent(held["agreement"], 1), told
-    shown = "–" if held["error"] is None else f"{held['error']:.3g}"
-    return "relative error of the outputs", shown, f"on {counted(held['samples'], 'held-out sample')}"
+        far = "outputs not finite" if error is None else f"relative error of the outputs {significant(error)}"
+        return SAME, percent(held["agreement"], 1), f"{on}; {far}"
+    return "relative error of the outputs", "–" if error is None else significant(error), on
+
+
+def _unseen(found: Found) -> list[str]:
+    """What to think of an agreement that was measured on a part of the calibration data."""
+    said = f"{UNSEEN[0].upper()}{UNSEEN[1:]}."
+    return [text(said, note=True)] if found.get("held") and not found.get("accuracy") else []
 
 
 def _sizes(found: Found) -> list[tuple[str, str, str]]:
@@ -92,25 +96,18 @@ def _sizes(found: Found) -> list[tuple[str, str, str]]:
     ]
 
 
-def _error(layer: Found) -> float | None:
-    """On held-out samples, of the layer as it is or, where the whole network was fitted since, as it was pruned."""
-    found: float | None = layer["relative_error"]
-    return layer.get("pruned_error") if found is None else found
-
-
 def _chart(found: Found) -> list[str]:
     """Error, zeros and share of weights; of many layers those that lost most, the others behind a fold."""
     layers = found["layers"]
-    errors = [error for layer in layers if (error := _error(layer)) is not None]
+    errors = [error for layer in layers if (error := error_of(layer)) is not None]
     note = "The bars of errors and of shares are drawn to the largest of their column."
     if errors:
-        note = f"Error: of the layer's outputs on held-out samples, relative. {note}"
-        if any(layer["relative_error"] is None for layer in layers):
-            note += " It was measured when the layer was pruned, before the whole network was fitted."
+        since = f", {AS_PRUNED}" if as_pruned(found) else ""
+        note = f"Error: of the layer's outputs {judged_on(found)}, relative{since}. {note}"
     whole = _bars(layers, layers, found)
     if len(layers) <= CHARTED:
         return [whole, text(note, note=True)]
-    worst = sorted(layers, key=lambda layer: _error(layer) or 0.0, reverse=True)[:CHARTED]
+    worst = sorted(layers, key=lambda layer: error_of(layer) or 0.0, reverse=True)[:CHARTED]
     said = f"The {CHARTED} layers of {len(layers)} that lost most. {note}"
     return [_bars(worst, layers, found), text(said, note=True), fold(f"All {len(layers)} layers, in order", whole)]
 
@@ -118,12 +115,12 @@ def _chart(found: Found) -> list[str]:
 def _bars(shown: Sequence[Found], layers: Sequence[Found], found: Found) -> str:
     total = (found.get("before") or {}).get("parameters") or sum(map(_weights, layers)) or 1
     largest = max(map(_weights, layers), default=1) or 1
-    highest = max((_error(layer) or 0.0 for layer in layers), default=0.0) or 1.0
+    highest = max((error_of(layer) or 0.0 for layer in layers), default=0.0) or 1.0
     rows = []
     for layer in shown:
-        error, weights = _error(layer), _weights(layer)
+        error, weights = error_of(layer), _weights(layer)
         bars = [
-            Bar(None, "–") if error is None else Bar(error / highest, f"{error:.3g}"),
+            Bar(None, "–") if error is None else Bar(error / highest, significant(error)),
             Bar(layer["sparsity"], percent(layer["sparsity"], 1)),
             Bar(weights / largest, percent(weights / total, 1)),
         ]
@@ -145,7 +142,7 @@ def _looked_at(found: Found) -> list[str]:
     rows += [(name, end, "of its refit, after the layers before it were pruned") for name, end in refits]
     met = dict.fromkeys([*(layer["status"] for layer in bad), *(end for _, end in refits)])
     cures = listed(f"{status}: {CURES[status]}." for status in met if status in CURES)
-    shown = table(("layer", "status", "what was found"), rows, words=("status", "what was found"))
+    shown = table(("layer", "status", "what was found"), rows, words=("what was found",), whole=("status",))
     return [section("To be looked at", cures, shown if len(rows) <= CHARTED else fold(f"{len(rows)} layers", shown))]
 
 
@@ -165,35 +162,44 @@ def _left(found: Found) -> list[str]:
 
 
 def _stages(found: Found) -> list[str]:
+    if not found["stages"]:
+        return []
+    how = any(stage["message"] for stage in found["stages"])
     rows = [
         (
             stage["name"] + (" (kept)" if stage["kept"] else ""),
-            "–" if stage["distance"] is None else f"{stage['distance']:.4g}",
+            "–" if stage["distance"] is None else significant(stage["distance"]),
             f"{stage['seconds']:.1f}",
-            stage["message"],
+            *([stage["message"] or "–"] if how else []),
         )
         for stage in found["stages"]
     ]
-    said = text("How far the network's outputs are from the original's, on samples that no stage fitted.", note=True)
-    heads = ("stage", "from the original", "seconds", "how")
-    return [section("Stages", table(heads, rows, words=("how",)), said)] if rows else []
-
-
-def numbers_of(found: Found) -> list[tuple[object, ...]]:
-    rows: list[tuple[object, ...]] = []
-    for layer in found["layers"]:
-        error, shape = _error(layer), "×".join(map(str, layer["shape"]))
-        told = "–" if error is None else f"{error:.4f}"
-        numbers = (f"{layer['nonzeros']:,}", percent(layer["sparsity"]), told, f"{layer['seconds']:.3f}")
-        rows.append((layer["name"] or "the layer", shape, *numbers, layer["status"]))
-    return rows
+    by = f" ({measure})" if (measure := measure_of(found)) else ""
+    said = f"How far the network's outputs are from the original's{by}, on samples that no stage fitted."
+    heads = ("stage", "from the original", "seconds", *(["how"] if how else []))
+    return [section("Stages", table(heads, rows, words=("how",)), text(said, note=True))]
 
 
 def _how(found: Found) -> str:
     """The settings, and where the time went."""
     allocation = (found["allocation"] or {}).get("name", "–")
-    rows = [("asked for", json.dumps(found["target_sparsity"])), ("shares by", allocation), ("seed", found["seed"])]
-    rows += [(f"option {name}", json.dumps(value)) for name, value in found["options"].items()]
+    rows = [("zeros asked for", _asked(found["target_sparsity"])), ("shared over layers by", allocation)]
+    rows += [("seed", found["seed"])]
+    rows += [(f"{found['method']}: {name}", _said(value)) for name, value in found["options"].items()]
     rows += [(f"seconds, {name}", f"{seconds:.2f}") for name, seconds in found["parts"].items()]
     rows += [("batch-norms", found["batchnorm"])] if found["batchnorm"] else []
-    return fold("Settings and seconds", table(("setting", "value"), rows, words=("value",)))
+    meaning = text(f"What the settings of {found['method']} do is said by: feta methods --verbose", note=True)
+    return fold("Settings and seconds", table(("setting", "value"), rows, words=("value",)), meaning)
+
+
+def _asked(share: float | Mapping[str, float]) -> str:
+    if isinstance(share, Mapping):
+        return ", ".join(f"{name} {_asked(one)}" for name, one in share.items())
+    return f"{100 * share:g} %"
+
+
+def _said(value: object) -> str:
+    """An option's value, as one says it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "automatic" if value is None else str(value)

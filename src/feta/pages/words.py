@@ -26,6 +26,11 @@ def amount(number: float) -> str:
     return f"{number:.3g} "
 
 
+def significant(number: float) -> str:
+    """Three significant digits, zeros at the end included: 0.300, 0.00737."""
+    return f"{number:#.3g}".rstrip(".")
+
+
 def percent(share: float, digits: int = 2) -> str:
     return f"{100 * share:.{digits}f} %"
 

@@ -54,6 +54,11 @@ class Judge:
         small = target.numel() * len(self.held) <= KEPT
         self.targets = [self._target(batch) if size_of(batch) else None for batch in self.held] if small else None
 
+    @property
+    def measure(self) -> str:
+        """What the distance is: the match's kind, or "probabilities" for the differences of these."""
+        return "probabilities" if self.classes else self.match.kind
+
     @torch.no_grad()
     def __call__(self, model: nn.Module) -> float:
         # Of each batch: the sum over what counts in it, and how much that is.

@@ -161,6 +161,7 @@ def fitted(
         seed=seed,
         learning_rate=rate,
         support=settings.support,
+        measure=bench.judge.measure,
     )
     return RefineResult(result, {name: mask.to(device_of(result)) for name, mask in fit.hold.masks.items()}, report)
 

@@ -116,6 +116,7 @@ class Figure:
     caption: stands below the figure on the page.
     order: names that take the first colours, so that a name has the same colour in several figures.
     fills: what filled and what hollow markers mean, where the charts have both.
+    same_y: all panels have the y axis of all their lines.
     """
 
     name: str
@@ -123,6 +124,7 @@ class Figure:
     caption: str = ""
     order: tuple[str, ...] = ()
     fills: tuple[str, ...] = ()
+    same_y: bool = False
 
     def __post_init__(self) -> None:
         if not self.charts:
@@ -188,8 +190,12 @@ def _draw(figure: Figure, columns: int = COLUMNS) -> Canvas:
     letters = max((len(str(one.get_label())) for one in handles), default=0)
     legend_rows = math.ceil(len(handles) / max(1, int(72 * columns * width / (4.9 * letters + 42))))
     canvas = Canvas(figsize=(columns * width, rows * height + 0.18 * legend_rows))
+    panels: list[Axes] = []
     for number, chart in enumerate(figure.charts, start=1):
-        axes = canvas.add_subplot(rows, columns, number, xlabel=_words(chart.x_label), ylabel=_words(chart.y_label))
+        shared = panels[0] if panels and figure.same_y else None
+        labels = {"xlabel": _words(chart.x_label), "ylabel": _words(chart.y_label)}
+        axes = canvas.add_subplot(rows, columns, number, sharey=shared, **labels)
+        panels.append(axes)
         axes.set_title(textwrap.fill(_words(chart.title), int(11 * width)))
         for name, points in chart.lines.items():
             if name in chart.drawn:
@@ -201,10 +207,11 @@ def _draw(figure: Figure, columns: int = COLUMNS) -> Canvas:
         if chart.ticks:
             axes.set_xticks(list(chart.ticks), list(map(_words, chart.ticks.values())), minor=False)
             axes.minorticks_off()
-        if chart.from_zero:
-            axes.set_ylim(bottom=min(0.0, axes.dataLim.y0))
         if not chart.drawn:
             axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", color=SOFT)
+    for axes, chart in zip(panels, figure.charts, strict=True):  # of a shared axis when all lines are drawn
+        if chart.from_zero:
+            axes.set_ylim(bottom=min(0.0, axes.dataLim.y0))
     if handles:
         columns = math.ceil(len(handles) / legend_rows)
         canvas.legend(handles=handles, loc="outside lower center", ncols=columns, handlelength=2.6)
