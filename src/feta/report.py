@@ -212,6 +212,7 @@ class PruneReport:
     pattern: str | None = None  # which weights stay together, "2:4"; None: any
     reordered: dict[str, str] = field(default_factory=dict)  # layer with new places for its inputs -> the one before
     held: Held | None = None  # None where no samples were held out
+    judged_by: int | None = None  # held-out samples that layers are judged by; 0: the fitted ones are; None: no data
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"skipped": tuple(entry._asdict() for entry in self.skipped)}

@@ -237,6 +237,7 @@ def prune(
         pattern=None if form is None else str(form),
         reordered=reordered,
         held=held,
+        judged_by=None if run.fit is None else 0 if run.held is None else run.held.count,
     )
     if walk.checkpoint is not None:
         walk.checkpoint.remove()

@@ -11,7 +11,6 @@ FITTED = "on the samples that were fitted"
 HEADER = ("layer", "shape", "non-zeros", "zeros", "error", "seconds", "status")
 AS_PRUNED = "as the layers were pruned, before the network was fitted as a whole"
 UNSEEN = "held-out samples come from the calibration data; on data the network never saw expect more changes"
-NONE_HELD = ("none could be held out", "too few samples to fit and judge")  # in messages of layers and stages
 MEASURES = {
     "kl": "KL divergence",
     "mse": "mean squared difference",
@@ -40,12 +39,7 @@ def as_pruned(found: Found) -> bool:
 
 def judged_on(found: Found) -> str:
     """The samples that the errors are of."""
-    if found.get("held") is not None:
-        return "on held-out samples"
-    messages = [one["message"] for one in (*found["layers"], *found["stages"])]
-    if any(said in message for said in NONE_HELD for message in messages):
-        return FITTED
-    return "on held-out samples, or on those that were fitted where there were fewer than four"
+    return FITTED if found.get("judged_by") == 0 else "on held-out samples"
 
 
 def errors_said(found: Found) -> str:
