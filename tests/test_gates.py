@@ -205,6 +205,7 @@ def test_data_that_bounds_and_certificates_cannot_use():
             intrinsic_dimension(ROWS, neighbours=neighbours)
 
 
+@pytest.mark.filterwarnings("ignore:the dense layers stay")
 def test_numbers_of_samples_of_numpy():
     assert feta.sparsify(mlp(8, 8, 3), ROWS, np.int64(2))
     with pytest.raises(ConfigError, match=r"sparsify\.batches must be whole numbers >= 1, got"):
@@ -229,6 +230,7 @@ def test_files_of_an_export_have_names_too(tmp_path):
         export(mlp(8, 3), ROWS, safetensors=3)
 
 
+@pytest.mark.filterwarnings("ignore:the dense layers stay")
 def test_the_random_state_is_the_callers(tmp_path):
     model, loader = mlp(8, 8, 8, 3), DataLoader(TensorDataset(ROWS), batch_size=7, shuffle=True)
     path = tmp_path / "net.safetensors"
