@@ -106,6 +106,17 @@ def test_wrong_types_are_named_with_what_they_may_be():
             nn.Module,
             "x must be a torch.nn.Module, got a SimpleNamespace; give its .model",
         ),
+        (
+            SimpleNamespace(model=nn.ReLU()),
+            str | nn.Module,
+            "x must be text or a torch.nn.Module, got a SimpleNamespace; give its .model",
+        ),
+        (
+            mlp(8, 3).state_dict(),
+            nn.Module,
+            "x must be a torch.nn.Module, got an OrderedDict of 2, a state dict; give the model that it is loaded "
+            "into: model.load_state_dict(…)",
+        ),
         (2**63, int, "x must be a whole number below 2**63, got 9223372036854775808"),
     ):
         with pytest.raises(ConfigError) as raised:
