@@ -55,19 +55,24 @@ class Subject:
 
 
 def open_subject(
-    network: Path, data_dir: Path | None = None, data: str | None = None, *, with_data: bool = True
+    network: Path, data_dir: Path | None = None, data: str | None = None, *, with_data: bool = True, cure: str = ""
 ) -> Subject:
-    """The network in a file, with the data it names or with the data set called `data`, from `data_dir` if given."""
-    described(sparse_file.read(network)[1], network)
+    """The network in a file, with the data it names or with the data set called `data`, from `data_dir` if given.
+
+    cure: what to do with a file that does not describe its network.
+    """
+    described(sparse_file.open_file(network).metadata, network, cure)
     opener = required("feta.subjects", "paper", f"{network}: a network in the paper's notation")
     with download_bar() as advance:
         found: Subject = opener(network, data_dir=data_dir, data=data, with_data=with_data, progress=advance)
     return found
 
 
-def open_pair(dense: Path, pruned: Path, data_dir: Path | None, data: str | None) -> tuple[Subject, Subject]:
+def open_pair(
+    dense: Path, pruned: Path, data_dir: Path | None, data: str | None, cure: str
+) -> tuple[Subject, Subject]:
     """A network with its data, and what pruning made of it. Raises ConfigError where they do not fit."""
-    one, other = open_subject(dense, data_dir, data), open_subject(pruned, with_data=False)
+    one, other = open_subject(dense, data_dir, data, cure=cure), open_subject(pruned, with_data=False, cure=cure)
     if one.specification != other.specification:
         raise ConfigError(
             f"the pruned network must come from the dense one, got {other.specification} and {one.specification}"
