@@ -103,3 +103,11 @@ def test_what_is_refused(run, trained):
 def test_without_torch_pruning(run, trained, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "torch_pruning", None)
     run(f"shrink {trained}").refused("pip install torch-pruning")
+
+
+def test_places_and_files_are_told_before_the_package_is_missed(run, trained, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "torch_pruning", None)
+    Path("file").touch()
+    run(f"shrink {trained} -o x.foo").refused("--output must end in")
+    run(f"shrink {trained} -o file/x.pt2").refused("cannot write file/x.pt2")
+    run(f"shrink {trained}").refused("python -m pip install -c constraints.txt '.[structured]'")
