@@ -34,6 +34,7 @@ def test_the_result_is_that_of_the_library_and_is_loaded_as_the_last_line_says(r
     answer = run(f"prune {module}:make --data x.npy --sparsity 0.5 --method alps -o deep/out.safetensors")
     assert (answer.code, answer.err) == (0, "the user's code says hello\n")
     assert "data: 300 samples of x.npy" in answer.out
+    assert f"\nweights: as {module}:make gives them; --weights FILE for others\n" in answer.out
     expected = feta.prune(factory(module), torch.from_numpy(rows()), 0.5, "alps").model
     line = answer.out.partition("load it with: ")[2]
     scope: dict = {}
@@ -111,8 +112,11 @@ def test_files_without_counts_of_batches_are_taken(run):
 
 
 def test_a_pruned_file_serves_as_weights(run, module):
-    run(f"prune {module}:make --data x.npy --sparsity 0.5 -o half.safetensors")
+    found = run(f"prune {module}:make --data x.npy --sparsity 0.5 -o half.safetensors --json")
+    assert json.loads(found.out)["weights"] == f"as {module}:make gives them"
     run(f"prune {module}:make --weights half.safetensors --data x.npy --sparsity 0.8 -o more.safetensors").says()
+    found = run(f"prune {module}:make --weights half.safetensors --data x.npy --json").json()
+    assert found["weights"] == "half.safetensors"
     assert int((feta.load_into(factory(module), "more.safetensors")[0].weight != 0).sum()) == 160
 
 
