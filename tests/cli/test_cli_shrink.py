@@ -50,6 +50,7 @@ def test_a_model_of_ones_own(run):
     first = run(f"shrink {name}:Conv --data x.npy --effort fast --layers second -o a.pt2")
     assert first.code == 0
     assert "second" in first.out
+    assert f"weights: as {name}:Conv gives them; --weights FILE for others" in first.out
     program, x = torch.export.load("a.pt2").module(), torch.randn(5, 3, 8, 8)
     assert program(x).shape == (5, 4)
     assert program.state_dict()["model.head.weight"].shape[1] < 8

@@ -32,7 +32,7 @@ def check_network(network: str, own: OwnOptions | None = None) -> None:
         raise ConfigError(f"model must be module:factory, got '{network}'; write {form}")
     if os.path.exists(network) or named is None:
         check_inputs(Path(network), cure=NOWHERE)
-        if Path(network).suffix in DATA:
+        if Path(network).suffix in DATA and os.path.isfile(network):
             command = retyped(network, "MODEL", "--data", network)
             raise ConfigError(f"model must be a network, got {network}, which is data; write {command}")
     else:

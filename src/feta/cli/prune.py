@@ -67,7 +67,8 @@ def prune(
 
     Args:
         network: What to prune: a file made by `feta train`; module:factory for a model in your own code, where the
-            factory is a function without arguments, an nn.Module class or an object; or a Hugging Face folder.
+            factory is a function without arguments, an nn.Module class or an object; or a Hugging Face folder, or a
+            file made of one.
         sparsity: Share of zero weights in [0, 1), or per layer: fc1=0.95,fc2=0.8; by default 0.9, or what --pattern
             says.
         pattern: Which weights stay together: 2:4 or any N:M along the inputs; blocks of outputs x inputs such as 4x1;

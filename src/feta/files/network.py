@@ -76,7 +76,8 @@ def save(
         feta.save(result.model, "pruned.safetensors")
 
     network: any nn.Module, or a Network.
-    path: the file, or for a model of transformers a folder too, new or empty; it appears whole or not at all.
+    path: the file, or for a model of transformers a folder too, new or empty; it appears whole or not at all. It must
+        not end as pickles do, in .pt, .pth or .bin.
     dtype: store the weights rounded, which loses accuracy: "float16", "bfloat16", or "int8" with a scale per output
         channel. Loading gives them back in their own dtype, zeros exactly zero. By default nothing is lost.
     layout: "small", entropy coded, the default of files; "compressed-tensors", values and bit masks, larger and
