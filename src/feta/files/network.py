@@ -184,13 +184,12 @@ def described(metadata: Mapping[str, Any], path: Path, cure: str = "") -> Any:
             f"{path}: format version must be at most {FORMAT_VERSION}, got {shortened(version)}; update feta"
         )
     if metadata.get("network") is None:
-        kind, usual = (
-            "safetensors file without feta's description",
-            "put its weights into your own model with feta.load_into(model, path)",
-        )
+        said = "its network, got a safetensors file without feta's description"
+        usual = "put its weights into your own model with feta.load_into(model, path)"
         if metadata.get("transformers"):
-            kind, usual = "model of transformers", "open it with feta.load(path)"
-        raise FileError(f"{path} must describe its network as `feta train` does, got a {kind}; {cure or usual}")
+            said = "a network of `feta train`, got a model of transformers"
+            usual = "open it with feta.load(path)"
+        raise FileError(f"{path} must describe {said}; {cure or usual}")
     return metadata["network"]
 
 
