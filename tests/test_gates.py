@@ -106,6 +106,17 @@ def test_wrong_types_are_named_with_what_they_may_be():
             nn.Module,
             "x must be a torch.nn.Module, got a SimpleNamespace; give its .model",
         ),
+        (
+            SimpleNamespace(model=nn.ReLU()),
+            str | nn.Module,
+            "x must be text or a torch.nn.Module, got a SimpleNamespace; give its .model",
+        ),
+        (
+            mlp(8, 3).state_dict(),
+            nn.Module,
+            "x must be a torch.nn.Module, got an OrderedDict of 2, a state dict; give the model that it is loaded "
+            "into: model.load_state_dict(…)",
+        ),
         (2**63, int, "x must be a whole number below 2**63, got 9223372036854775808"),
     ):
         with pytest.raises(ConfigError) as raised:
@@ -205,6 +216,7 @@ def test_data_that_bounds_and_certificates_cannot_use():
             intrinsic_dimension(ROWS, neighbours=neighbours)
 
 
+@pytest.mark.filterwarnings("ignore:the dense layers stay")
 def test_numbers_of_samples_of_numpy():
     assert feta.sparsify(mlp(8, 8, 3), ROWS, np.int64(2))
     with pytest.raises(ConfigError, match=r"sparsify\.batches must be whole numbers >= 1, got"):
@@ -229,6 +241,7 @@ def test_files_of_an_export_have_names_too(tmp_path):
         export(mlp(8, 3), ROWS, safetensors=3)
 
 
+@pytest.mark.filterwarnings("ignore:the dense layers stay")
 def test_the_random_state_is_the_callers(tmp_path):
     model, loader = mlp(8, 8, 8, 3), DataLoader(TensorDataset(ROWS), batch_size=7, shuffle=True)
     path = tmp_path / "net.safetensors"
@@ -248,10 +261,13 @@ def test_load_into_changes_nothing_unless_all_fits(tmp_path):
     path = tmp_path / "net.safetensors"
     feta.save(mlp(8, 8, 3, seed=1), path)
     for model, said in (
-        (mlp(8, 8, 4), r"'out.weight' \(3, 8\) for \(4, 8\), 'out.bias'"),
-        (nn.Sequential(mlp(8, 8, 3)), "no '0.fc1.weight'"),
-        (mlp(8, 8, 3).append(nn.Linear(3, 3)), "no '3.weight', no '3.bias'$"),
-        (mlp(8, 8, 3)[:2], "'out.weight', which the model has not"),
+        (mlp(8, 8, 4), r"got tensors of other shapes: 'out.weight' with \(3, 8\) for \(4, 8\), 'out.bias'"),
+        (
+            nn.Sequential(mlp(8, 8, 3)),
+            "got nothing for '0.fc1.weight', .*; tensors that the model does not have: 'fc1.weight', .* 'out.bias'$",
+        ),
+        (mlp(8, 8, 3).append(nn.Linear(3, 3)), "got nothing for '3.weight', '3.bias'$"),
+        (mlp(8, 8, 3)[:2], "got tensors that the model does not have: 'out.weight', 'out.bias'$"),
     ):
         before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         with pytest.raises(FileError, match=said):

@@ -36,6 +36,10 @@ class DataError(FetaError):
     """A data set is missing, corrupt, or not what it claims to be."""
 
 
+class NotData(ConfigError, DataError):
+    """What is given as data is none: an argument that cannot be, and data that cannot be used."""
+
+
 class FileError(FetaError, OSError):
     """A file of ours cannot be read or written."""
 
@@ -111,6 +115,9 @@ def shown(value: Any) -> str:
     """A value in a message: short, on one line, and of large things the kind alone."""
     if isinstance(value, str):
         return quoted(value)
+    if isinstance(value, dict) and type(value) is not dict:  # whose own text may be anything
+        name = type(value).__name__
+        return f"a{'n' * (name[0] in 'AEIOU')} {name} of {len(value)}"
     if isinstance(value, bool | None | type | Real | bytes | list | tuple | set | dict):
         try:
             text = printable(reprlib.repr(value))

@@ -157,7 +157,7 @@ def check_argument(where: str, value: Any, hint: Any) -> None:
         ]
         if near and isinstance(value, str) and ("." not in where or get_close_matches(value, near)):
             raise unknown_name(where, value, near)
-        must, cure = _any_of(hint), _model_in(value) if hint is nn.Module else CURES.get(name, "")
+        must, cure = _any_of(hint), _model_in(value) if nn.Module in _options(hint) else CURES.get(name, "")
         got = f"{shown(value)}{cure.format(kind=must.removeprefix('a '))}"
         raise ConfigError(f"{where} must be {must}{' in [0, 1)' * (name == 'share')}, got {got}")
     if isinstance(value, Integral) and not -MOST <= int(value) < MOST:
@@ -177,6 +177,8 @@ def check_argument(where: str, value: Any, hint: Any) -> None:
 
 def _model_in(value: Any) -> str:
     """The cure for what is given in a model's place."""
+    if isinstance(value, Mapping) and any(isinstance(one, Tensor) for one in value.values()):
+        return ", a state dict; give the model that it is loaded into: model.load_state_dict(…)"
     if isinstance(value, type) and issubclass(value, nn.Module):
         return f"; call it: {value.__name__}(…)"
     return "; give its .model" if isinstance(getattr(value, "model", None), nn.Module) else ""

@@ -2,6 +2,7 @@
 
 import gc
 import tempfile
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -14,7 +15,7 @@ from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 
 from feta.calibration.inputs import Inputs, Merged, fitting_size, places_of, rows_of, size_of, tokens_of
 from feta.calibration.model import call
-from feta.errors import ConfigError
+from feta.errors import ConfigError, DataError
 
 X = torch.arange(20.0).reshape(10, 2)
 Y = torch.arange(10)
@@ -344,6 +345,20 @@ def test_empty_batches_among_others_do_no_harm():
 )
 def test_not_data(data, message):
     with pytest.raises(ConfigError, match=message):
+        Inputs(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "cure"),
+    [
+        ("digits.npz", r"got str 'digits.npz'; load it first.* or give it to the command line"),
+        (Path("digits.npz"), "got PosixPath 'digits.npz'; load it first"),
+        (X.numpy(), r"write torch.from_numpy\(data\)"),
+        (["a"], "data must yield tensors of samples"),
+    ],
+)
+def test_what_is_no_data_is_an_error_of_data_with_its_cure(data, cure):
+    with pytest.raises(DataError, match=cure):
         Inputs(data)
 
 

@@ -31,6 +31,8 @@ def test_a_model_of_ones_own(run, tmp_path, monkeypatch):
     assert torch.export.load("net.pt2").module()(torch.randn(5, 3, 8, 8)).shape == (5, 4, 6, 6)
     run("export own_net:make --torch-export new.pt2").refused("--input or --data must say what own_net:make takes")
     run("export own_net:make --input 3,a --torch-export new.pt2").refused("--input must be whole numbers >= 1", "3,a")
+    answer = run("export own_net:make --input 1,8,8 --torch-export new.pt2")
+    answer.refused("--input must be the shape of one sample, such as 3,8,8, got 1,8,8 for own_net:make")
     line = "export own_net:make --input 3,8,8 --torch-export net.pt2"
     run(line).refused("--torch-export must be a new file", "--force")
     run(f"{line} --force").says("net.pt2")

@@ -182,4 +182,47 @@ def test_folders_without_configuration_or_with_pickles(run):
     run("prune model --data x.npy").refused("model must hold model.safetensors or its parts")
     Path("model/pytorch_model.bin").touch()
     answer = run("prune model --data x.npy")
-    answer.refused("must not be a pickle, got model/pytorch_model.bin", "model/model.safetensors", "feta prune model")
+    answer.refused("must not be a pickle, got model/pytorch_model.bin", "model/model.safetensors")
+    answer.refused("and then: feta prune model --data x.npy")
+
+
+# A file that describes its model, and commands without data
+
+
+def test_a_file_that_feta_load_takes_is_taken_by_commands(run, transformers):
+    write(transformers, "llama")
+    run("prune llama --data t.txt --sparsity 0.5 -o half.safetensors").says("written to half.safetensors")
+    again = run(
+        "prune half.safetensors --data t.txt --tokenizer llama/tokenizer.json --sparsity 0.8 -o more.safetensors"
+    )
+    again.says("windows of 32 tokens", "load it with: feta.load('more.safetensors').model")
+    assert type(feta.load("more.safetensors").model) is transformers.LlamaForCausalLM
+    found = json.loads(run("speed half.safetensors --batch 1 --json").out)
+    assert found["file_bytes"] == Path("half.safetensors").stat().st_size
+    run("export half.safetensors --safetensors plain.safetensors").says("plain.safetensors")
+    run("prune half.safetensors --weights w").refused("--weights must go with module:factory, got half.safetensors")
+    run("eval half.safetensors").refused("got a model of transformers; open it with feta.load(path)")
+
+
+def test_info_of_folders_and_of_files_that_describe_their_model(run, transformers):
+    write(transformers, "llama")
+    run("prune llama --data t.txt --sparsity 0.5 --layout small -o small").says()
+    run("prune llama --data t.txt --sparsity 0.5 -o half.safetensors").says()
+    tensors = {name: value.shape for name, value in feta.load("small").model.state_dict().items()}
+    for place in ("llama", "small", "half.safetensors"):
+        run(f"info {place}").says("Network: LlamaForCausalLM of transformers\n", "mlp.up_proj.weight")
+        found = run(f"info {place} --json").json()
+        assert {entry["name"]: torch.Size(entry["shape"]) for entry in found["tensors"]}.items() <= tensors.items()
+    parts = write(transformers, "bert")
+    found = run("info bert --json").json()
+    assert found["file_bytes"] == sum(path.stat().st_size for path in parts.glob("*.safetensors"))
+    os.makedirs("empty")
+    run("info empty").refused("empty must be a Hugging Face folder, got one without config.json")
+
+
+def test_tokens_are_made_up_for_a_language_model_without_data(run, transformers):
+    write(transformers, "llama")
+    run("export llama --safetensors plain.safetensors").says("plain.safetensors")
+    assert len(json.loads(run("speed llama --batch 1 --json").out)["batches"]) == 1
+    np.save("tokens.npy", np.random.default_rng(0).integers(2, 100, 1000))
+    run("prune llama --data tokens.npy --sparsity 0.5").says("data: 31 windows of 32 tokens of tokens.npy")

@@ -140,3 +140,10 @@ def test_data_check_fails_for_a_spoilt_set(run, tmp_path, monkeypatch):
 @pytest.mark.parametrize("command", ["check", "fetch"])
 def test_an_unknown_data_set(run, command):
     run(f"data {command} fashon-mnist").refused("unknown data set 'fashon-mnist'; did you mean 'fashion-mnist'?")
+
+
+def test_info_of_a_pickle_offers_the_conversion(run):
+    torch.save({"w": torch.ones(2)}, "w.pt")
+    run("info w.pt").refused(
+        "w.pt must be a safetensors file, got a pickle", "python -c ", "and then give w.safetensors"
+    )

@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -92,6 +93,28 @@ def test_one_row_of_tokens_is_cut_into_windows():
     assert torch.equal(found, torch.arange(100).reshape(10, 10))
     with pytest.raises(Exception, match=r"one row of 200 tokens or more, got d.npy with \{'x': '103'\} uint16"):
         batches("d.npy", Pair(), OwnOptions(length=200))
+
+
+def test_one_row_of_tokens_for_a_language_model_needs_no_length():
+    class Language(Pair):
+        config = SimpleNamespace(max_position_embeddings=20)
+
+    np.save("d.npy", np.arange(103))
+    found, note = read_batches(Path("d.npy"), Language(), NONE, samples=None, seed=0, batch_size=None)
+    assert torch.equal(found[0], torch.arange(100).reshape(5, 20))
+    assert note == "5 windows of 20 tokens of d.npy"
+    np.save("d.npy", np.arange(7))
+    assert batches("d.npy", Language())[0].shape == (1, 7)
+
+
+def test_one_row_of_tokens_that_a_model_cannot_take_leads_to_the_length():
+    class Positions(nn.Module):
+        def forward(self, ids):
+            return ids[:, :2]
+
+    np.save("d.npy", np.arange(103))
+    with pytest.raises(Exception, match=r"too many indices.*; for one row of tokens give --length"):
+        batches("d.npy", Positions())
 
 
 def test_bytes_are_scaled_and_normalised_channel_by_channel():

@@ -34,6 +34,7 @@ def test_the_result_is_that_of_the_library_and_is_loaded_as_the_last_line_says(r
     answer = run(f"prune {module}:make --data x.npy --sparsity 0.5 --method alps -o deep/out.safetensors")
     assert (answer.code, answer.err) == (0, "the user's code says hello\n")
     assert "data: 300 samples of x.npy" in answer.out
+    assert f"\nweights: as {module}:make gives them; --weights FILE for others\n" in answer.out
     expected = feta.prune(factory(module), torch.from_numpy(rows()), 0.5, "alps").model
     line = answer.out.partition("load it with: ")[2]
     scope: dict = {}
@@ -111,17 +112,20 @@ def test_files_without_counts_of_batches_are_taken(run):
 
 
 def test_a_pruned_file_serves_as_weights(run, module):
-    run(f"prune {module}:make --data x.npy --sparsity 0.5 -o half.safetensors")
+    found = run(f"prune {module}:make --data x.npy --sparsity 0.5 -o half.safetensors --json")
+    assert json.loads(found.out)["weights"] == f"as {module}:make gives them"
     run(f"prune {module}:make --weights half.safetensors --data x.npy --sparsity 0.8 -o more.safetensors").says()
+    found = run(f"prune {module}:make --weights half.safetensors --data x.npy --json").json()
+    assert found["weights"] == "half.safetensors"
     assert int((feta.load_into(factory(module), "more.safetensors")[0].weight != 0).sum()) == 160
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"0.weight": None}, "no '0.weight'"),
-        ({"extra": torch.ones(2)}, "'extra', which the model has not"),
-        ({"0.weight": torch.ones(40, 21)}, "'0.weight' (40, 21) for (40, 20)"),
+        ({"0.weight": None}, "nothing for '0.weight'"),
+        ({"extra": torch.ones(2)}, "tensors that the model does not have: 'extra'"),
+        ({"0.weight": torch.ones(40, 21)}, "tensors of other shapes: '0.weight' with (40, 21) for (40, 20)"),
     ],
 )
 def test_weights_of_another_model_are_refused(run, module, change, words):
@@ -250,6 +254,11 @@ def test_pickles_as_weights_and_as_data(run, module):
     answer = run(f"prune {module}:make --weights w.pth --data x.npy")
     answer.refused("--weights must not be a pickle", f"feta prune {module}:make --weights w.safetensors --data x.npy")
     run(f"speed {module}:make --weights w.pth").refused(f"and then: feta speed {module}:make --weights w.safetensors")
+    typed = f"prune {module}:make --weights=w.pth --sparsity 0.8 -o out.safetensors --data x.npy"
+    run(typed).refused(f"and then: feta {typed.replace('w.pth', 'w.safetensors')}")
+    answer = run("prune w.pt --sparsity 0.8 -o out.safetensors")
+    then = "feta prune my_model:make --weights w.safetensors --data FILE --sparsity 0.8 -o out.safetensors"
+    answer.refused(f"and then: {then}")
     answer = run(f"prune {module}:make --data x.pt")
     answer.refused("--data must not be a pickle", f"feta prune {module}:make --data x.safetensors")
     assert shell(answer.err.partition("convert it: ")[2].partition(" and then: ")[0]).stderr == ""
@@ -261,3 +270,24 @@ def test_a_record_after_one_that_a_kill_cut_short(run, module):
     assert run(f"prune {module}:make --data x.npy --records all.jsonl").code == 0
     (line,) = map(json.loads, Path("all.jsonl").read_text().splitlines())
     assert line["kind"] == "prune"
+
+
+def test_words_in_the_wrong_place_are_told_where_they_belong(run, module):
+    save_file(import_module_here(module).make().state_dict(), "w.safetensors")
+    np.savez("d.npz", x=rows())
+    answer = run(f"prune {module}:make --weights d.npz --data w.safetensors")
+    answer.refused(
+        "--weights must be a safetensors file, got d.npz, which is data; swap them: --weights w.safetensors"
+    )
+    run("prune d.npz").refused("model must be a network, got d.npz", "write feta prune MODEL --data d.npz")
+    for words in (f"{module}:make d.npz", f"d.npz {module}:make"):
+        answer = run(f"prune {words}")
+        said = " ".join(answer.err.replace("│", " ").split())
+        assert (answer.code, answer.out) == (2, "")
+        assert f"give its data as --data: feta prune {module}:make --data d.npz" in said
+    assert "Unused Tokens" in run("eval a b").err
+    answer = run("prune meta-llama/Llama-3")
+    answer.refused("cannot read meta-llama/Llama-3: No such file or directory; nothing is downloaded: give a file")
+    for command in ("certify", "bounds"):
+        answer = run(f"{command} w.safetensors w.safetensors")
+        answer.refused(f"{command} takes files of `feta train`", "in Python feta.", "(model, pruned, data)")

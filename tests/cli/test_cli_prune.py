@@ -22,7 +22,7 @@ from feta.report import LayerReport, PruneReport
 from feta_lab.judge import judge
 from feta_lab.records import read
 
-KEYS = {field.name for field in fields(PruneReport)} | {"accuracy", "file_bytes", "notes"}
+KEYS = {field.name for field in fields(PruneReport)} | {"accuracy", "file_bytes", "notes", "weights"}
 LAYER_KEYS = {field.name for field in fields(LayerReport)} - {"stats"}
 
 
@@ -42,6 +42,7 @@ def test_json_file_and_record_agree(run, trained, mini, tmp_path):
     assert (nonzeros(found), found["sparsity"]) == ([9408, 720], pytest.approx(0.8))
     pruned = feta.load(output)
     assert found["accuracy"] == {"dense": judge(feta.load(trained).model, mini), "pruned": judge(pruned.model, mini)}
+    assert found["weights"] == trained.name
     assert found["file_bytes"] == {"dense": trained.stat().st_size, "pruned": output.stat().st_size}
     assert pruned.info.accuracy == found["accuracy"]["pruned"]
     kept = {key: found[key] for key in ("method", "target_sparsity", "sparsity", "seed", "options", "compensated")}
@@ -97,7 +98,10 @@ def test_the_table_shows_layers_accuracy_and_size(run, trained):
     answer = run(f"prune {trained} --output {output}")
     answer.says("fc1", "60×784", "4,704", "90.00 %", "test accuracy", "smaller", f"written to {output}\n")
     assert os.path.exists(output)
-    run(f"prune {trained} --allocation erk").says("budget shared by erk in ")
+    assert "nothing was saved" not in answer.out
+    answer = run(f"prune {trained} --allocation erk")
+    answer.says("budget shared by erk in ", "smaller); nothing was saved, give -o FILE\n")
+    assert "weights: " not in answer.out
 
 
 def test_layers_sparsities_and_modes(run, trained):

@@ -50,6 +50,7 @@ def test_a_model_of_ones_own(run):
     first = run(f"shrink {name}:Conv --data x.npy --effort fast --layers second -o a.pt2")
     assert first.code == 0
     assert "second" in first.out
+    assert f"weights: as {name}:Conv gives them; --weights FILE for others" in first.out
     program, x = torch.export.load("a.pt2").module(), torch.randn(5, 3, 8, 8)
     assert program(x).shape == (5, 4)
     assert program.state_dict()["model.head.weight"].shape[1] < 8
@@ -103,3 +104,11 @@ def test_what_is_refused(run, trained):
 def test_without_torch_pruning(run, trained, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "torch_pruning", None)
     run(f"shrink {trained}").refused("pip install torch-pruning")
+
+
+def test_places_and_files_are_told_before_the_package_is_missed(run, trained, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "torch_pruning", None)
+    Path("file").touch()
+    run(f"shrink {trained} -o x.foo").refused("--output must end in")
+    run(f"shrink {trained} -o file/x.pt2").refused("cannot write file/x.pt2")
+    run(f"shrink {trained}").refused("python -m pip install -c constraints.txt '.[structured]'")

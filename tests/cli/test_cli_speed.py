@@ -96,7 +96,12 @@ def test_refusals_of_inputs(run):
     name = write_code(CODE.replace("print(", "str("))
     run(f"speed {name}:Conv").refused("--input or --data must say what", "takes, got neither")
     run(f"speed {name}:Conv --input 3,x").refused("--input must be whole numbers >= 1 such as 3,32,32, got '3,x'")
-    run(f"speed {name}:Conv --input 4,8,8").refused("must run on the example with 1 samples, got:")
+    run(f"speed {name}:Conv --input 4,8,8").refused(
+        "--input must be the shape of one sample, such as 3,8,8, got 4,8,8 for"
+    )
+    run(f"speed {name}:Conv --input 8x8").refused("such as 3,8,8, got 8x8 for", "to have 3 channels")
+    run(f"speed {name}:make --input 8").refused("--input must be the shape of one sample, such as 20, got 8 for")
+    run(f"speed {name}:Tokens").refused("got neither; write --input 64, the number of tokens")
     run("speed missing.safetensors").refused("missing.safetensors")
     Path("net.pt").write_bytes(b"PK")
     run("speed net.pt").refused("net.pt")

@@ -183,12 +183,12 @@ def test_what_is_not_pruned_is_listed_with_its_reason():
     assert [layer.name for layer in report.layers] == ["fc", "cross.out_proj"]
     assert reasons["rnn"].startswith("recurrent")
     assert reasons["up"] == "a transposed convolution"
-    assert "not a kind feta prunes" in reasons[""]  # the raw parameter is the model's own
+    assert "not a kind feta prunes" in reasons["raw"]
     assert reasons["scaled"].startswith("its weight is computed")
     assert reasons["cross.in_proj"] == "no operator of the forward pass reads its weight alone"
     assert reasons["head"] == "its weight is an embedding's too"
     sizes = {entry.name: entry.weights for entry in report.skipped}
-    assert (sizes["rnn"], sizes["up"], sizes[""], sizes["cross.in_proj"]) == (2 * 4 * 64, 64, 64, 3 * 64)
+    assert (sizes["rnn"], sizes["up"], sizes["raw"], sizes["cross.in_proj"]) == (2 * 4 * 64, 64, 64, 3 * 64)
     for name in ("rnn", "up", "scaled", "cross.in_proj", "head"):
         assert name in repr(report)
 
@@ -308,7 +308,12 @@ KNOWN: dict[str, tuple[Any, Any, list[str], dict[str, str]]] = {
         Vit,
         torch.randn(64, 3, 8, 8, generator=torch.Generator().manual_seed(3)),
         [f"encoder.layers.{i}.{name}" for i in (0, 1) for name in ENCODER],
-        {"patch": "it reads the model's input", "head": "its outputs are the model's", "": "not a kind feta prunes"},
+        {
+            "patch": "it reads the model's input",
+            "head": "its outputs are the model's",
+            "token": "not a kind feta prunes",
+            "places": "not a kind feta prunes",
+        },
     ),
     "BERT": (
         Bert,

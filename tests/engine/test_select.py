@@ -245,7 +245,7 @@ def test_tables_and_weights_of_other_kinds_are_named_with_their_size():
     found = skipped(Other(), traces(Other(), ids), ["fc"], by_default=True)
     assert [(entry.name, entry.kind, entry.weights, entry.reason) for entry in found] == [
         ("out", "Linear", 8, "its outputs are the model's"),
-        ("", "Other", 12, "not a kind feta prunes"),
+        ("places", "Other", 12, "not a kind feta prunes"),
         ("table", "Embedding", 36, "a table that is looked up"),
     ]
 

@@ -6,6 +6,9 @@ import json
 import os
 import pickle
 import re
+import shlex
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 from unittest.mock import Mock
@@ -380,10 +383,30 @@ def test_a_pickle_is_refused_and_nothing_in_it_runs(tmp_path, write, kind, load)
         sparse_file.read(path)
     if write is saved:
         assert "got a pickle or a zip archive, which feta never loads" in str(caught.value)
-        assert "safetensors.torch.save_file" in str(caught.value)
+        assert "from safetensors.torch import save_file" in str(caught.value)
     assert not proof.exists()
     load(path)
     assert proof.exists()  # the attack is a real one
+
+
+def test_the_conversion_of_a_pickle_works_wherever_it_is_offered(tmp_path):
+    model, path = nn.Linear(3, 2), tmp_path / "net.pt"
+    torch.save(model.state_dict(), path)
+    with pytest.raises(FileError, match=r"net\.pt must be a safetensors file, got a pickle") as caught:
+        feta.load_into(nn.Linear(3, 2), path)
+    command, _, new = str(caught.value).partition("convert it: ")[2].partition(" and then give ")
+    subprocess.run([sys.executable, *shlex.split(command)[1:]], check=True)
+    assert torch.equal(feta.load_into(nn.Linear(3, 2), new).weight, model.weight)
+    torch.save(model.state_dict(), tmp_path / "odd.safetensors")
+    with pytest.raises(FileError, match=r"and then give .*odd\.new\.safetensors"):
+        feta.load_into(nn.Linear(3, 2), tmp_path / "odd.safetensors")
+
+
+@pytest.mark.parametrize("name", ["x.pt", "x.PTH", "x.bin"])
+def test_the_ending_of_a_pickle_is_refused(tmp_path, name):
+    with pytest.raises(FileError, match=f"path must end in .safetensors, got .*{name}, whose ending stands for a"):
+        feta.save(nn.Linear(3, 2), tmp_path / name)
+    assert not list(tmp_path.iterdir())
 
 
 def tamper(path, **changes) -> None:

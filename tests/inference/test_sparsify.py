@@ -146,9 +146,25 @@ def test_dense_layers_stay_where_outputs_differ(monkeypatch):
 
 def test_a_model_without_zeros_comes_back_dense():
     model = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 2))
-    made = feta.sparsify(model, torch.randn(3, 5))
+    with pytest.warns(feta.PruneWarning, match="the dense layers stay: no layer has the 30 % zeros .* at most 0 %"):
+        made = feta.sparsify(model, torch.randn(3, 5))
     assert [type(module) for module in made] == [nn.Linear, nn.ReLU, nn.Linear]
     assert not any(parameter.requires_grad for parameter in made.parameters())
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        (zeroed(nn.Linear(30, 20), 0.8), "each was measured to be fastest as it is; more zeros"),
+        (nn.Bilinear(30, 30, 3), "no Linear or Conv2d without hooks is called"),
+    ],
+)
+def test_where_nothing_was_replaced_a_note_says_why(model, why):
+    x = torch.randn(4, 30)
+    example = (x, x) if isinstance(model, nn.Bilinear) else x
+    slow = dict.fromkeys(("groups", "chain", "csr", "trimmed", "parts", "bitmap"), 9.0)
+    (note,) = [note for note in sparsified(model, example, timer=FakeTimer(**slow)).notes if note != NO_NUMBA]
+    assert note.startswith(f"the dense layers stay: {why}")
 
 
 def test_a_bare_layer_and_masks_that_are_held():
@@ -202,7 +218,7 @@ def test_without_numba(monkeypatch):
         warnings.simplefilter("always")
         feta.sparsify(mlp(), torch.randn(2, 30))
     assert "need numba" in str(said[0].message)
-    assert sparsified(nn.Linear(3, 3), torch.randn(2, 3), timer=FakeTimer()).notes == []  # nothing to gain
+    assert NO_NUMBA not in sparsified(nn.Linear(3, 3), torch.randn(2, 3), timer=FakeTimer()).notes  # nothing to gain
     found = sparsified(mlp(), torch.randn(2, 30), timer=FakeTimer(**CSR))
     assert found.notes == [NO_NUMBA]
     assert {layer.kind for layer in found.layers} == {"csr"}

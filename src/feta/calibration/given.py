@@ -1,13 +1,14 @@
 """What a user gives, as inputs of a model: labels are dropped, and several inputs named as forward names them."""
 
 import inspect
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from numpy import ndarray
 from torch import Tensor, nn
 
-from feta.errors import ConfigError, shown
+from feta.errors import NotData, shown
 
 LABEL_KEYS = frozenset({"label", "labels", "target", "targets", "y"})
 
@@ -52,18 +53,22 @@ def model_input(batch: Any, required: Sequence[str]) -> Batch:
     if isinstance(batch, tuple | list) and batch and isinstance(batch[0], Tensor) and batch[0].ndim:
         several = len(batch) >= len(required) > 1
         return dict(zip(required, batch, strict=False)) if several else batch[0]
-    raise ConfigError(f"data must yield tensors of samples, (x, y) pairs or dicts, got {shown(batch)}")
+    raise NotData(f"data must yield tensors of samples, (x, y) pairs or dicts, got {shown(batch)}")
 
 
 def all_samples(data: Any, required: Sequence[str]) -> Batch | None:
     """Data that holds all samples at once: a tensor, a dict of tensors, or a tensor for each input; else None."""
     if isinstance(data, ndarray):
-        raise ConfigError(
-            f"data must be a tensor or batches of tensors, got {shown(data)}; write torch.from_numpy(data)"
+        raise NotData(f"data must be a tensor or batches of tensors, got {shown(data)}; write torch.from_numpy(data)")
+    if isinstance(data, str | os.PathLike):
+        name = f"{type(data).__name__} {shown(str(data))}"
+        raise NotData(
+            f"data must be a tensor or an iterable of batches, got {name}; load it first, such as "
+            "torch.from_numpy(numpy.load(…)), or give it to the command line: feta prune MODEL --data FILE"
         )
     if isinstance(data, Mapping):
         if not any(isinstance(value, Tensor) and value.ndim for value in data.values()):
-            raise ConfigError(f"data must hold tensors with samples as rows, got a dict of {sorted(map(str, data))}")
+            raise NotData(f"data must hold tensors with samples as rows, got a dict of {sorted(map(str, data))}")
         return model_input(data, required)
     each = isinstance(data, tuple | list) and len(data) == len(required) > 1
     if isinstance(data, Tensor) or (each and all(isinstance(part, Tensor) for part in data)):

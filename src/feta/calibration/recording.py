@@ -67,10 +67,19 @@ def _refusal(batch: Batch, modules: Sequence[str], error: Exception) -> str:
     parts = batch.items() if isinstance(batch, Mapping) else [("", batch)]
     shapes = [f"{k} {tuple(v.shape[1:])} {v.dtype}".strip() for k, v in parts if isinstance(v, Tensor)]
     where = f"layer '{modules[0]}'" if any(modules) else "the model"
+    said = str(error).splitlines()[0] if str(error) else type(error).__name__
     return (
         f"data must be batches that the model can run on, samples as rows, got samples of {', '.join(shapes)}, on "
-        f"which {where} fails: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+        f"which {where} fails: {said}{_cure([v for _, v in parts if isinstance(v, Tensor)], said)}"
     )
+
+
+def _cure(given: Sequence[Tensor], said: str) -> str:
+    """For whole numbers that a layer cannot take; torch has many words for it."""
+    whole = any(not tensor.is_floating_point() for tensor in given)
+    if not whole or not any(word in said.lower() for word in ("type", "byte", "long")):
+        return ""
+    return "; tokens must be int64: data.long()" if "indices" in said else "; it takes floats, such as images / 255"
 
 
 class _Notes(TorchFunctionMode):

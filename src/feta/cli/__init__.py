@@ -19,6 +19,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 from cyclopts.config import Env, Toml
 
 from feta import __version__
+from feta.cli.typed import panel
 from feta.errors import FetaError, one_line, shown
 from feta.files.plain import from_toml, text_of
 from feta.plugins import LAB, added
@@ -45,6 +46,7 @@ app = App(
     version=__version__,
     config=(Env("FETA_", command=True), Settings("feta.toml", search_parents=True, must_exist=False)),
     help_format="markdown",
+    error_formatter=panel,
     suppress_keyboard_interrupt=False,  # main says that it was interrupted
 )
 app.command("feta.cli.prune:prune")

@@ -16,14 +16,21 @@ LABELS = frozenset({"y", "label", "labels", "target", "targets"})
 Arrays = dict[str, Tensor]
 
 
-def read_arrays(path: Path, options: OwnOptions, samples: int | None, seed: int) -> tuple[Arrays, str]:
-    """The arrays of a file without labels, by name, at most `samples` rows; and what they are in words."""
+def read_arrays(
+    path: Path, options: OwnOptions, samples: int | None, seed: int, window: int | None = None
+) -> tuple[Arrays, str]:
+    """The arrays of a file without labels, by name, at most `samples` rows; and what they are in words.
+
+    window: of how many tokens a sample is, where they are one row and --length is not given.
+    """
     found = dict(sparse_file.read(path)[0]) if path.suffix == ".safetensors" else _of_numpy(path)
     kept = {name: array for name, array in found.items() if name.lower() not in LABELS}
     if not kept:
         raise DataError(f"{path} must hold inputs for the model, got {sorted(found) or 'no array'}: labels alone")
-    if options.length is not None:
-        kept = {"input_ids": _windows(kept, path, options.length)}
+    what = "samples"
+    if options.length is not None or (window is not None and _is_row(kept)):
+        tokens = _windows(kept, path, options.length or min(window, *next(iter(kept.values())).shape))
+        kept, what = {"input_ids": tokens}, f"windows of {tokens.shape[1]} tokens"
     sizes = {name: shape_of(array.shape) for name, array in kept.items()}
     counts = {array.shape[:1] for array in kept.values()}
     if len(counts) > 1 or counts <= {(), (0,)}:
@@ -34,17 +41,23 @@ def read_arrays(path: Path, options: OwnOptions, samples: int | None, seed: int)
     chosen = {name: array[rows] if isinstance(array, Tensor) else array[rows.numpy()] for name, array in kept.items()}
     inputs = {name: _ready(array, name, path, options) for name, array in chosen.items()}
     _normalise(inputs, options, path)
-    return inputs, f"{len(rows)} of {n} samples of {path}" if len(rows) < n else f"{n} samples of {path}"
+    return inputs, f"{len(rows)} of {n} {what} of {path}" if len(rows) < n else f"{n} {what} of {path}"
+
+
+def _is_row(arrays: dict[str, Any]) -> bool:
+    """Whether there is one row of whole numbers and nothing else."""
+    first = next(iter(arrays.values()))
+    return len(arrays) == 1 and first.ndim == 1 and len(first) > 0 and "int" in str(first.dtype)
 
 
 def _windows(arrays: dict[str, Any], path: Path, length: int) -> Any:
     """One long row of tokens, cut into windows (samples, length)."""
     tokens = next(iter(arrays.values()))
-    kind = str(tokens.dtype)
-    if len(arrays) > 1 or tokens.ndim != 1 or "int" not in kind or tokens.shape[0] < length:
+    if not _is_row(arrays) or tokens.shape[0] < length:
         sizes = {name: shape_of(array.shape) for name, array in arrays.items()}
         raise ConfigError(
-            f"--length must go with text or one row of {length} tokens or more, got {path} with {sizes} {kind}"
+            f"--length must go with text or one row of {length} tokens or more, got {path} with {sizes} "
+            f"{tokens.dtype}"
         )
     return tokens[: tokens.shape[0] // length * length].reshape(-1, length)
 

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from feta.theory.bounds import BoundsReport
     from feta.theory.theorems import Bound
 
+CURE = (
+    "bounds takes files of `feta train`, and what was made of them; in Python "
+    "feta.theory.bounds.generalisation_bounds(model, pruned, data)"
+)
 TITLES = {"5.2": "Theorem 5.2", "pruned": "pruned by itself", "dense": "dense by itself"}
 
 
@@ -45,7 +49,7 @@ def bounds(
         starts: Starts of the three-step procedure; 0 leaves it out.
         seed: Seed for the choice of samples.
     """
-    check_inputs(dense, pruned)
+    check_inputs(dense, pruned, cure=f"; {CURE}")
     import torch
 
     from feta.cli.subject import open_pair
@@ -59,7 +63,7 @@ def bounds(
         raise ConfigError("--dimension and --regularity must be given together, got one of them")
     manifold = None if dimension is None or regularity is None else Manifold(dimension, regularity)
     where = resolve_device(device)
-    subject, other = open_pair(dense, pruned, data_dir, data)
+    subject, other = open_pair(dense, pruned, data_dir, data, CURE)
     x, y = subject.rows("train", where)
     chosen = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:samples].to(x.device)
     models, x, y = (subject.model.to(where), other.model.to(where)), x[chosen], y[chosen]

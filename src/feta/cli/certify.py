@@ -18,6 +18,7 @@ from feta.plugins import added
 if TYPE_CHECKING:
     from feta.cli.subject import Subject
 
+CURE = "certify takes files of `feta train`, and what was made of them; in Python feta.certify(model, pruned, data)"
 FILES = ("certificate.json", "certificate.html")
 
 
@@ -54,7 +55,7 @@ def certify(
         seed: Seed for the attack.
         output: Folder for certificate.json and certificate.html; by default nothing is saved.
     """
-    check_inputs(dense, pruned)
+    check_inputs(dense, pruned, cure=f"; {CURE}")
     if output is not None:
         for name in FILES:
             check_output(output / name, force)
@@ -68,7 +69,7 @@ def certify(
         raise ConfigError(f"--radii must be numbers > 0 separated by commas, got '{radii}'") from None
     options: dict[str, Any] = {"confidence": confidence, "samples": samples, "radii": wanted, "norm": norm}
     options |= {"refined": refined, "attack": Attack(seed=seed) if attack else None, "device": resolve_device(device)}
-    pair = open_pair(dense, pruned, data_dir, data)
+    pair = open_pair(dense, pruned, data_dir, data, CURE)
     with progress_bar("certifying") as update:
         options["callback"] = lambda text, done, total: update(description=text, completed=done, total=total)
         found = certify_subjects(*pair, **options)

@@ -35,15 +35,23 @@ def info(file: Path, /, *, json: Json = False) -> None:
     """Describe a network file: where it comes from, its layers, and what each takes on disk.
 
     Args:
-        file: A safetensors file, dense or pruned.
+        file: A safetensors file, dense or pruned, or a Hugging Face folder.
     """
     check_inputs(file)
     from feta.cli.history import history
+    from feta.cli.huggingface import check_folder, network_of
     from feta.files import sparse_file
+    from feta.files.huggingface import weight_files
     from feta.sparsity import measured
 
-    tensors, metadata = sparse_file.read(file)
-    stored, n_bytes = sparse_file.stored_bytes(file), file.stat().st_size
+    if file.is_dir():
+        check_folder(file)
+    files = weight_files(file) if file.is_dir() else [file]
+    tensors, stored = dict[str, Any](), dict[str, int]()
+    for path in files:
+        tensors |= sparse_file.read(path)[0]
+        stored |= sparse_file.stored_bytes(path)
+    n_bytes = sum(path.stat().st_size for path in files)
     layers: list[dict[str, Any]] = [
         {
             "name": name,
@@ -55,7 +63,7 @@ def info(file: Path, /, *, json: Json = False) -> None:
         }
         for name, tensor in tensors.items()
     ]
-    about = metadata.get("network") or {}
+    about = network_of(file)
     if json:
         print_json({"file": str(file), "file_bytes": n_bytes, "network": about, "tensors": layers})
         return

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from feta import __version__
 from feta.cli import factory, huggingface
@@ -23,7 +23,7 @@ from feta.files.network import encode, fill
 def open_own(network: str, options: OwnOptions, *, samples: int | None, seed: int, batch_size: int | None) -> Subject:
     """The model and its data, ready to prune."""
     folder = Path(network) if Path(network).is_dir() else None
-    model = huggingface.open_folder(folder) if folder else factory.made(network)
+    model = _opened(Path(network), folder) if Path(network).exists() else factory.made(network)
     if options.weights is not None:
         fill(model, sparse_file.read(options.weights)[0], f"--weights {options.weights}")
     if odd := [name for name, value in model.state_dict().items() if not isinstance(value, Tensor)]:
@@ -44,6 +44,10 @@ def open_own(network: str, options: OwnOptions, *, samples: int | None, seed: in
         inputs=batches,
         note=note,
     )
+
+
+def _opened(path: Path, folder: Path | None) -> nn.Module:
+    return huggingface.open_folder(folder) if folder else huggingface.open_file(path)
 
 
 def _no_rows(*args: object) -> NoReturn:

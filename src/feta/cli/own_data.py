@@ -63,7 +63,8 @@ def read_batches(
     """
     kind = _kind(path)
     if kind == "arrays":
-        arrays, note = read_arrays(path, options, samples, seed)
+        window = longest(model) if positions(model) else None
+        arrays, note = read_arrays(path, options, samples, seed, window)
     elif kind == "text":
         tokenizer = find_tokenizer(options.tokenizer, *([folder] if folder else []), path.parent)
         ids, note = read_text(path, tokenizer, options.length or longest(model), samples, seed)
@@ -78,8 +79,13 @@ def read_batches(
 
 def longest(model: nn.Module) -> int:
     """The default length of a window: what the model's configuration allows, where it has one."""
+    return min(LENGTH, positions(model) or LENGTH)
+
+
+def positions(model: nn.Module) -> int | None:
+    """How many tokens a language model of transformers takes at the most, if its configuration says so."""
     most = getattr(getattr(model, "config", None), "max_position_embeddings", None)
-    return min(LENGTH, most) if isinstance(most, int) and most > 0 else LENGTH
+    return most if isinstance(most, int) and most > 0 else None
 
 
 def _kind(path: Path) -> str:
@@ -126,4 +132,6 @@ def _try(model: nn.Module, batch: Batch, path: Path, cure: str) -> None:
         with evaluating(model):
             call(model, sample)
     except Exception as error:  # the user's own code runs here
+        if isinstance(sample, Tensor) and sample.ndim == 1 and not sample.is_floating_point():
+            cure = "; for one row of tokens give --length, the number of tokens per sample"
         raise DataError(f"{path}: the model must run on one sample, {shapes}, got {one_line(error)}{cure}") from None

@@ -14,10 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from feta.cli.own_options import OwnOptions
-from feta.cli.pickles import is_pickle
+from feta.cli.typed import DATA, retyped
 from feta.errors import ConfigError, FileError
 from feta.files.atomic import check_writable, remove_left
+from feta.files.pickles import is_pickle, refuse_name
 
+NOWHERE = "; nothing is downloaded: give a file, a Hugging Face folder or module:factory"
 FORM = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<factory>[A-Za-z_][\w.]*)")  # a model in the user's own code
 
 
@@ -29,23 +31,28 @@ def check_network(network: str, own: OwnOptions | None = None) -> None:
         form = f"{stem.replace(os.sep, '.')}:NAME, where NAME makes the model in {stem}.py"
         raise ConfigError(f"model must be module:factory, got '{network}'; write {form}")
     if os.path.exists(network) or named is None:
-        check_inputs(Path(network))
+        check_inputs(Path(network), cure=NOWHERE)
+        if Path(network).suffix in DATA and os.path.isfile(network):
+            command = retyped(network, "MODEL", "--data", network)
+            raise ConfigError(f"model must be a network, got {network}, which is data; write {command}")
     else:
         _check_module(named["module"])
         check_inputs(given.weights)
+        _check_weights(given)
     if given.data is not None and (named or os.path.isdir(network)):  # elsewhere it is the name of a data set
         check_inputs(Path(given.data))
 
 
-def check_inputs(*paths: Path | None) -> None:
-    """Refuse files that cannot be found, with the nearest name that can."""
+def check_inputs(*paths: Path | None, cure: str = "") -> None:
+    """Refuse files that cannot be found, with the nearest name that can, and else with the cure."""
     for path in paths:
         if path is None or is_pickle(path):
             continue
         try:
             os.stat(path)
         except (OSError, ValueError) as error:  # a name may also be too long, or hold a zero byte
-            raise FileError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}{_near(path)}") from None
+            reason = f"{getattr(error, 'strerror', None) or error}{_near(path) or cure}"
+            raise FileError(f"cannot read {path}: {reason}") from None
 
 
 def check_output(path: Path | None, force: bool, *inputs: Path | str | None, option: str = "--output") -> None:
@@ -56,8 +63,8 @@ def check_output(path: Path | None, force: bool, *inputs: Path | str | None, opt
     if any(os.path.realpath(path) == os.path.realpath(given) for given in inputs if given is not None):
         other = "the input" if option == "--output" else "the input and other outputs"
         raise ConfigError(f"{option} must differ from {other}, got {path} for both")
-    if option == "--output" and is_pickle(path):
-        raise ConfigError(f"--output must end in .safetensors, got {path}, whose ending stands for a pickle")
+    if option == "--output":
+        refuse_name(option, path)
     if os.path.isfile(path) and not force:
         raise FileError(f"{option} must be a new file, got {path}, which is there already; --force replaces it")
 
@@ -96,6 +103,15 @@ def _near(path: Path) -> str:
     except (OSError, ValueError):
         return ""
     return f"; did you mean {path.with_name(found[0])}?" if found else ""
+
+
+def _check_weights(given: OwnOptions) -> None:
+    """Refuse data in the place of weights."""
+    if given.weights is None or given.weights.suffix not in DATA:
+        return
+    swapped = (given.data or "").endswith(".safetensors")
+    cure = f"swap them: --weights {given.data} --data {given.weights}" if swapped else "give it as --data"
+    raise ConfigError(f"--weights must be a safetensors file, got {given.weights}, which is data; {cure}")
 
 
 def _check_module(name: str) -> None:

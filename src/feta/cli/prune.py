@@ -67,7 +67,8 @@ def prune(
 
     Args:
         network: What to prune: a file made by `feta train`; module:factory for a model in your own code, where the
-            factory is a function without arguments, an nn.Module class or an object; or a Hugging Face folder.
+            factory is a function without arguments, an nn.Module class or an object; or a Hugging Face folder, or a
+            file made of one.
         sparsity: Share of zero weights in [0, 1), or per layer: fc1=0.95,fc2=0.8; by default 0.9, or what --pattern
             says.
         pattern: Which weights stay together: 2:4 or any N:M along the inputs; blocks of outputs x inputs such as 4x1;
@@ -140,6 +141,7 @@ def prune(
         summary["rounding"] = rounding_cost(subject, model, exact, storing.dtype, where)
         scores = summary["rounding"]["accuracy"] or scores
     written = source.write(subject, model, kept, scores, output, storing)
+    summary["weights"] = source.weights
     summary["file_bytes"] = {"dense": source.bytes_before(subject.model), "pruned": written}
     config = {
         "network": source.path.name,
@@ -164,7 +166,9 @@ def prune(
     if json:
         print_json(summary)
     else:
-        _show(summary, subject.note)
+        _show(summary, subject.note, saved=output is not None)
+        if source.is_code and own.weights is None:
+            out().print(f"weights: {source.weights}; --weights FILE for others")
         if report is not None:
             out().print(f"written: {report}")
         if output is not None:
@@ -224,7 +228,7 @@ def _share(text: str, where: str) -> float:
     return check_share(number, where)
 
 
-def _show(summary: Mapping[str, Any], note: str | None) -> None:
+def _show(summary: Mapping[str, Any], note: str | None, *, saved: bool) -> None:
     from feta.report import HEADER, layer_row
 
     pattern = "" if summary["pattern"] is None else f", pattern {summary['pattern']}"
@@ -245,4 +249,5 @@ def _show(summary: Mapping[str, Any], note: str | None) -> None:
 
         out().print(rounding_told(rounding, summary["accuracy"], pruned))
     smaller = f"{dense / pruned:.1f}× smaller" if dense > 1.05 * pruned else "no smaller"
-    out().print(f"file {size(dense)} → {size(pruned)} ({smaller})")
+    nowhere = "" if saved else "; nothing was saved, give -o FILE"
+    out().print(f"file {size(dense)} → {size(pruned)} ({smaller}){nowhere}")

@@ -91,24 +91,29 @@ def shrink(
     model = result.model.cpu()
     summary = {**result.report.to_dict(), "kept": result.kept, "accuracy": scores}
     written = None if output is None else _write(output, subject, model, summary)
+    summary["weights"] = source.weights
     summary["file_bytes"] = {"dense": source.bytes_before(subject.model), "shrunk": written}
     if json:
         print_json(summary)
     else:
-        _show(result, summary, output)
+        _show(result, summary, output, source.weights if source.is_code and own.weights is None else None)
 
 
 def _check(source: "Source", output: Path | None) -> None:
     """Everything that can be refused before any work."""
-    from feta.files.atomic import check_writable
     from feta.structured.groups import torch_pruning
 
-    torch_pruning()
     source.check(None, None, StoreOptions())
     if source.is_own and source.options.data is None:
         raise ConfigError(f"--data must be given to shrink {source.name}, got none")
-    if output is None:
-        return
+    if output is not None:
+        _check_output(source, output)
+    torch_pruning()
+
+
+def _check_output(source: "Source", output: Path) -> None:
+    from feta.files.atomic import check_writable
+
     forms = [".pt2", ".onnx", *([] if source.is_own else [".safetensors"])]
     if output.suffix not in forms:
         why = ", as the class of a smaller model has other shapes" if output.suffix == ".safetensors" else ""
@@ -166,7 +171,7 @@ def _write(output: Path, subject: "Subject", model: Any, summary: Mapping[str, A
     return export(model, example, **{form: output})[0].bytes
 
 
-def _show(result: "ShrinkResult", summary: Mapping[str, Any], output: Path | None) -> None:
+def _show(result: "ShrinkResult", summary: Mapping[str, Any], output: Path | None, weights: str | None) -> None:
     report = result.report
     heading, *lines = report.headline()
     print_table(heading, ("layer", "outputs", "left"), list(report.groups))
@@ -174,6 +179,8 @@ def _show(result: "ShrinkResult", summary: Mapping[str, Any], output: Path | Non
         out().print(line)
     if (scores := summary["accuracy"]) is not None:
         out().print(f"test accuracy {scores['dense']['test']:.2f} % → {scores['shrunk']['test']:.2f} %")
+    if weights is not None:
+        out().print(f"weights: {weights}; --weights FILE for others")
     if output is not None:
         before, after = summary["file_bytes"].values()
         out().print(f"written to {output}: {size(before)} → {size(after)}")

@@ -1,11 +1,12 @@
-"""What `feta prune` is given: a network file, module:factory, or a Hugging Face folder.
+"""What `feta prune` is given: a network file, module:factory, or a model of transformers in a folder or a file.
 
 A name is taken for a folder or a file if there is one, and otherwise for module:factory if it has that form.
 """
 
-import shlex
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,15 @@ from feta.cli import factory, huggingface
 from feta.cli.own import open_own
 from feta.cli.own_data import check_options
 from feta.cli.own_options import OwnOptions, StoreOptions
-from feta.cli.pickles import is_pickle, refusal
 from feta.cli.places import FORM, check_places
 from feta.cli.subject import Subject, open_subject
+from feta.cli.typed import retyped
 from feta.errors import ConfigError, FileError
 from feta.files import sparse_file
 from feta.files.atomic import check_writable, write_atomic
 from feta.files.folder import write
 from feta.files.huggingface import SMALL, weight_files
+from feta.files.pickles import beside, is_pickle, refusal
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,27 @@ class Source:
     def is_folder(self) -> bool:
         return self.path.is_dir()
 
+    @cached_property
+    def is_described(self) -> bool:
+        """Whether it is a file that says how its model of transformers is made."""
+        return huggingface.is_described(self.path)
+
+    @property
+    def is_code(self) -> bool:
+        """Whether it is a model in the user's own code."""
+        return FORM.fullmatch(self.name) is not None and not self.path.exists()
+
     @property
     def is_own(self) -> bool:
         """Whether it is the user's own model."""
-        return self.is_folder or (FORM.fullmatch(self.name) is not None and not self.path.exists())
+        return self.is_folder or self.is_code or self.is_described
+
+    @property
+    def weights(self) -> str:
+        """Which weights are worked on, in words: a model in code comes with those that its factory gives it."""
+        if self.is_code and self.options.weights is None:
+            return f"as {self.name} gives them"
+        return (self.options.weights or self.path).name
 
     def check(self, output: Path | None, records: Path | None, storing: StoreOptions) -> None:
         """Refuse what can be refused before any work."""
@@ -74,8 +93,8 @@ class Source:
 
     def open_file(self, *data: Any, **how: Any) -> Subject:
         """The network in a file that describes it, see open_subject."""
-        if not sparse_file.read(self.path)[1].get("network"):
-            works = f"feta {self.command} my_model:make --weights {shlex.quote(self.name)} …"
+        if not sparse_file.open_file(self.path).metadata.get("network"):
+            works = self._as_weights(self.path)
             raise FileError(
                 f"{self.name} must describe its network, got a safetensors file without feta's description; give it "
                 f"as the weights of your own model: {works}"
@@ -90,7 +109,7 @@ class Source:
 
     def bytes_before(self, model: nn.Module) -> int:
         """What the network took: its files, or its tensors where it came without any."""
-        files = weight_files(self.path) if self.is_folder else [] if self.is_own else [self.path]
+        files = weight_files(self.path) if self.is_folder else [] if self.is_code else [self.path]
         if self.options.weights is not None:
             files = [self.options.weights]
         if files:
@@ -118,7 +137,7 @@ class Source:
         """How the result is loaded in Python, where that depends on the user's own code."""
         if not self.is_own:
             return None
-        if not self.is_folder:
+        if self.is_code:
             return f"import feta; {factory.recipe(self.name, output)}"
         if self._as_folder(output):
             if (output / SMALL).exists():
@@ -132,21 +151,24 @@ class Source:
 
     def _refuse_options(self) -> None:
         """Options that would be of no use are refused: nobody should think that they were followed."""
-        if self.options.weights is not None and (self.is_folder or not self.is_own):
+        if self.options.weights is not None and not self.is_code:
             raise ConfigError(f"--weights must go with module:factory, got {self.name}, which has its own")
         given = [name for name, value in asdict(self.options).items() if value is not None and name != "data"]
         if given and not self.is_own:
             raise ConfigError(f"--{given[0]} must go with a model of your own, got {self.name}, which names its data")
 
     def _refuse_pickles(self) -> None:
-        name, weights, data = self.name, str(self.options.weights or ""), self.options.data or ""
-        told = f" --data {shlex.quote(data)}" if data and not is_pickle(Path(data)) else " --data FILE"
-        feta = f"feta {self.command}"
+        weights, data = self.options.weights, self.options.data
         if is_pickle(self.path):
-            raise refusal(self.path, "model", lambda new: f"{feta} my_model:make --weights {new}{told}")
-        if is_pickle(Path(weights)):
-            raise refusal(Path(weights), "--weights", lambda new: f"{feta} {name} --weights {new}{told}")
-        if is_pickle(Path(data)):
-            kept = f" --weights {shlex.quote(weights)}" if weights else ""
-            command = f"{feta} {name}{kept} --data"
-            raise refusal(Path(data), "--data", lambda new: f"{command} {new}", weights=False)
+            raise refusal("model", self.path, self._as_weights(beside(self.path)))
+        if weights is not None and is_pickle(weights):
+            then = retyped(str(weights), str(beside(weights)), option="--weights")
+            raise refusal("--weights", weights, then)
+        if data is not None and is_pickle(Path(data)):
+            then = retyped(data, str(beside(Path(data))), option="--data")
+            raise refusal("--data", Path(data), then, weights=False)
+
+    def _as_weights(self, path: Path) -> str:
+        """The command that was typed, for the user's own model with a file as its weights."""
+        needs = [] if self.options.data is not None or "--input" in " ".join(sys.argv) else ["--data", "FILE"]
+        return retyped(self.name, "my_model:make", "--weights", str(path), *needs)

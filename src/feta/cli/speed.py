@@ -124,7 +124,7 @@ def _file_bytes(source: "Source", model: "nn.Module") -> int:
     """Of the file that was given, or of the one that feta.save would write."""
     from feta.files.network import encode
 
-    return len(encode(model)) if source.is_own else source.path.stat().st_size
+    return source.path.stat().st_size if source.path.is_file() else len(encode(model))
 
 
 def _cpu() -> str:

@@ -16,13 +16,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from feta.calibration.model import float_dtype
+from feta.calibration.model import call, evaluating, float_dtype
 from feta.cli.console import download_bar, err, size
 from feta.cli.options import whole_numbers
+from feta.cli.own_data import positions
 from feta.engine.finish import PruneWarning
 from feta.engine.prune import prune
 from feta.engine.select import SparsityRequest
-from feta.errors import ConfigError, ModelError
+from feta.errors import ConfigError, ModelError, one_line
 from feta.files import sparse_file
 from feta.files.lossy import Smaller, weight_error, with_rounded_weights
 from feta.files.network import described
@@ -31,6 +32,7 @@ from feta.ranks import Ranks
 from feta.tuning.batches import labelled, score_of
 
 Part = Literal["train", "validation", "test"]
+TOKENS = 64  # of a sample that is made up for a language model
 KEPT = ("method", "target_sparsity", "sparsity", "seed", "options", "compensated")
 
 
@@ -53,19 +55,24 @@ class Subject:
 
 
 def open_subject(
-    network: Path, data_dir: Path | None = None, data: str | None = None, *, with_data: bool = True
+    network: Path, data_dir: Path | None = None, data: str | None = None, *, with_data: bool = True, cure: str = ""
 ) -> Subject:
-    """The network in a file, with the data it names or with the data set called `data`, from `data_dir` if given."""
-    described(sparse_file.read(network)[1], network)
+    """The network in a file, with the data it names or with the data set called `data`, from `data_dir` if given.
+
+    cure: what to do with a file that does not describe its network.
+    """
+    described(sparse_file.open_file(network).metadata, network, cure)
     opener = required("feta.subjects", "paper", f"{network}: a network in the paper's notation")
     with download_bar() as advance:
         found: Subject = opener(network, data_dir=data_dir, data=data, with_data=with_data, progress=advance)
     return found
 
 
-def open_pair(dense: Path, pruned: Path, data_dir: Path | None, data: str | None) -> tuple[Subject, Subject]:
+def open_pair(
+    dense: Path, pruned: Path, data_dir: Path | None, data: str | None, cure: str
+) -> tuple[Subject, Subject]:
     """A network with its data, and what pruning made of it. Raises ConfigError where they do not fit."""
-    one, other = open_subject(dense, data_dir, data), open_subject(pruned, with_data=False)
+    one, other = open_subject(dense, data_dir, data, cure=cure), open_subject(pruned, with_data=False, cure=cure)
     if one.specification != other.specification:
         raise ConfigError(
             f"the pruned network must come from the dense one, got {other.specification} and {one.specification}"
@@ -99,17 +106,52 @@ def example_of(subject: Subject, shape: str | None, name: str) -> Any:
     model = subject.model
     leaves = [module for module in model.modules() if next(module.parameters(recurse=False), None) is not None]
     first = leaves[0] if leaves else None
-    sizes = tuple(whole_numbers(shape, "--input")) if shape is not None else None
-    if sizes is None and subject.preparation:
-        sizes = tuple(subject.preparation[0])
-    if sizes is None and type(model) is nn.Sequential and isinstance(first, nn.Linear):
-        sizes = (first.in_features,)
+    given = tuple(whole_numbers(shape, "--input")) if shape is not None else None
+    sizes = given or _sizes(subject, first)
     if sizes is None:
-        raise ConfigError(f"--input or --data must say what {name} takes, got neither; write --input 3,32,32")
+        raise ConfigError(
+            f"--input or --data must say what {name} takes, got neither; write --input {_such(first, ())}"
+        )
     generator = torch.Generator().manual_seed(0)
     if isinstance(first, nn.Embedding):
-        return torch.randint(first.num_embeddings, (2, *sizes), generator=generator)
-    return torch.randn((2, *sizes), generator=generator).to(float_dtype(model))
+        example = torch.randint(first.num_embeddings, (2, *sizes), generator=generator)
+    else:
+        example = torch.randn((2, *sizes), generator=generator).to(float_dtype(model))
+    if given is not None:
+        _check_example(model, example, f"got {shape} for {name}", _such(first, given))
+    return example
+
+
+def _sizes(subject: Subject, first: nn.Module | None) -> tuple[int, ...] | None:
+    """The shape of one sample, where the network tells it; of a language model so many tokens."""
+    if subject.preparation:
+        return tuple(subject.preparation[0])
+    if type(subject.model) is nn.Sequential and isinstance(first, nn.Linear):
+        return (first.in_features,)
+    if isinstance(first, nn.Embedding) and (most := positions(subject.model)) is not None:
+        return (min(TOKENS, most),)
+    return None
+
+
+def _such(first: nn.Module | None, given: Sequence[int]) -> str:
+    """A shape as the first layer with weights takes it, as near as can be to the one that was given."""
+    if isinstance(first, nn.Embedding):
+        return f"{TOKENS}, the number of tokens"
+    if isinstance(first, nn.Linear):
+        return str(first.in_features)
+    places = list(given[-2:]) if len(given) > 1 else [32, 32]
+    return ",".join(map(str, [first.in_channels if isinstance(first, nn.Conv2d) else 3, *places]))
+
+
+def _check_example(model: nn.Module, example: Tensor, got: str, such: str) -> None:
+    """Raise ConfigError where a network does not run on a shape that was typed."""
+    try:
+        with evaluating(model), torch.no_grad():
+            call(model, example)
+    except Exception as error:  # the user's own code runs here
+        raise ConfigError(
+            f"--input must be the shape of one sample, such as {such}, {got}: {one_line(error)}"
+        ) from None
 
 
 @contextmanager

@@ -5,7 +5,7 @@ are the model's own, and weights that are read by other functions too. A model m
 `default_layers`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from torch import nn
 
@@ -122,14 +122,26 @@ def skipped(
     for name, module in model.named_modules():
         if f"{name}.".startswith(computed):
             continue
-        own = [p for p in module._parameters.values() if p is not None and p.ndim > 1 and id(p) not in counted]
+        own = {
+            key: p.numel()
+            for key, p in module._parameters.items()
+            if p is not None and p.ndim > 1 and id(p) not in counted
+        }
+        counted.update(id(module._parameters[key]) for key in own)
         if own:
-            reason = next(
-                (why for kind, why in REASONS.items() if isinstance(module, kind)), "not a kind feta prunes"
-            )
-            found.append(Skipped(name, type(module).__name__, sum(p.numel() for p in own), reason))
-            counted.update(id(p) for p in own)
+            found += _others(name, module, own)
     return tuple(found)
+
+
+def _others(name: str, module: nn.Module, own: Mapping[str, int]) -> Iterator[Skipped]:
+    """A module of a kind that is not pruned; of one that nobody knows its weights, each by its own name."""
+    kind = type(module).__name__
+    why = next((why for known, why in REASONS.items() if isinstance(module, known)), None)
+    if why is not None:
+        yield Skipped(name, kind, sum(own.values()), why)
+        return
+    for key, count in own.items():
+        yield Skipped(f"{name}.{key}".lstrip("."), kind, count, "not a kind feta prunes")
 
 
 def _has_weight(model: nn.Module, name: str) -> bool:

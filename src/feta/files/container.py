@@ -16,6 +16,7 @@ from safetensors.torch import save
 from torch import Tensor, uint8
 
 from feta.errors import FileError
+from feta.files.pickles import beside, conversion
 from feta.files.plain import from_json, object_from_json, shortened
 
 TENSORS, HEADER = "feta.crc32", "feta.header"
@@ -61,13 +62,24 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
         # A safetensors file may begin like a pickle, since its first 8 bytes are the length of its JSON header.
         if head.startswith(PICKLE_HEADS) and not head.endswith(b"{"):
+            new = beside(path)
             raise FileError(
                 f"{path} must be a safetensors file, got a pickle or a zip archive, which feta never loads: "
-                "reading one can run code. Save it with safetensors.torch.save_file(model.state_dict(), ...)"
+                "reading one can run code. If it is a file of torch.save that you trust, convert it: "
+                f"{conversion(path, new, weights=True)} and then give {new}"
             ) from None
         raise FileError(f"{path} must be a whole safetensors file, got one that cannot be read: {error}") from error
     _check(path, start, tensors, metadata)
     return tensors, metadata
+
+
+def metadata_of(path: Path) -> dict[str, str]:
+    """The metadata alone, not checked; {} where there is none that can be read."""
+    try:
+        with safe_open(path, framework="pt") as opened:
+            return opened.metadata() or {}
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError):
+        return {}
 
 
 def _check(path: Path, start: bytes, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:

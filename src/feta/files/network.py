@@ -23,6 +23,7 @@ from feta.errors import FetaError, FileError, listed, one_line
 from feta.files import folder, huggingface, sparse_file
 from feta.files.atomic import write_atomic
 from feta.files.lossy import Smaller
+from feta.files.pickles import refuse_name
 from feta.files.plain import shortened
 from feta.files.sparse_file import Layout
 from feta.gates import gated
@@ -75,7 +76,8 @@ def save(
         feta.save(result.model, "pruned.safetensors")
 
     network: any nn.Module, or a Network.
-    path: the file, or for a model of transformers a folder too, new or empty; it appears whole or not at all.
+    path: the file, or for a model of transformers a folder too, new or empty; it appears whole or not at all. It must
+        not end as pickles do, in .pt, .pth or .bin.
     dtype: store the weights rounded, which loses accuracy: "float16", "bfloat16", or "int8" with a scale per output
         channel. Loading gives them back in their own dtype, zeros exactly zero. By default nothing is lost.
     layout: "small", entropy coded, the default of files; "compressed-tensors", values and bit masks, larger and
@@ -87,6 +89,7 @@ def save(
     if not isinstance(network, Network | nn.Module):
         raise FileError(f"save must be given a model or a Network, got a {type(network).__name__}; save result.model")
     path, model = Path(path), network.model if isinstance(network, Network) else network
+    refuse_name("path", path)
     if huggingface.is_pretrained(model) and path.suffix != ".safetensors":
         return folder.write(model, path, layout=layout, dtype=dtype)
     content = encode(network, dtype=dtype, layout=layout or "small")
@@ -173,18 +176,20 @@ def load_into(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
     return model
 
 
-def described(metadata: Mapping[str, Any], path: Path) -> Any:
-    """What a file's metadata says about its network. Raises FileError where it says nothing."""
+def described(metadata: Mapping[str, Any], path: Path, cure: str = "") -> Any:
+    """What a file's metadata says about its network. Raises FileError, with the cure, where it says nothing."""
     version = metadata.get("version", FORMAT_VERSION)
     if not isinstance(version, int) or version > FORMAT_VERSION:
         raise FileError(
             f"{path}: format version must be at most {FORMAT_VERSION}, got {shortened(version)}; update feta"
         )
     if metadata.get("network") is None:
-        raise FileError(
-            f"{path} must describe its network, got a safetensors file without feta's description; "
-            "put its weights into your own model with feta.load_into(model, path)"
-        )
+        said = "its network, got a safetensors file without feta's description"
+        usual = "put its weights into your own model with feta.load_into(model, path)"
+        if metadata.get("transformers"):
+            said = "a network of `feta train`, got a model of transformers"
+            usual = "open it with feta.load(path)"
+        raise FileError(f"{path} must describe {said}; {cure or usual}")
     return metadata["network"]
 
 
@@ -197,23 +202,31 @@ def fill(model: nn.Module, tensors: Mapping[str, Tensor], path: Path | str) -> N
     own = model.state_dict(keep_vars=True)
     # All is looked at first: torch copies what fits before it says what does not.
     wrong = [
-        f"'{name}' {tuple(tensor.shape)} for {tuple(own[name].shape)}"
+        f"'{name}' with {tuple(tensor.shape)} for {tuple(own[name].shape)}"
         for name, tensor in tensors.items()
         if isinstance(own.get(name), Tensor) and not is_lazy(own[name]) and own[name].shape != tensor.shape
     ]
-    unknown = [f"'{name}', which the model has not" for name in tensors if name not in own]
+    unknown = [name for name in tensors if name not in own]
     present = {id(own[name]): tensor for name, tensor in tensors.items() if name in own}
     tied = {name: kept for name, kept in own.items() if name.endswith("num_batches_tracked")}
     tied |= {name: present[id(kept)] for name, kept in own.items() if id(kept) in present}
-    missing = [f"no '{name}'" for name in own if name not in tied and isinstance(own[name], Tensor)]
-    if faults := [*wrong, *missing, *unknown]:
-        more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
-        raise FileError(f"{path} must hold the weights of this model, got {', '.join(faults[:5])}{more}")
+    missing = [name for name in own if name not in tied and isinstance(own[name], Tensor)]
+    if wrong or missing or unknown:
+        raise FileError(f"{path} must hold the weights of this model, got {_misfit(wrong, missing, unknown)}")
     try:
         model.load_state_dict(tied | dict(tensors))
     except RuntimeError as error:
         reason = " ".join(str(error).split())  # one line, as all our messages
         raise FileError(f"{path} must hold the weights of this model: {reason}") from error
+
+
+def _misfit(wrong: list[str], missing: list[str], unknown: list[str]) -> str:
+    """How a file's tensors differ from those of a model, in a sentence."""
+    more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+    said = [f"tensors of other shapes: {', '.join(wrong[:5])}{more}"] if wrong else []
+    said += [f"nothing for {listed(missing)}"] if missing else []
+    said += [f"tensors that the model does not have: {listed(unknown)}"] if unknown else []
+    return "; ".join(said)
 
 
 def _of_transformers(model: nn.Module) -> Network:

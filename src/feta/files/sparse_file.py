@@ -114,6 +114,14 @@ def read(path: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return opened.tensors(), opened.metadata
 
 
+def metadata_of(path: Path | str) -> dict[str, Any]:
+    """What a file says of itself, without its tensors and not checked; {} where it cannot be read."""
+    try:
+        return object_from_json(container.metadata_of(Path(path)).get(METADATA) or "{}", finite=False)
+    except ValueError:
+        return {}
+
+
 def stored_bytes(path: Path | str) -> dict[str, int]:
     """Bytes each tensor takes in a file, its parts added up."""
     opened = open_file(path)

@@ -17,6 +17,7 @@ from numbers import Integral
 import torch
 from torch import Tensor, nn
 
+from feta.engine.finish import PruneWarning
 from feta.errors import ConfigError, ModelError, shown
 from feta.gates import gated
 from feta.inference import calls, timing
@@ -75,12 +76,13 @@ def sparsify(
         launching a kernel of feta's own takes longer than a small layer does.
 
     Returns a new module in eval mode, for inference alone. It copies, saves, loads and moves like any other; away
-    from the device it was made on it uses dense weights. Without numba (extra `speed`) fewer forms can be tried.
+    from the device it was made on it uses dense weights. Without numba (extra `speed`) fewer forms can be tried. A
+    PruneWarning says why where no layer was replaced.
     Raises ModelError where the model does not run on the example.
     """
     found = sparsified(model, example, batches, timer=timing.recorded if recorded else timing.timed)
     for note in found.notes:
-        warnings.warn(note, stacklevel=4)
+        warnings.warn(note, PruneWarning, stacklevel=4)
     return found.model
 
 
@@ -159,6 +161,17 @@ def _described(name: str, layer: nn.Module, choice: Choice, form: nn.Module) -> 
     return LayerChoice(name, repr(layer), sparsity, choice.kind, dense, sparse, bytes_of(layer), bytes_of(form))
 
 
+def _unchanged(layers: Iterable[LayerChoice]) -> str:
+    """Why no layer was replaced."""
+    most = max((layer.sparsity for layer in layers), default=None)
+    if most is None:
+        return "no Linear or Conv2d without hooks is called"
+    if most < LEAST_ZEROS:
+        least = f"{100 * LEAST_ZEROS:.0f} %"
+        return f"no layer has the {least} zeros that a sparse form needs, at most {100 * most:.3g} %"
+    return "each was measured to be fastest as it is; more zeros, or whole neurons (pattern='neurons'), help"
+
+
 def _judge(dense: nn.Module, examples: Mapping[int, Example], timer: Timer, result: Sparsified) -> None:
     """Time the whole model; put the dense one back if it is not slower, or if outputs do not agree."""
     fast = result.model
@@ -183,4 +196,6 @@ def _judge(dense: nn.Module, examples: Mapping[int, Example], timer: Timer, resu
     elif changed:
         result.bytes = bytes_of(result.model)
         return
+    else:
+        result.notes.append(f"the dense layers stay: {_unchanged(result.layers)}")
     result.model, result.bytes, result.sparse_ms = dense, result.dense_bytes, dict(result.dense_ms)

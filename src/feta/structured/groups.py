@@ -41,7 +41,8 @@ class Group:
 
 def torch_pruning() -> Any:
     """The package. Raises ConfigError where it is missing."""
-    return needed("torch_pruning", "feta.shrink", "torch-pruning")
+    extra = "torch-pruning, or in a clone of feta: python -m pip install -c constraints.txt '.[structured]'"
+    return needed("torch_pruning", "feta.shrink", "torch-pruning", extra)
 
 
 def graph_of(model: nn.Module, batch: Batch) -> Any:

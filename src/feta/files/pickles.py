@@ -2,7 +2,6 @@
 
 import json
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 
 from feta.errors import FileError
@@ -25,15 +24,25 @@ def conversion(path: Path, to: Path, *, weights: bool) -> str:
     return f"python -c {shlex.quote('; '.join((load, _STATE if weights else _TENSORS, save)))}"
 
 
-def refusal(
-    path: Path, where: str, then: Callable[[str], str], *, weights: bool = True, to: Path | None = None
-) -> FileError:
-    """The error for a pickle, with the command that converts it and the one that works afterwards.
+def beside(path: Path) -> Path:
+    """Where a pickle's content goes: the same name with the ending of a safetensors file."""
+    new = path.with_suffix(".safetensors")
+    return new if new != path else path.with_suffix(".new.safetensors")
 
-    then: that second command, given the new file.
+
+def refusal(where: str, path: Path, then: str, *, weights: bool = True, to: Path | None = None) -> FileError:
+    """The error for a pickle, with the command that converts it and what works afterwards.
+
+    where: what must be something else, such as --weights.
+    then: what to do with the new file.
     """
-    new = to or path.with_suffix(".safetensors")
     return FileError(
         f"{where} must not be a pickle, got {path}, which feta never loads: reading one can run code. If you trust "
-        f"it, convert it: {conversion(path, new, weights=weights)} and then: {then(shlex.quote(str(new)))}"
+        f"it, convert it: {conversion(path, to or beside(path), weights=weights)} and then: {then}"
     )
+
+
+def refuse_name(where: str, path: Path) -> None:
+    """Raise FileError for a file to write whose ending stands for a pickle, which it will not be."""
+    if is_pickle(path):
+        raise FileError(f"{where} must end in .safetensors, got {path}, whose ending stands for a pickle")
