@@ -9,7 +9,6 @@ which may be a folder too (files.huggingface). Nothing is ever unpickled.
 """
 
 import os
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from feta.errors import FetaError, FileError, listed, one_line
+from feta.errors import FetaError, FileError, listed, one_line, warn
 from feta.files import folder, huggingface, sparse_file
 from feta.files.atomic import write_atomic
 from feta.files.lossy import Smaller
@@ -114,7 +113,7 @@ def load(path: str | os.PathLike[str]) -> Network:
     if path.is_dir():
         model, unused = huggingface.read(path)
         if unused:
-            warnings.warn(f"{path}: {type(model).__name__} does not use {listed(unused)}", UserWarning, stacklevel=4)
+            warn(f"{path}: {type(model).__name__} does not use {listed(unused)}")
         return _of_transformers(model)
     return read_network(path, None)
 

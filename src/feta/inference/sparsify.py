@@ -9,7 +9,6 @@ and in the end the whole is timed against the dense model: if it is not faster, 
 
 import math
 import statistics
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from feta.engine.finish import PruneWarning
-from feta.errors import ConfigError, ModelError, shown
+from feta.errors import ConfigError, ModelError, shown, warn
 from feta.gates import gated
 from feta.inference import calls, timing
 from feta.inference.candidates import LEAST_ZEROS
@@ -82,7 +81,7 @@ def sparsify(
     """
     found = sparsified(model, example, batches, timer=timing.recorded if recorded else timing.timed)
     for note in found.notes:
-        warnings.warn(note, PruneWarning, stacklevel=4)
+        warn(note, PruneWarning)
     return found.model
 
 
