@@ -53,6 +53,15 @@ def test_repr_is_a_table_with_the_messages_below(report):
     assert refit == "softmax: its refit ended as damped"
 
 
+def test_layers_with_one_message_are_named_together(report):
+    many = tuple(replace(report.layers[0], name=f"fc{i}", status="few-rows", message="too few") for i in range(5))
+    alone = tuple(replace(report.layers[0], name=f"up{i}", message=f"message {i}") for i in range(6))
+    lines = repr(replace(report, layers=(*many, *alone))).splitlines()
+    assert "fc0, fc1, fc2 and 2 more: too few" in lines
+    assert "up3: message 3" in lines
+    assert "2 more layers have something to say (2 ok): see report.layers" in lines
+
+
 def test_stages_are_said_with_an_arrow_at_the_one_that_is_kept(report):
     *_, title, first, second = repr(replace(report, stages=STAGES)).splitlines()
     assert title == "stages, the arrow at the one that is kept; how far the outputs are from the original's:"

@@ -9,7 +9,7 @@ from feta.pages import notebook
 from feta.pages.told import HEADER as HEADER
 from feta.pages.told import MEASURES, UNSEEN, errors_said, measure_of
 from feta.pages.told import layer_row as layer_row
-from feta.pages.words import NAME, amount, counted, in_words, significant, some
+from feta.pages.words import amount, counted, in_words, significant, some
 from feta.problem import Activation, Status
 
 FAR, SAME = 0.7, 0.8  # a relative error of the outputs, and a share of equal answers, that say a network is spoilt
@@ -254,12 +254,14 @@ class PruneReport:
         found = self.to_dict()
         notes = [f"errors: {about}"] if (about := errors_said(found)) else []
         notes += [UNSEEN] if self.held is not None else []
-        said = [layer for layer in self.layers if layer.message]
-        notes += [f"{in_words(layer.name, NAME)}: {in_words(layer.message)}" for layer in said[:SHOWN]]
-        if len(said) > SHOWN:
-            counts = Counter(layer.status for layer in said[SHOWN:])
-            rest = ", ".join(f"{count} {status}" for status, count in counts.items())
-            notes.append(f"{len(said) - SHOWN} more layers have something to say ({rest}): see report.layers")
+        said: dict[str, list[LayerReport]] = {}
+        for layer in self.layers:
+            said.setdefault(layer.message, []).append(layer)
+        messages = [message for message in said if message]
+        notes += [f"{some([one.name for one in said[text]])}: {in_words(text)}" for text in messages[:SHOWN]]
+        if more := [layer for text in messages[SHOWN:] for layer in said[text]]:
+            rest = ", ".join(f"{count} {status}" for status, count in Counter(one.status for one in more).items())
+            notes.append(f"{len(more)} more layers have something to say ({rest}): see report.layers")
         notes += [f"{name}: its refit ended as {end}" for name, end in self.compensated.items() if end != "ok"]
         total = self.before.parameters if self.before is not None else 0
         by_reason: dict[str, list[Skipped]] = {}
