@@ -3,7 +3,7 @@
     PYTHONPATH=src python benchmarks/files.py --networks NETWORKS --resnets MODELS --data-dir DATA
     PYTHONPATH=src python benchmarks/files.py --folder SMOLLM2 --sparsity 0.5 0.7 0.9
 
-NETWORKS holds files of `feta train` (conv-cifar-seed0.safetensors …), MODELS state dicts, SMOLLM2 a Hugging Face
+NETWORKS holds some files of `feta train` (conv-mnist-seed0.safetensors …), MODELS state dicts, SMOLLM2 a Hugging Face
 folder. Matrices and kernels are pruned by magnitude, but for the first of a convolutional network and the last; with
 --data-dir, networks are pruned by the method feta too, at 90 %, and judged. The rivals compress the plain safetensors
 file of the *pruned* model. Seconds are of processor time on one thread, the least of several runs.
@@ -33,7 +33,7 @@ from feta_lab.judge import judge
 from feta_lab.records import append, record
 
 RECORDS = Path("results/files/records.jsonl")
-NETS = ("conv-cifar", "dense-cifar-wide", "dense-fashion-wide", "dense-mnist-wide")
+NETS = ("conv-cifar", "conv-mnist", "dense-cifar-wide", "dense-fashion-wide", "dense-mnist-wide")
 SHARES = (0.5, 0.7, 0.8, 0.9, 0.95)
 DTYPES: tuple[lossy.Smaller, ...] = ("float16", "bfloat16", "int8")
 KINDS = ("small", "compressed-tensors", "dense", "xz", "copy")
@@ -42,8 +42,9 @@ State = dict[str, Tensor]
 
 def states(given: argparse.Namespace) -> Iterator[tuple[str, State, Network | None]]:
     """Every network that is asked for: its name, its weights, and what its file says about it."""
-    for name in NETS if given.networks else ():
-        network = feta.load(given.networks / f"{name}-seed0.safetensors")
+    paths = [given.networks / f"{name}-seed0.safetensors" for name in NETS] if given.networks else []
+    for path in filter(Path.exists, paths):
+        name, network = path.name.removesuffix("-seed0.safetensors"), feta.load(path)
         yield name, network.model.state_dict(), network
     for path in sorted(given.resnets.glob("resnet*.safetensors")) if given.resnets else ():
         yield path.name.split("-")[0], load_file(path), None

@@ -55,11 +55,14 @@ def sentence(records: Sequence[Record]) -> str:
     under = f", and at most {max(behind):.2f} points under the best in the other {len(behind)}" if behind else ""
     count = len({one["method"] for one in records})
     others = sorted({one["method"] for one in records} - set(METHODS))
+    ran = {(one["method"], one["net"]) for one in records}
+    left = sorted({(method, net) for net, _ in found for method in METHODS} - ran)
     refused = sorted({(one["method"], one["net"]) for one in records if one["accuracy"] is None})
     said = "".join(f"; {method} refuses {net}, which would take it too long" for method, net in refused)
+    said += "".join(f"; {method} was not run on {net}, where it takes many minutes a layer" for method, net in left)
     return (
         f"Of {count} methods ({' and '.join(others)} beside those of the table) feta is the most accurate in "
-        f"{len(gaps) - len(behind)} of these {len(gaps)} cells{under}{said}."
+        f"{len(gaps) - len(behind)} of the {len(gaps)} cells{under}{said}."
     )
 
 
