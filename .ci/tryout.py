@@ -72,7 +72,7 @@ def main() -> None:
         with_torch()
         torch = f"torch {sys.modules['torch'].__version__}"
     if importlib.util.find_spec("feta_lab") is None:
-        assert "feta-prune[lab]" in command("demo", code=1)
+        assert "pip install ./src/feta_lab" in command("demo", code=1)
     else:
         assert "mnist-mini" in command("data list")
         command("train dense-mnist --data mnist-mini --epochs 1 -o net.safetensors")
