@@ -84,6 +84,15 @@ def test_what_nothing_could_be_held_out_for_is_not_called_good(method):
     )
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_samples_that_would_do_would_do(count):
+    """What is asked for is no less than what all layers ask for then."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3))
+    (layer,) = feta.prune(model, torch.randn(count, 2, 8, 8), 0.5, "feta").report.layers
+    assert layer.message.endswith("200 samples would do")
+
+
 def test_enough_samples_are_not_warned_of():
     model = nets.mlp(30, 20, 10, 5)
     with warnings.catch_warnings():

@@ -17,6 +17,7 @@ from feta.calibration.statistics import ranks_of
 from feta.calibration.stream import LayerStream, Source
 from feta.errors import DataError
 from feta.layers import cast
+from feta.pages.words import counted
 from feta.problem import Activation, ActivationStream, Status
 from feta.sparsity import Sparsity
 
@@ -167,11 +168,11 @@ def few_rows(source: Source, frame: Folded, ratio: float | None, judged: Judged)
     (n + d) / (n - d), which tells how many rows these samples are worth.
     """
     samples, d_in = source.lane.inputs.count, len(frame.W)
-    rows = LayerStream(source, frame.view, frame.through, frame.group).n_rows
+    rows, few = LayerStream(source, frame.view, frame.through, frame.group).n_rows, too_few(judged)
     if rows < d_in:
-        needed = -(-4 * d_in * samples // max(rows, 1))
+        needed = max(-(-4 * d_in * samples // max(rows, 1)), 0 if few is None else ENOUGH)
         return f"{rows} rows for {d_in} inputs are too few; {needed} samples would do"
-    if (few := too_few(judged)) is not None:
+    if few is not None:
         return few
     if ratio is not None and ratio > OVERFIT:
         spent = 1 - 2 / (ratio**2 + 1)  # also where the fitted error is zero, and the ratio infinite
@@ -186,5 +187,6 @@ def too_few(judged: Judged) -> str | None:
     if judged.different < min(judged.of / 2, ENOUGH / 2):
         return f"only {judged.different} of {judged.of} samples differ, which is too few; {cure}"
     if judged.by < LEAST:
-        return f"of {judged.of} samples {f'only {judged.by}' if judged.by else 'none'} could be held out; {cure}"
+        some = f"only {judged.by}" if judged.by else "none"
+        return f"of {counted(judged.of, 'sample')} {some} could be held out; {cure}"
     return None
