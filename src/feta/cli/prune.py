@@ -100,7 +100,7 @@ def prune(
     check_network(network, own)
     check_output(output, force, network, own.weights, own.data)
     from feta.cli.source import Source
-    from feta.cli.subject import prune_subject, rounding_cost
+    from feta.cli.subject import prune_subject
     from feta.engine.select import check_pattern, share_asked
     from feta.engine.settings import Settings, on_bar
     from feta.patterns import parse_pattern
@@ -135,28 +135,17 @@ def prune(
             model, summary, kept = prune_subject(subject, target, method, **spread, **work)
     if not first:
         return
-    scores = (summary["accuracy"] or {}).get("pruned", {})
-    if storing.dtype is not None:
-        exact = len(subject.encode(model, kept, scores))
-        summary["rounding"] = rounding_cost(subject, model, exact, storing.dtype, where)
-        scores = summary["rounding"]["accuracy"] or scores
-    written = source.write(subject, model, kept, scores, output, storing)
-    summary["weights"] = source.weights
-    summary["file_bytes"] = {"dense": source.bytes_before(subject.model), "pruned": written}
-    config = {
-        "network": source.path.name,
-        "method": pruner.name,
-        "sparsity": sparsity or f"{target:g}",
-        "samples": samples,
-        "mode": mode,
-    }
-    config |= {**spread, "refine": refine, "options": summary["options"]}
-    config |= {name: value for name, value in asdict(storing).items() if value is not None}
-    if pattern is not None:
-        config["reorder"] = reorder
-    if subject.note is not None:
-        config["data"] = subject.note
+    _save(source, subject, model, kept, summary, output, storing, where)
     if records is not None:
+        config: dict[str, Any] = {
+            "network": source.path.name,
+            "method": pruner.name,
+            "sparsity": sparsity or f"{target:g}",
+        }
+        config |= {"samples": samples, "mode": mode, **spread, "refine": refine, "options": summary["options"]}
+        config |= {name: value for name, value in asdict(storing).items() if value is not None}
+        config |= {} if pattern is None else {"reorder": reorder}
+        config |= {} if subject.note is None else {"data": subject.note}
         subject.record(records, "prune", config, seed, summary)
     if report is not None:
         from feta.files.atomic import write_atomic
@@ -165,16 +154,39 @@ def prune(
         write_atomic(report, run_page(summary | {"network": source.path.name}).encode())
     if json:
         print_json(summary)
-    else:
-        _show(summary, subject.note, saved=output is not None)
-        if source.is_code and own.weights is None:
-            out().print(f"weights: {source.weights}; --weights FILE for others")
-        if report is not None:
-            out().print(f"written: {report}")
-        if output is not None:
-            out().print(f"written to {output}")
-            if (how := source.loading(output)) is not None:
-                out().print(f"load it with: {how}")
+        return
+    _show(summary, subject.note, saved=output is not None)
+    if source.is_code and own.weights is None:
+        out().print(f"weights: {source.weights}; --weights FILE for others")
+    if report is not None:
+        out().print(f"written: {report}")
+    if output is not None:
+        out().print(f"written to {output}")
+        if (loading := source.loading(output)) is not None:
+            out().print(f"load it with: {loading}")
+
+
+def _save(
+    source: "Source",
+    subject: "Subject",
+    model: Any,
+    masks: Any,
+    summary: dict[str, Any],
+    output: Path | None,
+    storing: StoreOptions,
+    device: str,
+) -> None:
+    """Write the file, where one was asked for, and add to the summary what a file takes, and what rounding costs."""
+    from feta.cli.subject import rounding_cost
+
+    scores = (summary["accuracy"] or {}).get("pruned", {})
+    if storing.dtype is not None:
+        exact = len(subject.encode(model, masks, scores))
+        summary["rounding"] = rounding_cost(subject, model, exact, storing.dtype, device)
+        scores = summary["rounding"]["accuracy"] or scores
+    written = source.write(subject, model, masks, scores, output, storing)
+    summary["weights"] = source.weights
+    summary["file_bytes"] = {"dense": source.bytes_before(subject.model), "pruned": written}
 
 
 def _folder_beside(output: Path | None) -> Path:

@@ -34,9 +34,16 @@ class PruneWarning(UserWarning):
 class Stages:
     """Seconds of the stages of a run, one after the other without a gap."""
 
-    last: float
+    started: float
     clock: Callable[[], float]
     parts: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.last = self.started
+
+    def since(self) -> float:
+        """Seconds from the start until now."""
+        return self.clock() - self.started
 
     def end(self, name: str) -> None:
         now = self.clock()

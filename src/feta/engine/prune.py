@@ -9,46 +9,40 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from feta.allocation import Allocation, make_allocation
-from feta.allocation.measure import Probe
+from feta.allocation import Allocation
 from feta.calibration.model import device_of, fused_attention_off
 from feta.calibration.recording import running_on
+from feta.engine.asked import Asked, asked_of
 from feta.engine.checkpoint import key_of
 from feta.engine.finish import Stages, compared, settle_batchnorm, size_of_model, warn_of
 from feta.engine.memory import telling_what_fits
-from feta.engine.recipe import MANY_LAYERS, Effort, Recipe
+from feta.engine.recipe import Effort, Recipe
 from feta.engine.reorder import reorder
 from feta.engine.run import Run
-from feta.engine.select import SparsityRequest, check_pattern, in_pattern, select, share_asked, skipped, targets
+from feta.engine.select import SparsityRequest, select, skipped
 from feta.engine.settings import Callback, Settings, on_bar, parse_memory
 from feta.engine.shards import WHOLE, Shards
 from feta.engine.spread import Spread, is_spread
 from feta.engine.walk import Walk
-from feta.errors import ConfigError, DataError, check_range
 from feta.files.atomic import write_atomic
 from feta.gates import gated
 from feta.layers import weight_of
 from feta.pages.run import run_page
-from feta.patterns import NofM, parse_pattern
+from feta.patterns import NofM
 from feta.problem import Pruner
 from feta.progress import Progress
-from feta.pruners import DEFAULT_METHOD, make, options_of
+from feta.pruners import options_of
 from feta.ranks import ALONE, Ranks
-from feta.report import AllocationReport, PruneReport, Reported
-from feta.sparsity import Pattern, Sparsity
+from feta.report import PruneReport, Reported
+from feta.sparsity import Pattern
 from feta.tuning.refinement import Refinement
-
-BY_SHAPE = ("uniform", "erk")  # allocations that look at no weights
-BLOCKS = "a model that is spread over processes and walked block by block"
-ROOM = "it is gathered as a whole where each process has memory for it twice, see feta.Settings(memory=…)"
-LEAST_MEMORY = 2**25  # bytes for a solver's matrices, however little a run may take
 
 
 @dataclass(frozen=True, repr=False)
@@ -138,111 +132,110 @@ def prune(
     models or layers that cannot be pruned. A device's memory that is full is a feta error too, and a
     torch.OutOfMemoryError, which says what would fit.
     """
-    started = time.perf_counter()
-    check_range("", "> 0 and finite", seconds=seconds)
-    if effort is None and method is None and not refine:
-        effort = "default"
-    if effort is not None and refine:
-        raise ConfigError(f"refine must be left to the effort, got effort='{effort}' and refine; give one of the two")
-    if effort is None and seconds is not None:
-        raise ConfigError(f"seconds must go with an effort, got {seconds} for a method alone; effort='default' does")
-    how = settings or Settings()
-    pruner, form = make(method or DEFAULT_METHOD, options), parse_pattern(pattern)
-    sparsity = share_asked(sparsity, form)
-    check_pattern(form, pruner, allocation)
-    if pruner.needs.seed and isinstance(method, str) and "seed" not in (options or {}):
-        pruner = replace(pruner, seed=seed)  # type: ignore[type-var]
-    if isinstance(method, str | None) and "memory" not in (options or {}):
-        pruner = _within(pruner, parse_memory(how.memory))
-    compensate = effort is not None and data is not None if compensate is None else compensate
-    _check_data(data, pruner, allocation, compensate or how.batchnorm or bool(refine))
+    started, how = time.perf_counter(), settings or Settings()
+    given = {"seconds": seconds, "layers": layers, "seed": seed, "settings": how, "data": data is not None}
+    asked = asked_of(method, options, sparsity, pattern, allocation, compensate, refine, effort, **given)
     here = Ranks.here(device_of(model)) if how.data != "alone" else ALONE
     with fused_attention_off(), here.working() as ranks, Progress("pruning", progress) as bar, ExitStack() as stack:
         spread = Spread(model) if is_spread(model) else None
         model, device, shards = _gathered(model, spread, device, how, ranks)
         if shards:
-            _check_blocks(refine, allocation)
+            asked.check_blocks()
         run = Run.start(model, data, how, device, seed, ranks, shards, None if spread is None else spread.check)
         # A network that is spread cannot be run by one process, to see whether the data is at fault.
         stack.enter_context(running_on(() if shards else run.samples or (), run.original))
-        stages = Stages(started, run.clock)
-        chosen = select(run.original, run.layers, layers)
-        reordered = reorder(run, chosen, form) if isinstance(form, NofM) and how.reorder else {}
-        stages.end("trace")
-        if allocation is None:
-            few = len(chosen) <= MANY_LAYERS and not isinstance(sparsity, Mapping) and not run.several and not shards
-            few = few and (form is None or form.share is None)
-            measured = few and effort is not None and data is not None
-            goals, allocated = _advised(run, chosen, sparsity, measured, form)
-        else:
-            goals, allocated = _allocate(run, chosen, sparsity, make_allocation(allocation), form)
-        stages.end("allocation")
-        before = size_of_model(run.pruned, run.layers, shards)
-        walk = Walk(run, goals, pruner, compensate, bar.followed(callback, on_bar), seed)
-        if checkpoint is not None and run.fit is not None:
-            counts = {name: goal.count(weight_of(run.result, name).numel()) for name, goal in goals.items()}
-            asked = {
-                "method": (pruner.name, options_of(pruner)),
-                "layers": counts,
-                "pattern": form,
-                "compensate": compensate,
-                "seed": seed,
-            }
-            walk.resume(Path(checkpoint), key_of(run, **asked))
-        walk.over()
-        stages.end("layers")
-        said = settle_batchnorm(run)
-        stages.end("batchnorm")
-        masks = {name: shards.held(weight_of(run.result, name)) != 0 for name in goals}
-
-        def left() -> float | None:
-            return None if seconds is None else seconds - ranks.most(run.clock() - started)
-
-        free = allocation is None and allocated.name == "sensitivity"  # not where a layer could not be measured
-        recipe = Recipe(run, masks, seed, left, walk.tell_loss, None if form is None else str(form), free)
-        if effort is not None and run.fit is not None:
-            recipe.layers_done(ranks.most(sum(stages.parts.values())))
-            if effort != "fast" and not shards and not all(bool(mask.all()) for mask in masks.values()):
-                recipe.improve(effort)
-        elif refine:
-            recipe.refine(refine if isinstance(refine, Refinement) else Refinement())
-        stages.end("refinement")
-        held = compared(run, recipe.best)
-        pruned, masks = recipe.best, recipe.masks
-        after, home = size_of_model(pruned, run.layers, shards), device_of(model)
-        pruned = pruned.to(home)
+        work = Work(asked, run, Stages(started, run.clock), bar.followed(callback, on_bar))
+        work.prune(checkpoint)
+        home = device_of(model)
+        pruned = work.recipe.best.to(home)
         pruned = pruned if spread is None else spread.like(pruned, shards)
-    done = tuple(recipe.settled(layer) for layer in walk.reports)
-    stages.end("rest")
-    report = PruneReport(
-        method=pruner.name,
-        target_sparsity=dict(sparsity) if isinstance(sparsity, Mapping) else float(sparsity),
-        sparsity=1 - sum(layer.nonzeros for layer in done) / sum(mask.numel() for mask in masks.values()),
-        seconds=sum(stages.parts.values()),
-        device=str(run.device),
-        seed=seed,
-        options=options_of(pruner),
-        layers=done,
-        compensated=walk.compensated,
-        allocation=allocated,
-        refinement=recipe.refinement,
-        before=before,
-        after=after,
-        skipped=skipped(run.original, run.layers, list(goals), layers is None),
-        segments=len(run.chain.segments(run.layers)),
-        batchnorm=said,
-        parts=stages.parts,
-        effort=effort,
-        stages=tuple(recipe.stages),
-        pattern=None if form is None else str(form),
-        reordered=reordered,
-        held=held,
-        judged_by=None if run.fit is None else 0 if run.held is None else run.held.count,
-    )
-    if walk.checkpoint is not None:
-        walk.checkpoint.remove()
+    report = work.report()
+    if work.walk.checkpoint is not None:
+        work.walk.checkpoint.remove()
     warn_of(report)
-    return PruneResult(pruned, {name: mask.to(home) for name, mask in masks.items()}, report)
+    return PruneResult(pruned, {name: mask.to(home) for name, mask in work.recipe.masks.items()}, report)
+
+
+class Work:
+    """The stages of one call: which layers, how much of each, the walk over them, and fits of the whole network."""
+
+    def __init__(self, asked: Asked, run: Run, stages: Stages, callback: Callback | None) -> None:
+        self.asked, self.run, self.stages = asked, run, stages
+        chosen = select(run.original, run.layers, asked.layers)
+        moving = asked.form if isinstance(asked.form, NofM) and asked.settings.reorder else None
+        self.reordered = {} if moving is None else reorder(run, chosen, moving)
+        stages.end("trace")
+        self.goals, self.allocated = asked.goals(run, chosen)
+        stages.end("allocation")
+        self.before = size_of_model(run.pruned, run.layers, run.shards)
+        self.walk = Walk(run, self.goals, asked.pruner, asked.compensate, callback, asked.seed)
+
+    def prune(self, checkpoint: str | os.PathLike[str] | None) -> None:
+        asked, run, stages = self.asked, self.run, self.stages
+        if checkpoint is not None and run.fit is not None:
+            self.walk.resume(Path(checkpoint), self._key())
+        self.walk.over()
+        stages.end("layers")
+        self.batchnorm = settle_batchnorm(run)
+        stages.end("batchnorm")
+        masks = {name: run.shards.held(weight_of(run.result, name)) != 0 for name in self.goals}
+        # Shares may move where they were measured, and not asked for.
+        free = asked.allocation is None and self.allocated.name == "sensitivity"
+        form = None if asked.form is None else str(asked.form)
+        self.recipe = Recipe(run, masks, asked.seed, self._left, self.walk.tell_loss, form, free)
+        if asked.effort is not None and run.fit is not None:
+            self.recipe.layers_done(run.ranks.most(sum(stages.parts.values())))
+            if asked.effort != "fast" and not run.shards and not all(bool(mask.all()) for mask in masks.values()):
+                self.recipe.improve(asked.effort)
+        elif asked.refine:
+            self.recipe.refine(asked.refine if isinstance(asked.refine, Refinement) else Refinement())
+        stages.end("refinement")
+        self.held = compared(run, self.recipe.best)
+        self.after = size_of_model(self.recipe.best, run.layers, run.shards)
+
+    def _key(self) -> dict[str, str]:
+        """What a run that goes on must have asked for as well."""
+        asked = self.asked
+        counts = {name: goal.count(weight_of(self.run.result, name).numel()) for name, goal in self.goals.items()}
+        method = (asked.pruner.name, options_of(asked.pruner))
+        how = {"pattern": asked.form, "compensate": asked.compensate, "seed": asked.seed}
+        return key_of(self.run, method=method, layers=counts, **how)
+
+    def _left(self) -> float | None:
+        """Seconds of the budget, if there is one."""
+        return None if self.asked.seconds is None else self.asked.seconds - self.run.ranks.most(self.stages.since())
+
+    def report(self) -> PruneReport:
+        """What was done, after everything else."""
+        asked, run, recipe, share = self.asked, self.run, self.recipe, self.asked.sparsity
+        layers = tuple(recipe.settled(layer) for layer in self.walk.reports)
+        self.stages.end("rest")
+        kept, total = sum(layer.nonzeros for layer in layers), sum(mask.numel() for mask in recipe.masks.values())
+        return PruneReport(
+            method=asked.pruner.name,
+            target_sparsity=dict(share) if isinstance(share, Mapping) else float(share),
+            sparsity=1 - kept / total,
+            seconds=sum(self.stages.parts.values()),
+            device=str(run.device),
+            seed=asked.seed,
+            options=options_of(asked.pruner),
+            layers=layers,
+            compensated=self.walk.compensated,
+            allocation=self.allocated,
+            refinement=recipe.refinement,
+            before=self.before,
+            after=self.after,
+            skipped=skipped(run.original, run.layers, list(self.goals), asked.layers is None),
+            segments=len(run.chain.segments(run.layers)),
+            batchnorm=self.batchnorm,
+            parts=self.stages.parts,
+            effort=asked.effort,
+            stages=tuple(recipe.stages),
+            pattern=recipe.pattern,
+            reordered=self.reordered,
+            held=self.held,
+            judged_by=None if run.fit is None else 0 if run.held is None else run.held.count,
+        )
 
 
 def _gathered(
@@ -255,62 +248,3 @@ def _gathered(
         return spread.whole(), device or spread.device, WHOLE
     shards = Shards(ranks)
     return spread.skeleton(shards), device, shards
-
-
-def _check_blocks(refine: bool | Refinement, allocation: str | Allocation | None) -> None:
-    """Raise ConfigError for what takes the whole network at once, which no process has."""
-    if refine:
-        raise ConfigError(f"refine must be left out for {BLOCKS}, got {refine}; {ROOM}")
-    if allocation is not None and (name := make_allocation(allocation).name) not in BY_SHAPE:
-        raise ConfigError(f"allocation must be one of {list(BY_SHAPE)} for {BLOCKS}, got '{name}'; {ROOM}")
-
-
-def _within(pruner: Pruner, limit: float | None) -> Pruner:
-    """A method that keeps to a part of the run's memory, where it has a say."""
-    own = getattr(pruner, "memory", None)
-    if own is None or limit is None:
-        return pruner
-    return replace(pruner, memory=min(own, max(limit / 8, LEAST_MEMORY) / 2**30))  # type: ignore[type-var]
-
-
-def _check_data(data: Any, pruner: Pruner, allocation: str | Allocation | None, fits: bool) -> None:
-    """Raise ConfigError where something cannot do without data."""
-    if data is not None:
-        return
-    spread = make_allocation(allocation or "uniform")
-    if pruner.needs.passes != "none":
-        raise ConfigError(f"data must be given for method '{pruner.name}', got None")
-    if spread.needs_data:
-        raise ConfigError(f"data must be given for allocation '{spread.name}', got None")
-    if fits:
-        raise ConfigError("data must be given for compensate, batchnorm and refine, got None")
-
-
-def _advised(
-    run: Run, chosen: Sequence[str], sparsity: SparsityRequest, measured: bool, form: Pattern | None
-) -> tuple[dict[str, Sparsity], AllocationReport]:
-    """The allocation where none was asked for: by sensitivity if that can be measured."""
-    if measured:
-        try:
-            return _allocate(run, chosen, sparsity, make_allocation("sensitivity"), form)
-        except torch.OutOfMemoryError:
-            raise
-        except (DataError, RuntimeError):  # an expert that no sample reaches, outputs that are whole numbers
-            pass
-    return _allocate(run, chosen, sparsity, make_allocation("uniform"), form)
-
-
-def _allocate(
-    run: Run, chosen: Sequence[str], sparsity: SparsityRequest, spread: Allocation, form: Pattern | None
-) -> tuple[dict[str, Sparsity], AllocationReport]:
-    """A target for each layer to prune, and how it was found."""
-    started, probe = run.clock(), None
-    if spread.needs_data and run.fit is not None:
-        lane = run.lanes()[0]
-        lane.room = replace(lane.room, device=run.home)
-        probe = Probe.of(lane, run.layers, run.held or run.fit)
-    goals = in_pattern(run.original, targets(run.original, chosen, sparsity, spread, probe), form)
-    sizes = {name: weight_of(run.original, name).numel() for name in goals}
-    kept = {name: goal.count(sizes[name]) / sizes[name] for name, goal in goals.items()}
-    name = "per-layer" if isinstance(sparsity, Mapping) else spread.name
-    return goals, AllocationReport(name, run.clock() - started, kept)

@@ -127,12 +127,7 @@ def retrain(
     if dtype in NARROW and not ranks.many:  # judged and handed back in its own type
         work = _widened(work, labelled(data, ranks, torch.float32, settings.batch_size, seed))
     batches = labelled(data, ranks, float_dtype(work), settings.batch_size, seed)
-    length = float(batches.length or 0)
-    if ranks.any(ranks.sum([length]) != [length * ranks.count]):
-        raise DataError(
-            f"data must give as many batches in every process, got {batches.length} in process {ranks.rank} "
-            "and another number elsewhere; use a DistributedSampler"
-        )
+    _check_lengths(batches, ranks)
     numbers = settings.learning_rate, settings.momentum, settings.weight_decay
     if validation is not None and not callable(validation):
         validation = labelled(validation, Ranks(where), dtype, 1000, seed, name="validation")
@@ -171,21 +166,18 @@ def retrain(
     work.zero_grad(set_to_none=True)
     if shown is not work:
         _copy_state(work, shown)
-    report = RetrainReport(
-        seconds=clock(where) - started,
-        evaluation_seconds=loop.judging,
-        epochs=loop.history[-1].epoch,
-        recovered=None if settings.goal is None else stopped == "recovered",
-        goal=settings.goal,
-        tolerance=settings.tolerance,
-        start=loop.history[0].accuracy,
-        accuracy=None if validation is None else loop.best,
-        history=tuple(loop.history),
-        stopped=cast(Any, "epochs" if stopped == "passes" else stopped),
-        device=str(where),
-        seed=seed,
-    )
+    report = _report(loop, stopped, clock(where) - started, str(where), seed)
     return RetrainResult(shown if ranks.many else shown.to(home), report)
+
+
+def _check_lengths(batches: Batches, ranks: Ranks) -> None:
+    """Raise DataError where a process would wait for another one that has no more batches."""
+    length = float(batches.length or 0)
+    if ranks.any(ranks.sum([length]) != [length * ranks.count]):
+        raise DataError(
+            f"data must give as many batches in every process, got {batches.length} in process {ranks.rank} "
+            "and another number elsewhere; use a DistributedSampler"
+        )
 
 
 @dataclass(kw_only=True)
@@ -213,6 +205,24 @@ class _RetrainLoop(Loop):
         elif patience is not None and passes - self.best_at >= patience:
             reason = "saturated"
         return RetrainPoint(seconds, passes, score), reason
+
+
+def _report(loop: _RetrainLoop, stopped: str, seconds: float, device: str, seed: int) -> RetrainReport:
+    settings = loop.settings
+    return RetrainReport(
+        seconds=seconds,
+        evaluation_seconds=loop.judging,
+        epochs=loop.history[-1].epoch,
+        recovered=None if settings.goal is None else stopped == "recovered",
+        goal=settings.goal,
+        tolerance=settings.tolerance,
+        start=loop.history[0].accuracy,
+        accuracy=None if loop.validation is None else loop.best,
+        history=tuple(loop.history),
+        stopped=cast(Any, "epochs" if stopped == "passes" else stopped),
+        device=device,
+        seed=seed,
+    )
 
 
 def _shown(point: RetrainPoint) -> dict[str, Any]:
