@@ -16,8 +16,7 @@ from safetensors.torch import save
 
 import feta
 from feta.cli.prune import MethodOptions, parse_sparsity
-from feta.engine.prune import DEFAULT_METHOD
-from feta.pruners import METHODS
+from feta.pruners import DEFAULT_METHOD, METHODS
 from feta.report import LayerReport, PruneReport
 from feta_lab.judge import judge
 from feta_lab.records import read
