@@ -59,7 +59,7 @@ class Held:
 
     samples: int
     error: float | None  # ||its outputs - the original's|| / ||the original's||; None: not finite
-    agreement: float | None  # share of samples with the same largest output; None: outputs are no scores
+    agreement: float | None  # share of samples with the same largest output; None: outputs are no scores of classes
 
     @property
     def far(self) -> bool:

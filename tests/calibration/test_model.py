@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from feta.calibration.model import fused_attention_off, outputs_of, place
+from feta.calibration.model import fused_attention_off, outputs_of, place, several_outputs
 from feta.errors import ModelError
 
 X, WHOLE = torch.randn(8, 6), torch.arange(8)
@@ -21,6 +21,17 @@ OUTPUTS += [SimpleNamespace(scores=X), {"out": {"scores": X}}]
 def test_the_output_among_what_a_model_returns(result):
     """A tensor itself; an entry or attribute `logits`; else the first float tensor of a tuple, list or mapping."""
     assert outputs_of(result) is X
+
+
+ONE = [X, (X, 3), {"scores": X}, MORE, (X, (X, X)), (X, {"hidden": [X]}), [[X], WHOLE], SimpleNamespace(scores=X)]
+SEVERAL = [(X, X), {"boxes": X, "scores": X}, [(X, X), {"aux": None}], {"preds": {"one": X, "two": X}}, [[X], [X]]]
+SEVERAL += [SimpleNamespace(one=X, two=X), [[WHOLE], ({"a": [X, X]},)]]
+
+
+@pytest.mark.parametrize(("result", "several"), [(r, False) for r in ONE] + [(r, True) for r in SEVERAL])
+def test_whether_there_are_outputs_beside_it(result, several):
+    """What lies beside the output counts, however deep both lie; states that come with it do not."""
+    assert several_outputs(result) == several
 
 
 @pytest.mark.parametrize("result", [None, 3, {}, (), {"label": WHOLE}, SimpleNamespace(label=WHOLE)], ids=str)

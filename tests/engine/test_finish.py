@@ -13,6 +13,7 @@ from feta.engine import finish, recipe
 from feta.errors import FileError
 
 X = torch.randn(240, 12, generator=torch.Generator().manual_seed(1))
+SCORES = feta.Settings(loss="kl")  # untrained networks do not look as if they scored classes
 EVIL = "<script>alert(1)</script>"
 
 
@@ -25,7 +26,7 @@ def held_rows() -> torch.Tensor:
 def test_held_out_outputs_are_compared_with_the_originals(monkeypatch, at_once):
     monkeypatch.setattr(finish, "COMPARED", at_once)
     model = nets.mlp(12, 20, 16, 4)
-    result = feta.prune(model, X, 0.8, "threshold")
+    result = feta.prune(model, X, 0.8, "threshold", settings=SCORES)
     one, other = (net.double()(held_rows().double()).detach() for net in (model, result.model))
     held = result.report.held
     assert held.samples == len(held_rows())
@@ -43,8 +44,10 @@ def test_the_model_is_compared_as_it_is_used_and_left_in_its_mode():
 
 
 def test_outputs_that_are_no_scores_have_an_error_alone():
-    for model in (nets.mlp(12, 20, 16, 1), nn.Sequential(nets.mlp(12, 20, 16, 4), nn.Unflatten(1, (2, 2)))):
-        held = feta.prune(model, X, 0.8, "threshold").report.held
+    """One output, a table of them, and outputs whose largest says nothing, as of a regression."""
+    table = nn.Sequential(nets.mlp(12, 20, 16, 4), nn.Unflatten(1, (2, 2)))
+    for model, settings in ((nets.mlp(12, 20, 16, 1), None), (table, SCORES), (nets.mlp(12, 20, 16, 2), None)):
+        held = feta.prune(model, X, 0.8, "threshold", settings=settings).report.held
         assert held.agreement is None
         assert held.error > 0
 
@@ -73,7 +76,9 @@ def test_outputs_that_overflow_are_said_and_written_as_json():
 
 
 def test_the_page_of_a_result(tmp_path):
-    result = feta.prune(nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 4)), X, 0.8, "threshold")
+    result = feta.prune(
+        nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 4)), X, 0.8, "threshold", settings=SCORES
+    )
     result.save_report(tmp_path / "deep" / "page.html", network=EVIL)
     result.save_report(str(tmp_path / "scored.html"), accuracy=(98.5, 97.25))
     page = (tmp_path / "deep" / "page.html").read_text(encoding="utf-8")

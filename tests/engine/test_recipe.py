@@ -770,6 +770,8 @@ def test_a_network_that_is_far_off_is_said():
     with pytest.warns(PruneWarning, match="the network needs a look; beside the original, on .* held-out samples"):
         report = feta.prune(network(), X, 0.97).report
     assert report.held.far
+    with pytest.warns(PruneWarning, match="the network needs a look; .*; prune less, or leave out the method"):
+        feta.prune(network(), X, 0.9, "threshold")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert not feta.prune(network(), X, 0.3).report.held.far

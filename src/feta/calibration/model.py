@@ -83,7 +83,10 @@ def outputs_of(result: Any) -> Tensor:
 
 
 def several_outputs(result: Any) -> bool:
-    """Whether a model returns more float tensors than the one that `outputs_of` takes, none of them the main one."""
+    """Whether a model returns more float tensors than the one that `outputs_of` takes, none of them the main one.
+
+    What lies deeper than that one, such as a hidden state beside an output, does not count.
+    """
     if isinstance(result, Tensor):
         return False
     parts = result if isinstance(result, Mapping | tuple | list) else getattr(result, "__dict__", {})
@@ -91,7 +94,18 @@ def several_outputs(result: Any) -> bool:
         if not MAIN_OUTPUTS.isdisjoint(key for key in parts if isinstance(key, str)):
             return False
         parts = list(parts.values())
-    return sum(isinstance(part, Tensor) and part.is_floating_point() for part in parts) > 1
+    here = sum(isinstance(part, Tensor) and part.is_floating_point() for part in parts)
+    if here:
+        return here > 1
+    deeper = [part for part in parts if isinstance(part, Mapping | tuple | list)]
+    return any(map(several_outputs, deeper)) or sum(_has_floats(part) for part in deeper) > 1
+
+
+def _has_floats(result: Any) -> bool:
+    if isinstance(result, Tensor):
+        return result.is_floating_point()
+    parts = result.values() if isinstance(result, Mapping) else result if isinstance(result, tuple | list) else ()
+    return any(map(_has_floats, parts))
 
 
 @contextmanager

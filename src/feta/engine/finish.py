@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from feta.calibration.batchnorm import norms_of, reestimate, statistics_of
 from feta.calibration.copies import shell
-from feta.calibration.inputs import Batch, Inputs
+from feta.calibration.inputs import Batch, Inputs, Merged
 from feta.calibration.lane import Lane
 from feta.calibration.model import call, outputs_of, restoring
 from feta.calibration.trace import LayerTrace
@@ -22,6 +22,7 @@ from feta.layers import owner_of
 from feta.problem import Status
 from feta.report import Held, PruneReport, Size
 from feta.sparsity import stored_size
+from feta.tuning.matching import match_for
 
 COMPARED = 2**22  # values of outputs that are compared at once
 
@@ -110,14 +111,13 @@ def compared(run: Run, model: nn.Module) -> Held | None:
     """The result beside the original on held-out samples; None where the two cannot be put side by side."""
     if run.held is None or run.apart:
         return None
-    pruned, scores = shell(model), True
+    pruned, scores = shell(model), _scores(run)
     wrong = right = same = count = other_shape = 0.0
     for batch in run.held.share(run.ranks):
         expected, found = (outputs_of(call(network, batch)) for network in (run.original, pruned))
         if found.shape != expected.shape:  # of a model whose answers are as many as it finds things
             other_shape = 1.0
             continue
-        scores = scores and expected.ndim == 2 and expected.shape[1] > 1
         size = max(1, COMPARED // max(1, expected[:1].numel()))  # outputs of a language model are large
         for one, other in zip(expected.split(size), found.split(size), strict=True):
             wrong += float((other.double() - one.double()).square().sum())
@@ -131,6 +131,15 @@ def compared(run: Run, model: nn.Module) -> Held | None:
     error = (wrong / right) ** 0.5 if right > 0 else float(wrong > 0)
     known = same / count if count and not plain else None
     return Held(run.held.count, error if math.isfinite(error) else None, known)
+
+
+def _scores(run: Run) -> bool:
+    """Whether the original's outputs are scores of classes, one set for each sample, and not say coordinates."""
+    assert run.held is not None
+    result = call(run.original, next(iter(Merged(run.held))))
+    output = outputs_of(result)
+    scored = output.ndim == 2 and output.shape[1] > 1
+    return scored and match_for(run.original, result, run.settings.loss).kind == "kl"
 
 
 def size_of_model(model: nn.Module, layers: Sequence[LayerTrace], shards: Shards = WHOLE) -> Size:
@@ -162,5 +171,6 @@ def warn_of(report: PruneReport) -> None:
     if bad:
         first = f"{bad[0].name}: {bad[0].message}"
         warn(f"{len(bad)} of {len(report.layers)} layers need a look; {first}", PruneWarning)
-    elif report.effort is not None and report.held is not None and report.held.far:
-        warn(f"the network needs a look; {report.held}; prune less, or give more samples", PruneWarning)
+    elif report.held is not None and report.held.far:
+        other = ", or give more samples" if report.effort is not None else ", or leave out the method"
+        warn(f"the network needs a look; {report.held}; prune less{other}", PruneWarning)
