@@ -2,6 +2,7 @@
 
 import copy
 import math
+import time
 from typing import Any
 
 import pytest
@@ -91,13 +92,37 @@ def test_a_rate_that_runs_away_is_not_taken(monkeypatch):
 
 
 def test_no_rate_is_tried_once_its_share_of_the_time_is_over(monkeypatch):
-    def never(fit: Fit) -> float:
+    def never(fit: Fit, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         raise AssertionError("tried")
 
-    monkeypatch.setattr(Fit, "trial", never)
+    monkeypatch.setattr(Fit, "update", never)
     model = build(12, 24, 4)
     report = feta.refine(cut(model).model, model, X, seconds=1e-9).report
     assert (report.learning_rate, report.steps) == (1e-3, 0)
+
+
+def test_tries_end_when_their_share_of_the_time_is_over(monkeypatch):
+    """Slow steps: a try of a hundred of them would take all of the time there is."""
+    update, trial, tried = Fit.update, Fit.trial, list[tuple[float | None, int]]()
+
+    def slow(fit: Fit, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.02)
+        return update(fit, x, y)
+
+    def counted(fit: Fit) -> float | None:
+        found = trial(fit)
+        tried.append((found, fit.steps))
+        return found
+
+    monkeypatch.setattr(Fit, "update", slow)
+    monkeypatch.setattr(Fit, "trial", counted)
+    model = build(12, 24, 4)
+    report = feta.refine(cut(model).model, model, X, steps=5000, seconds=1.0).report
+    ((found, steps),) = tried
+    assert found is None
+    assert 0 < steps <= 10
+    assert report.steps > steps
+    assert report.learning_rate == 1e-3
 
 
 @pytest.mark.parametrize("steps", [1, APART - 1, 2 * APART, LOOKS * APART, 3 * LOOKS * APART])

@@ -1,7 +1,6 @@
 """What the fits of one network have in common: rows, judge, masks, and the learning rate that suits it."""
 
 import copy
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from feta.calibration.batchnorm import statistics_of
 from feta.calibration.inputs import Batch, Inputs, Merged, fitting_size
-from feta.calibration.model import call, clock, evaluating, float_dtype, outputs_of
+from feta.calibration.model import call, evaluating, float_dtype, outputs_of
 from feta.errors import ConfigError
 from feta.layers import weight_of
 from feta.masks import ZeroHold
@@ -27,7 +26,6 @@ from feta.tuning.support import MovingSupport, chooser
 
 RATES = (6e-3, 3e-3, 1e-3, 3e-4, 1e-4)  # of Adam, that are tried
 TRIAL, TRIED = 20, (20, 100)  # steps to try a rate: a part of all, and within these limits
-TRIAL_TIME = 0.2  # of the time budget, after which no other rate is tried
 BATCH = 100  # rows, where that many run well
 
 
@@ -134,14 +132,13 @@ class Bench:
             masks = {name: choose(name, weight_of(start, name).detach().abs(), kept[name], 1.0) for name in kept}
         steps, found = min(max(TRIED[0], self.settings.steps // TRIAL), TRIED[1]), []
         for rate in RATES:
-            spent = clock(self.original.device) - self.started
-            if self.ranks.any(spent > TRIAL_TIME * (self.settings.seconds or math.inf)):
-                break
-            network = copy.deepcopy(start)
-            fit = replace(self, masks=masks).fit(network, steps, rate)
+            fit = replace(self, masks=masks).fit(copy.deepcopy(start), steps, rate)
             with fit.hold:
-                found.append((fit.trial(), rate))
-            self.pace = fit.pace
+                loss = fit.trial()
+            self.pace = fit.pace or self.pace
+            if loss is None:
+                break
+            found.append((loss, rate))
             if len(found) > 1 and found[-1] > found[-2]:  # smaller ones do less and less
                 break
         # A single try, cut short by the time, has nothing to be compared with.

@@ -26,6 +26,7 @@ EVERY = 20  # steps between two choices of a moving support
 BACK_AT = 1.2  # times the lowest loss, from which on the rate is too high
 JUDGED, ENOUGH = 512, 400  # answers that a network is judged by, with mixtures; rows that do without
 MOST = 128  # of them in a batch
+TRIAL_TIME = 0.2  # of a time budget, after which no rate is tried any more
 KEPT = 2**26  # entries of the original's outputs on held-out rows that are kept
 
 
@@ -155,21 +156,28 @@ class Fit(Loop):
         self.restore_best()
         return "steps" if stopped == "passes" else stopped
 
-    def trial(self) -> float:
-        """Fit, and return the mean loss over the second half of the steps; inf where it was not finite."""
-        device, half, began = self.ranks.device, (self.length or 0) // 2, 0.0
-        total = torch.zeros((), device=device)
+    def trial(self) -> float | None:
+        """Fit, and return the mean loss over the second half of the steps; inf where it was not finite.
+
+        None where the time for trials was up before.
+        """
+        device, half, cut = self.ranks.device, (self.length or 0) // 2, False
+        total, began, since = torch.zeros((), device=device), clock(device), 0
         for batch in self.batches.over(0):
-            if self.steps == half:  # libraries are loaded and the step is recorded by now
-                began = clock(device)
+            if cut := self._spent() > TRIAL_TIME:
+                break
+            if self.steps in (1, half):  # libraries are loaded, and at half the step is recorded too
+                began, since = clock(device), self.steps
             self._set_rate(0.0)
             loss = self.step(batch.x, batch.y)
             total += loss * (self.steps >= half)
             self.steps += 1
             self.done += 1
         found = float(total)
-        self.pace = self.ranks.most((clock(device) - began) / max(1, self.steps - half))
+        self.pace = self.ranks.most((clock(device) - began) / max(1, self.steps - since)) if self.steps else 0.0
         self.step = self.update  # frees a graph now, not whenever garbage is collected
+        if cut:
+            return None
         return found if math.isfinite(found) else math.inf
 
     def rate(self, first: float, over: float) -> float:
