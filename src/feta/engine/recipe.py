@@ -37,6 +37,7 @@ DEEP = 12  # pruned layers
 STEPS = 6000  # halved until they fit into the time; twice as many of deep networks
 TIMES, FLOOR = 9, 30  # times the seconds of the layers, or so many at the least, that the fits of `default` may take
 LONGER, USEFUL = 2, 0.98  # times as many steps, as long as the distance falls below this share of the one before
+CUT = "to keep to about nine times the layers' seconds"  # where nobody set a limit
 ROUNDS, WIDER = 3, 4  # of longer fits, and how many times as many rows their steps see
 
 
@@ -185,7 +186,8 @@ class Recipe:
         if kept:
             self.stages = [replace(stage, kept=False) for stage in self.stages]
             self._take(done)
-        cut = f" of {settings.steps}, for want of time" if report.steps < settings.steps else ""
+        why = CUT if left is None else "for want of time"
+        cut = f" of {settings.steps}, {why}" if report.steps < settings.steps else ""
         said = f"{report.steps} steps{cut}, rate {report.learning_rate:g}"
         self.stages.append(StageReport(name, report.seconds, report.loss_after, kept, said))
 

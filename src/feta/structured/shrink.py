@@ -113,7 +113,8 @@ def shrink(
             tell = bar.followed(
                 None, lambda point: {"note": f"fitting it, {point.steps} steps, loss {point.loss:.4g}"}
             )
-            done = improve(run, done, Refinement(STEPS[effort], loss=how.loss), seed, within, tell)
+            fit = Refinement(STEPS[effort], loss=how.loss, seconds=None if seconds is None else within)
+            done = improve(run, done, fit, seed, within, tell)
         bar.update(4, note="timing both")
         timed = rows_of(next(iter(run.fit)), slice(TIMED))
         speed = milliseconds((run.original, done.model), timed)
