@@ -109,7 +109,7 @@ def test_layers_sparsities_and_modes(run, trained):
     assert nonzeros(found) == [2352, 1800]
     found = run(f"prune {trained} --json --allocation global-magnitude --mode parallel --samples 50").json()
     assert sum(nonzeros(found)) == 5064
-    found = run(f"prune {trained} --json --layers fc2 --layers soft*").json()
+    found = run(f"prune {trained} --json --sparsity 0.5 --layers fc2 --layers soft*").json()
     assert [layer["name"] for layer in found["layers"]] == ["fc2", "softmax"]
 
 

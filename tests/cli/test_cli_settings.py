@@ -11,11 +11,11 @@ def sparsity(run, trained, options="") -> float:
 
 
 def test_a_file_in_this_folder_or_above(run, trained, monkeypatch):
-    Path("feta.toml").write_text("[prune]\nsparsity = 0.95\nseed = 7\n")
-    assert sparsity(run, trained) == 0.95
+    Path("feta.toml").write_text("[prune]\nsparsity = 0.6\nseed = 7\n")
+    assert sparsity(run, trained) == 0.6
     Path("below").mkdir()
     monkeypatch.chdir("below")
-    assert sparsity(run, trained) == 0.95
+    assert sparsity(run, trained) == 0.6
 
 
 def test_the_command_line_outranks_the_environment_and_that_the_file(run, trained, monkeypatch):
