@@ -7,7 +7,6 @@ the line `cells` counts them, and the sentence below a table names them.
 import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 
 from recipes import EFFORTS, NETS, RECIPES
 from recipes_means import Column, Member, Place, columns, member
@@ -61,22 +60,12 @@ def longest(records: Sequence[Record], best: Sequence[Record]) -> str:
     return f"`best` was run on {len(pairs)} of these cells, all of dense networks: on average it loses {said}."
 
 
-def brief(records: Sequence[Record], score: str) -> str:
-    mine = [one for one in records if one["recipe"] in PICTURED]
-    lines = [line for line in table(mine, score, names=PICTURED).splitlines() if not line.startswith("| cells")]
-    return "\n".join(lines) + f" Measured on {where(mine)}."
-
-
 def table(
     records: Sequence[Record],
     score: str,
     goals: Mapping[Place, float] | None = None,
-    names: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """A line per recipe; bold is the best of a column or, where there are goals, what reaches them.
-
-    names: of recipes, instead of their own.
-    """
+    """A line per recipe; bold is the best of a column or, where there are goals, what reaches them."""
     found = columns(records, score)
     rows, shares = list(dict.fromkeys(rows for rows, _ in found)), sorted({share for _, share in found})
     head = [f"at {' / '.join(f'{100 * share:g}' for share in shares)} %", *map(said, rows)]
@@ -93,7 +82,7 @@ def table(
         texts = {p: lost(one, recipe, limit(one) if goals is None else goals.get(p)) for p, one in found.items()}
         times = {p: short(one.seconds[recipe]) for p, one in found.items() if recipe in one.seconds}
         line(
-            names.get(recipe, called(recipe)),
+            called(recipe),
             texts,
             " / ".join(times.get((count, shares[-1]), "–") for count in rows),
         )

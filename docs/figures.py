@@ -42,7 +42,6 @@ def of(name: str, file: str = "records") -> list[Record]:
 TEXTS: dict[str, Callable[[], str]] = {
     "outcome": lambda: outcome_table.table(of),
     "recipes": lambda: recipes_table.tables(of("recipes")),
-    "recipes-brief": lambda: recipes_table.brief(of("recipes"), "lost"),
     "recipes-said": lambda: recipes_table.sentence(of("recipes")),
     "best-said": lambda: recipes_table.longest(of("recipes"), of("recipes", "best")),
     "real": lambda: real_table.tables(of("real")),

@@ -207,13 +207,6 @@ def test_the_picture_is_over_networks_that_are_in_all_its_points(tmp_path):
     assert "<!-- all -->" in (tmp_path / "recipes.svg").read_text()  # letters are drawn; a comment says which
 
 
-def test_the_readme_has_the_recipes_of_the_picture_alone():
-    text = recipes_table.brief([record("fast", 9.0), record("alps", 1.0)], "lost")
-    assert "alps" not in text
-    assert "| feta, fast | **9.00** | 2 |" in text
-    assert text.endswith("Measured on a processor, threads: 1.")
-
-
 def test_what_best_loses_is_compared_with_the_default_on_the_same_cells():
     found = [record("default", 2.0), record("default", 9.0, "conv-cifar")]
     best = [record("best", 1.0) | {"validation_lost": 1.5}]
