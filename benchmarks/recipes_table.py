@@ -39,13 +39,17 @@ def tables(records: Sequence[Record], score: str = "lost") -> str:
 
 
 def sentence(records: Sequence[Record]) -> str:
-    """What the default loses with all rows and with few."""
+    """What the default loses with few rows and with all."""
     found = columns(records, "lost")
     lost = {place: column.means["default"] for place, column in found.items()}
     few = min(rows for rows, _ in lost if isinstance(rows, int))
-    told = {share: f"{lost['all', share]:.1f} points on average with all rows and {lost[few, share]:.1f} with {few}"
-            for share in sorted({share for _, share in lost})}  # fmt: skip
-    return "; ".join(f"at {100 * share:g} % the default loses {text}" for share, text in told.items())
+    networks = len({net for column in found.values() for net, _ in column.members})
+    told = [f"{lost[few, share]:.1f} and {lost['all', share]:.1f} at {100 * share:g} % zeros"
+            for share in sorted({share for _, share in lost})]  # fmt: skip
+    return (
+        f"pruned with {few} samples and with all of them, the mean of {networks} networks loses "
+        f"{', '.join(told)} (points of accuracy, default call)"
+    )
 
 
 def longest(records: Sequence[Record], best: Sequence[Record]) -> str:
