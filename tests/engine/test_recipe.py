@@ -176,9 +176,9 @@ def test_of_deep_networks_the_survivors_alone_are_fitted(monkeypatch):
     assert report.stages[1].message.startswith("320 steps, rate ")
 
 
-@pytest.mark.parametrize(("pace", "expected"), [(0.0, (400, 1600)), (1.0, (100, 100)), (30 / 4 / 200, (200, 400))])
+@pytest.mark.parametrize(("pace", "expected"), [(0.0, (400, 1600)), (1.0, (100, 100)), (60 / 4 / 200, (200, 400))])
 def test_steps_are_halved_until_they_fit_into_the_time(monkeypatch, pace, expected):
-    """A quarter of 30 seconds for the survivors, three for the moving support; 100 steps at the least."""
+    """A quarter of a minute for the survivors, three for the moving support; 100 steps at the least."""
     monkeypatch.setattr(recipe, "STEPS", 1600)
     monkeypatch.setattr(recipe, "TIMES", 0)
     best_rate = Bench.best_rate
@@ -191,6 +191,9 @@ def test_steps_are_halved_until_they_fit_into_the_time(monkeypatch, pace, expect
     monkeypatch.setattr(Bench, "best_rate", slow)
     _, *fits = feta.prune(network(), X, 0.8).report.stages
     assert tuple(int(fit.message.split()[0]) for fit in fits) == expected
+    told = [f" of {asked} (to take {limit} s at the most), " for asked, limit in ((400, 15), (1600, 45))]
+    for fit, said, steps, asked in zip(fits, told, expected, (400, 1600), strict=True):
+        assert (said in fit.message) == (steps < asked)
 
 
 # What is kept

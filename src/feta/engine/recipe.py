@@ -35,9 +35,8 @@ EFFORTS: tuple[str, ...] = get_args(Effort)
 MANY_LAYERS = 64  # whose sensitivities take longer to measure than pruning does
 DEEP = 12  # pruned layers
 STEPS = 6000  # halved until they fit into the time; twice as many of deep networks
-TIMES, FLOOR = 9, 30  # times the seconds of the layers, or so many at the least, that the fits of `default` may take
+TIMES, FLOOR = 9, 60  # times the seconds of the layers, or so many at the least, that the fits of `default` may take
 LONGER, USEFUL = 2, 0.98  # times as many steps, as long as the distance falls below this share of the one before
-CUT = "to keep to about nine times the layers' seconds"  # where nobody set a limit
 ROUNDS, WIDER = 3, 4  # of longer fits, and how many times as many rows their steps see
 
 
@@ -186,13 +185,21 @@ class Recipe:
         if kept:
             self.stages = [replace(stage, kept=False) for stage in self.stages]
             self._take(done)
-        why = CUT if left is None else "for want of time"
-        cut = f" of {settings.steps}, {why}" if report.steps < settings.steps else ""
-        said = f"{report.steps} steps{cut}, rate {report.learning_rate:g}"
+        said = steps_said(report, settings.steps, within if left is None else None)
         self.stages.append(StageReport(name, report.seconds, report.loss_after, kept, said))
 
     def _take(self, done: RefineResult) -> None:
         self.best, self.masks, self.refinement = done.model, done.masks, done.report
+
+
+def steps_said(report: RefineReport, asked: int, within: float | None) -> str:
+    """How many steps a fit took, and why they were fewer than asked for.
+
+    within: seconds that it was to take; None where the user has set them.
+    """
+    why = "for want of time" if within is None else f"to take {within:.0f} s at the most"
+    cut = f" of {asked} ({why})" if report.steps < asked else ""
+    return f"{report.steps} steps{cut}, rate {report.learning_rate:g}"
 
 
 def _said(error: Exception) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from feta.calibration.inputs import Batch
 from feta.calibration.model import call, outputs_of
 from feta.engine.finish import settle_batchnorm
-from feta.engine.recipe import CUT
+from feta.engine.recipe import steps_said
 from feta.engine.run import Run
 from feta.engine.walk import Walk
 from feta.errors import ModelError
@@ -116,9 +116,7 @@ def improve(run: Run, built: Built, how: Refinement, seed: int, within: float, t
     done = fitted(built.model, run.original, (run.fit, run.held), how, {}, run.device, seed, tell, within)
     report = done.report
     helped = report.loss_after < built.distance
-    why = CUT if how.seconds is None else "for want of time"
-    cut = f" of {how.steps}, {why}" if report.steps < how.steps else ""
-    said = f"{report.steps} steps{cut}, rate {report.learning_rate:g}"
+    said = steps_said(report, how.steps, within if how.seconds is None else None)
     after = StageReport("whole network fitted", report.seconds, report.loss_after, helped, said)
     if not helped:
         return replace(built, stages=(*built.stages, after))
