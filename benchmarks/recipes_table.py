@@ -32,7 +32,10 @@ PICTURED = {  # and how a newcomer reads them
 def tables(records: Sequence[Record], score: str = "lost") -> str:
     half = "validation" if score == "validation_lost" else "test"
     intro = f"Points lost on the {half} half, mean of networks; the best of a column is bold."
-    texts = [f"{intro} Measured on {where(records)}.", table(records, score)]
+    pictured = [one for one in records if one["recipe"] in PICTURED]
+    texts = [f"{intro} Measured on {where(records)}.", table(pictured or records, score)]
+    if pictured and len(recipes_of(pictured)) < len(recipes_of(records)):
+        texts += ["All recipes, over the networks that they were all run on:", table(records, score)]
     if dense := [one for one in records if one["net"] in DENSE and one["recipe"] in EFFORTS]:
         texts += ["The small dense networks beside the goals; what reaches them is bold.", table(dense, score, GOALS)]
     return "\n\n".join(texts)
@@ -40,7 +43,7 @@ def tables(records: Sequence[Record], score: str = "lost") -> str:
 
 def sentence(records: Sequence[Record]) -> str:
     """What the default loses with few rows and with all."""
-    found = columns(records, "lost")
+    found = columns([one for one in records if one["recipe"] == "default"], "lost")
     lost = {place: column.means["default"] for place, column in found.items()}
     few = min(rows for rows, _ in lost if isinstance(rows, int))
     networks = len({net for column in found.values() for net, _ in column.members})
