@@ -293,3 +293,17 @@ def test_words_in_the_wrong_place_are_told_where_they_belong(run, module):
     for command in ("certify", "bounds"):
         answer = run(f"{command} w.safetensors w.safetensors")
         answer.refused(f"{command} takes files of `feta train`", "in Python feta.", "(model, pruned, data)")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["prune {0} --report {1}", "prune {0} --records {1}", "speed {0} --report {1}", "export {0} --safetensors {1}"],
+)
+@pytest.mark.parametrize("place", ["w.safetensors", "x.npy"])
+def test_weights_and_data_are_never_written_to(run, module, line, place):
+    save_file(torch.nn.Sequential(*import_module_here(module).make()).state_dict(), "w.safetensors")
+    before = Path(place).read_bytes()
+    force = "" if "--records" in line else " --force"
+    words = line.format(f"{module}:make --weights w.safetensors --data x.npy", place)
+    run(words + force).refused(f"must differ from the input and other outputs, got {place} for both")
+    assert Path(place).read_bytes() == before

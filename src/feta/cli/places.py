@@ -17,6 +17,7 @@ from feta.cli.own_options import OwnOptions
 from feta.cli.typed import DATA, retyped
 from feta.errors import ConfigError, FileError
 from feta.files.atomic import check_writable, remove_left
+from feta.files.lines import check_lines
 from feta.files.pickles import is_pickle, refuse_name
 
 NOWHERE = "; nothing is downloaded: give a file, a Hugging Face folder or module:factory"
@@ -67,6 +68,13 @@ def check_output(path: Path | None, force: bool, *inputs: Path | str | None, opt
         refuse_name(option, path)
     if os.path.isfile(path) and not force:
         raise FileError(f"{option} must be a new file, got {path}, which is there already; --force replaces it")
+
+
+def check_records(path: Path | None, *others: Path | str | None) -> None:
+    """Refuse a file for records that is another file of the command, or that holds anything else."""
+    if path is not None:
+        check_output(path, True, *others, option="--records")
+        check_lines(path)
 
 
 def check_places(*paths: Path | None) -> None:

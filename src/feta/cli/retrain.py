@@ -8,7 +8,7 @@ from typing import Any
 import feta
 from feta.cli.console import out, print_json, progress_bar, resolve_device
 from feta.cli.options import DataDir, Device, Force, Json, Output, Records, Seed, Whole
-from feta.cli.places import check_inputs, check_output, check_places
+from feta.cli.places import check_inputs, check_output, check_places, check_records
 from feta.errors import ConfigError
 
 
@@ -56,6 +56,7 @@ def retrain(
     settings = feta.Retraining(**steps, **ends, goal=goal, tolerance=tolerance)  # checked before data is read
     where = resolve_device(device)
     check_places(output, records)
+    check_records(records, network, output)
     subject = open_subject(network, data_dir)
     if subject.pruning is None and not feta.masks_of(subject.model):
         raise ConfigError(

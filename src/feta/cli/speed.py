@@ -47,8 +47,9 @@ def speed(
         device: cpu, cuda, ….
         page: An HTML file to write, with a chart.
     """
+    own = own or OwnOptions()
     check_network(network, own)
-    check_output(page, force, network, option="--report")
+    check_output(page, force, network, *own.files, option="--report")
     check_places(page)
     import torch
 
@@ -58,7 +59,7 @@ def speed(
     where = resolve_device(device)
     batches = sorted(set(whole_numbers(batch, "--batch", "1,16")))
     teams = [torch.get_num_threads()] if threads is None else sorted(set(whole_numbers(threads, "--threads", "1,2")))
-    source = Source(network, own or OwnOptions(), "speed")
+    source = Source(network, own, "speed")
     source.check_given()
     model, example = _opened(source, sample, where)
     found = _measured(model, example, batches, teams)
