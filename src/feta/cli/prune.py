@@ -242,6 +242,7 @@ def _share(text: str, where: str) -> float:
 
 
 def _show(summary: Mapping[str, Any], note: str | None, *, saved: bool) -> None:
+    from feta.pages.words import smaller
     from feta.report import HEADER, layer_row
 
     pattern = "" if summary["pattern"] is None else f", pattern {summary['pattern']}"
@@ -261,6 +262,5 @@ def _show(summary: Mapping[str, Any], note: str | None, *, saved: bool) -> None:
         from feta.cli.subject import rounding_told
 
         out().print(rounding_told(rounding, summary["accuracy"], pruned))
-    smaller = f"{dense / pruned:.1f}× smaller" if dense > 1.05 * pruned else "no smaller"
     nowhere = "" if saved else "; nothing was saved, give -o FILE"
-    out().print(f"file {size(dense)} → {size(pruned)} ({smaller}){nowhere}")
+    out().print(f"file {size(dense)} → {size(pruned)} ({smaller(dense, pruned)}){nowhere}")

@@ -14,6 +14,7 @@ from feta.cli.options import Force, Json, whole_numbers
 from feta.cli.own_options import OwnOptions
 from feta.cli.places import check_network, check_output, check_places
 from feta.cli.speed_page import WHOLE, speed_page, whole_rows
+from feta.pages.words import smaller
 
 if TYPE_CHECKING:
     from torch import nn
@@ -154,5 +155,5 @@ def _show(found: Mapping[str, Any]) -> None:
         out().print(f"{found['dead_neurons']} neurons that do nothing were taken out first")
     memory = found["memory"]
     dense, sparse = memory["dense_bytes"], memory["sparse_bytes"]
-    out().print(f"in memory {size(dense)} → {size(sparse)} ({dense / max(sparse, 1):.1f}× smaller)")
+    out().print(f"in memory {size(dense)} → {size(sparse)} ({smaller(dense, sparse)})")
     out().print(f"in a file {size(found['file_bytes'])}")
