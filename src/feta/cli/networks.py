@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from cyclopts import Parameter
 
@@ -94,7 +94,7 @@ def methods(
     for method in METHODS.values():
         first, _, rest = inspect.cleandoc(method.__doc__ or "").partition("\n")
         options = [
-            {"name": field.name.replace("_", "-"), "type": str(field.type), "default": field.default}
+            {"name": field.name.replace("_", "-"), "type": _kind(field.type), "default": field.default}
             for field in dataclasses.fields(method)
         ]
         details = [line for line in rest.splitlines() if line.strip()]
@@ -108,3 +108,10 @@ def methods(
             out().print(entry["name"], style="bold", end="  ")
             shown = [f"--{entry['name']}.{o['name']} {o['default']}  ({o['type']})" for o in entry["options"]]
             out().print("\n  ".join([entry["summary"], *entry["details"], *shown]) + "\n")
+
+
+def _kind(kind: Any) -> str:
+    """What an option takes, in words: a number's type, or the names to choose from."""
+    if get_origin(kind) is Literal:
+        return " or ".join(get_args(kind))
+    return str(getattr(kind, "__name__", None) or kind)
