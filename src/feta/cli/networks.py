@@ -9,7 +9,9 @@ from cyclopts import Parameter
 
 from feta.cli.console import out, print_json, print_table, resolve_device, size
 from feta.cli.options import DataDir, Device, Json
-from feta.cli.places import check_inputs
+from feta.cli.places import check_files, check_inputs
+
+CURE = "eval takes files of `feta train`, and what was made of them: feta has labels for no other model"
 
 
 def evaluate(network: Path, /, *, device: Device = None, data_dir: DataDir = None, json: Json = False) -> None:
@@ -18,11 +20,11 @@ def evaluate(network: Path, /, *, device: Device = None, data_dir: DataDir = Non
     Args:
         network: A file made by `feta train` or `feta prune`.
     """
-    check_inputs(network)
+    check_files(network, cure=CURE)
     from feta.cli.subject import accuracy, open_subject
 
     where = resolve_device(device)
-    subject = open_subject(network, data_dir)
+    subject = open_subject(network, data_dir, cure=CURE)
     scores = accuracy(subject.model, subject, where)
     if json:
         print_json({"network": subject.specification, "data": subject.data, "accuracy": scores})

@@ -52,8 +52,17 @@ def check_inputs(*paths: Path | None, cure: str = "") -> None:
         try:
             os.stat(path)
         except (OSError, ValueError) as error:  # a name may also be too long, or hold a zero byte
-            reason = f"{getattr(error, 'strerror', None) or error}{_near(path) or cure}"
+            near = "" if cure and FORM.fullmatch(str(path)) else _near(path)
+            reason = f"{getattr(error, 'strerror', None) or error}{near or cure}"
             raise FileError(f"cannot read {path}: {reason}") from None
+
+
+def check_files(*paths: Path, cure: str) -> None:
+    """Refuse what is no file of `feta train`, where nothing else will do: a model in code, a folder."""
+    check_inputs(*paths, cure=f"; {cure}")
+    for path in paths:
+        if path.is_dir():
+            raise FileError(f"cannot read {path}: it is a folder; {cure}")
 
 
 def check_output(path: Path | None, force: bool, *inputs: Path | str | None, option: str = "--output") -> None:
