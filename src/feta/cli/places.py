@@ -27,10 +27,8 @@ FORM = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<factory>[A-Za-z_][\w.]*)")  
 def check_network(network: str, own: OwnOptions | None = None) -> None:
     """Refuse a network, weights or data that are not there. A pickle is refused later, with the cure."""
     named, given = FORM.fullmatch(network), own or OwnOptions()
-    stem = network.removesuffix(".py")
-    if os.path.isfile(f"{stem}.py") and (stem != network or not os.path.exists(network)):
-        form = f"{stem.replace(os.sep, '.')}:NAME, where NAME makes the model in {stem}.py"
-        raise ConfigError(f"model must be module:factory, got '{network}'; write {form}")
+    if (named is None or ".py:" in network) and not os.path.isdir(network):
+        _refuse_code(network)
     if os.path.exists(network) or named is None:
         check_inputs(Path(network), cure=NOWHERE)
         if Path(network).suffix in DATA and os.path.isfile(network):
@@ -120,6 +118,23 @@ def _near(path: Path) -> str:
     except (OSError, ValueError):
         return ""
     return f"; did you mean {path.with_name(found[0])}?" if found else ""
+
+
+def _refuse_code(network: str) -> None:
+    """Refuse a file of Python code, with its module in the place of its path."""
+    place, _, factory = network.partition(":")
+    stem = place.removesuffix(".py")
+    if os.sep not in stem and not os.path.isfile(f"{stem}.py"):
+        stem = stem.replace(".", os.sep)
+    if not os.path.isfile(f"{stem}.py") or (stem == place and os.path.isfile(network)):
+        return
+    folder, name = os.path.split(os.path.relpath(stem))
+    outside = folder.startswith(os.pardir)
+    module = name if outside or not folder else f"{folder.replace(os.sep, '.')}.{name}"
+    form = f"{module}:{factory or 'NAME'}"
+    form += "" if factory else f", where NAME makes the model in {stem}.py"
+    form += f", in the folder {os.path.abspath(os.path.dirname(stem))}" if outside else ""
+    raise ConfigError(f"model must be module:factory, got '{network}'; write {form}")
 
 
 def _check_weights(given: OwnOptions) -> None:
