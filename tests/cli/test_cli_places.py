@@ -110,6 +110,18 @@ def test_an_output_that_is_an_input_is_refused_whatever_it_is_called(tmp_path):
             check_output(Path(path), True, "net")
 
 
+def test_an_output_that_is_a_file_of_a_model_folder_is_refused():
+    for folder in ("model", "photos"):
+        Path(folder).mkdir()
+    for path in ("model/config.json", "model/model.safetensors", "photos/out.safetensors"):
+        Path(path).touch()
+    for path in ("model/config.json", "model/model.safetensors"):
+        with pytest.raises(feta.ConfigError, match="must differ from the input"):
+            check_output(Path(path), True, "model")
+    check_output(Path("model/new.safetensors"), True, "model")
+    check_output(Path("photos/out.safetensors"), True, "photos")
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_names_commands_and_options(shell, monkeypatch, tmp_path):
     from feta.cli import app

@@ -68,7 +68,7 @@ def check_output(path: Path | None, force: bool, *inputs: Path | str | None, opt
     if path is None:
         return
     remove_left(path)  # here, since what is there already is not written to again
-    if any(os.path.realpath(path) == os.path.realpath(given) for given in inputs if given is not None):
+    if any(_is_part(path, given) for given in inputs if given is not None):
         other = "the input" if option == "--output" else "the input and other outputs"
         raise ConfigError(f"{option} must differ from {other}, got {path} for both")
     if option == "--output":
@@ -110,6 +110,13 @@ def no_module(name: str, missing: str) -> ConfigError:
         f"model must name a module that can be imported, got '{name}': there is no {missing}.py in the current "
         "folder and no installed module of that name"
     )
+
+
+def _is_part(path: Path, given: Path | str) -> bool:
+    """Whether it is the file that is given, or one of a Hugging Face folder that is given."""
+    at, given = os.path.realpath(path), os.path.realpath(given)
+    of_model = os.path.dirname(at) == given and os.path.isfile(os.path.join(given, "config.json"))
+    return at == given or (of_model and os.path.isfile(at))
 
 
 def _near(path: Path) -> str:
