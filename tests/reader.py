@@ -2,7 +2,7 @@
 
 import html.parser
 
-VOID = {"meta", "link", "br"}
+VOID = {"meta", "link", "br", "wbr"}
 
 
 class Reader(html.parser.HTMLParser):

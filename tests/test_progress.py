@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from feta import progress
+from feta.engine.settings import PruneEvent, on_bar
 from feta.progress import Progress
 
 
@@ -89,3 +90,8 @@ def test_the_users_callback_is_told_too(clock):
     with Progress("pruning") as bar:
         bar.followed(seen.append, lambda event: {"completed": event, "total": 9})(4)
     assert (seen, bar.done, bar.total) == ([4], 4, 9)
+
+
+def test_a_loss_of_nothing_has_no_sign():
+    event = PruneEvent("step", "", 2, 2, "refine", {"steps": 0.0, "loss": -0.0})
+    assert on_bar(event)["note"] == "fitting the whole network, steps 0, loss 0"

@@ -174,6 +174,12 @@ def test_folders_that_are_refused(run, monkeypatch, config, options, words):
     run(f"prune model {options}").refused(words)
 
 
+def test_weights_out_of_a_folder_are_not_enough(run):
+    folder()
+    answer = run("prune model/model.safetensors --data x.npy --sparsity 0.5")
+    answer.refused("give the folder that it is in: feta prune model --data x.npy --sparsity 0.5")
+
+
 def test_folders_without_configuration_or_with_pickles(run):
     folder()
     os.makedirs("empty")
@@ -201,7 +207,7 @@ def test_a_file_that_feta_load_takes_is_taken_by_commands(run, transformers):
     assert found["file_bytes"] == Path("half.safetensors").stat().st_size
     run("export half.safetensors --safetensors plain.safetensors").says("plain.safetensors")
     run("prune half.safetensors --weights w").refused("--weights must go with module:factory, got half.safetensors")
-    run("eval half.safetensors").refused("got a model of transformers; open it with feta.load(path)")
+    run("eval half.safetensors").refused("got a model of transformers; eval takes files of `feta train`")
 
 
 def test_info_of_folders_and_of_files_that_describe_their_model(run, transformers):

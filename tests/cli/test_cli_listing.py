@@ -37,6 +37,19 @@ def test_info_of_a_pruned_network(run, trained, pruned):
     assert "Retrained" not in text.out
 
 
+def test_types_of_options_are_words(run):
+    told = run("methods --verbose").out
+    for words in (
+        "--alps.rho 0.1  (float)",
+        "--alps.refit pcg  (pcg or exact)",
+        "--exact-obs.batch-bytes None  (int | None)",
+    ):
+        assert words in told
+    assert "class" not in told
+    kinds = {option["type"] for entry in run("methods --json").json()["methods"] for option in entry["options"]}
+    assert not any("<" in kind or "typing" in kind for kind in kinds)
+
+
 def test_names_stay_whole_where_no_terminal_cuts_them(run, pruned, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     run(f"info {pruned}").says("softmax.weight")

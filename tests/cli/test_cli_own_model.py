@@ -56,7 +56,7 @@ def test_a_class_an_object_and_a_dotted_module(run, module):
         found = run(f"prune {name} --data x.npy --sparsity 0.5 --json --layers {'c' if 'Tied' in name else '0'}")
         assert found.code == 0
     answer = run(f"prune {module}:net --data x.npy -o out.safetensors")
-    assert "feta.load_into(net, 'out.safetensors')" in answer.out
+    assert "feta.load_into(net, 'out.safetensors').eval()" in answer.out
 
 
 def test_weights_are_loaded_whole_and_the_usual_options_work(run, module):
@@ -253,6 +253,9 @@ def test_the_commands_for_a_pickle_work(run, monkeypatch, capsys, module, name, 
 
 def test_pickles_as_weights_and_as_data(run, module):
     torch.save(torch.from_numpy(rows()), "x.pt")
+    Path("there.safetensors").touch()
+    answer = run(f"prune {module}:make --data there.pt")
+    answer.refused('"there.new.safetensors"', f"feta prune {module}:make --data there.new.safetensors")
     answer = run(f"prune {module}:make --weights w.pth --data x.npy")
     answer.refused("--weights must not be a pickle", f"feta prune {module}:make --weights w.safetensors --data x.npy")
     run(f"speed {module}:make --weights w.pth").refused(f"and then: feta speed {module}:make --weights w.safetensors")
@@ -293,3 +296,21 @@ def test_words_in_the_wrong_place_are_told_where_they_belong(run, module):
     for command in ("certify", "bounds"):
         answer = run(f"{command} w.safetensors w.safetensors")
         answer.refused(f"{command} takes files of `feta train`", "in Python feta.", "(model, pruned, data)")
+    os.makedirs("model")
+    for name in ("w.safetensors", f"{module}:make", "model"):
+        run(f"eval {name}").refused(name, "; eval takes files of `feta train`")
+        run(f"retrain {name}").refused(name, "; retrain takes files of `feta prune`")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["prune {0} --report {1}", "prune {0} --records {1}", "speed {0} --report {1}", "export {0} --safetensors {1}"],
+)
+@pytest.mark.parametrize("place", ["w.safetensors", "x.npy"])
+def test_weights_and_data_are_never_written_to(run, module, line, place):
+    save_file(torch.nn.Sequential(*import_module_here(module).make()).state_dict(), "w.safetensors")
+    before = Path(place).read_bytes()
+    force = "" if "--records" in line else " --force"
+    words = line.format(f"{module}:make --weights w.safetensors --data x.npy", place)
+    run(words + force).refused(f"must differ from the input and other outputs, got {place} for both")
+    assert Path(place).read_bytes() == before

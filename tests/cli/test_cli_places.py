@@ -58,6 +58,32 @@ def test_commands_tell_before_torch_is_imported():
         assert words in line, command_line
 
 
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("net.py", "net:NAME, where NAME makes the model in net.py"),
+        ("net", "net:NAME, where NAME makes the model in net.py"),
+        ("net.py:make", "net:make"),
+        ("./net.py:make", "net:make"),
+        ("pack/net.py:make", "pack.net:make"),
+        ("pack/net:make", "pack.net:make"),
+        ("pack.net", "pack.net:NAME, where NAME makes the model in pack/net.py"),
+        ("../out.py:make", "out:make, in the folder {above}"),
+        ("{above}/out.py", "out:NAME, where NAME makes the model in {above}/out.py, in the folder {above}"),
+        ("{here}/pack/net.py:make", "pack.net:make"),
+    ],
+)
+def test_code_by_its_path_is_answered_with_its_module(name, form):
+    here = Path.cwd()
+    for path in ("net.py", "pack/net.py", "../out.py"):
+        Path(path).parent.mkdir(exist_ok=True)
+        Path(path).touch()
+    name, form = (text.format(here=here, above=here.parent) for text in (name, form))
+    with pytest.raises(feta.ConfigError) as refused:
+        check_network(name)
+    assert str(refused.value) == f"model must be module:factory, got '{name}'; write {form}"
+
+
 @pytest.mark.parametrize("name", ["x" * 300, "a\0b", "file/below"])
 def test_names_that_no_file_can_have(name):
     Path("file").touch()
@@ -82,6 +108,18 @@ def test_an_output_that_is_an_input_is_refused_whatever_it_is_called(tmp_path):
     for path in ("net", "./net", "link"):
         with pytest.raises(feta.ConfigError, match="--output must differ from the input"):
             check_output(Path(path), True, "net")
+
+
+def test_an_output_that_is_a_file_of_a_model_folder_is_refused():
+    for folder in ("model", "photos"):
+        Path(folder).mkdir()
+    for path in ("model/config.json", "model/model.safetensors", "photos/out.safetensors"):
+        Path(path).touch()
+    for path in ("model/config.json", "model/model.safetensors"):
+        with pytest.raises(feta.ConfigError, match="must differ from the input"):
+            check_output(Path(path), True, "model")
+    check_output(Path("model/new.safetensors"), True, "model")
+    check_output(Path("photos/out.safetensors"), True, "photos")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

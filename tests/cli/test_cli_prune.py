@@ -298,6 +298,16 @@ def test_a_page_goes_onto_no_other_file(run, trained, place):
     assert not Path("out.safetensors").exists()
 
 
+@pytest.mark.parametrize("place", ["{trained}", "out.safetensors", "notes.md"])
+def test_a_record_goes_into_no_other_file(run, trained, place):
+    Path("notes.md").write_text("# Notes\n\nmine")
+    place = place.format(trained=trained)
+    before = trained.read_bytes()
+    run(f"prune {trained} -o out.safetensors --records {place}").refused(f"{place}")
+    assert (trained.read_bytes(), Path("notes.md").read_text()) == (before, "# Notes\n\nmine")
+    assert not Path("out.safetensors").exists()
+
+
 def test_long_work_says_that_it_goes_on(run, trained, monkeypatch):
     monkeypatch.setattr("feta.progress.SELDOM", 0.0)
     answer = run(f"prune {trained} --method alps --samples 500 --json")

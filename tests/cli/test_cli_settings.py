@@ -6,6 +6,11 @@ from pathlib import Path
 import pytest
 
 
+def unfolded(text: str) -> str:
+    """What a frame says, on one line."""
+    return " ".join(text.replace("│", " ").split())
+
+
 def sparsity(run, trained, options="") -> float:
     return run(f"prune {trained} --json {options}").json()["target_sparsity"]
 
@@ -39,14 +44,25 @@ def test_settings_of_one_command_do_not_reach_another(run, trained, monkeypatch)
         ("[prune\n", "TOMLDecodeError"),
         ("[prune]\nsparsty = 0.5\n", "sparsty"),
         ('[prune]\nmode = "sideways"\n', "sideways"),
+        ("[prun]\nsparsity = 0.5\n", "'prun'; did you mean 'prune'?"),
+        ("sparsity = 0.5\n", "must have its settings below a command, such as [prune], got 'sparsity'"),
     ],
 )
 def test_mistakes_in_the_file(run, trained, text, words):
     Path("feta.toml").write_text(text)
     answer = run(f"prune {trained}")
     assert answer.code != 0
-    assert words in answer.err
+    assert words in unfolded(answer.err)
     assert "Traceback" not in answer.err
+
+
+def test_a_mistake_in_a_file_above_names_that_file(run, trained, monkeypatch):
+    Path("feta.toml").write_text("[prune]\nsparsty = 0.5\n")
+    os.mkdir("below")
+    above = os.path.realpath("feta.toml")
+    monkeypatch.chdir("below")
+    monkeypatch.setenv("COLUMNS", "400")
+    assert above in run(f"prune {trained}").err
 
 
 def test_mistakes_in_the_environment(run, trained, monkeypatch):

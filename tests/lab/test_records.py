@@ -58,6 +58,25 @@ def test_a_last_line_cut_by_a_kill_is_left_out_and_written_over(tmp_path, cut):
     assert [entry["seed"] for entry in read(path)] == [*left, 3]
 
 
+@pytest.mark.parametrize(
+    "content", [b"PK\x03\x04 a\nrest", b"# Notes\n\nwithout an end", b'{\n  "a": 1\n}', b'{"a": 1,\n"b"', b"\n"]
+)
+def test_a_file_of_anything_else_is_not_touched(tmp_path, content):
+    path = tmp_path / "inputs.npz"
+    path.write_bytes(content)
+    with pytest.raises(FileError, match=r"inputs.npz must be a file of records, one JSON object per line"):
+        append(path, line(0))
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("begun", [b"", b"{", b'{"kind": "te'])
+def test_a_first_line_cut_by_a_kill_is_written_over(tmp_path, begun):
+    path = tmp_path / "records.jsonl"
+    path.write_bytes(begun)
+    append(path, line(0))
+    assert [entry["seed"] for entry in read(path)] == [0]
+
+
 @pytest.mark.parametrize("bad", [b'{"seed": 1, "kin\n', b"\n", b"\xff\xfe\x00\n", b"7\n"])
 @pytest.mark.parametrize("last", [False, True])
 def test_a_bad_line_that_is_whole_is_an_error_that_names_it(tmp_path, bad, last):

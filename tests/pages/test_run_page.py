@@ -34,6 +34,8 @@ def test_accuracy_and_file_go_before_what_the_engine_measured():
     told = five_numbers(run().to_dict() | more)
     assert told[0] == ("test accuracy", "96.50 %", "98.16 % before")
     assert told[3][1:] == ("500 kB", "4 MB before, 8.0× smaller")
+    as_large = more | {"file_bytes": {"dense": 4e6, "pruned": 4.1e6}}
+    assert five_numbers(run().to_dict() | as_large)[3][1:] == ("4.1 MB", "4 MB before, no smaller")
 
 
 @pytest.mark.parametrize(
@@ -54,6 +56,12 @@ def test_without_multiply_adds_the_seconds_are_the_fifth():
     report = run(before=replace(one, multiply_adds=None), after=replace(other, multiply_adds=None))
     assert five_numbers(report.to_dict())[4] == ("seconds to prune", "1.6", "on cpu")
     assert len(five_numbers(run(before=None, after=None).to_dict())) == 3
+
+
+def test_names_are_cut_after_their_dots():
+    assert ">model.<wbr>layers.<wbr>0.<wbr>q_proj</span>" in page(
+        run(layers=(LayerReport("model.layers.0.q_proj", (9, 9), 9, 0.9, 0.1, 0.1),))
+    )
 
 
 def test_bars_are_drawn_to_the_largest_of_their_column():
@@ -98,7 +106,7 @@ def test_stages_without_a_message_have_no_column_for_it():
 def test_of_many_layers_those_that_lost_most_are_shown_first():
     many = layers(*["ok"] * 100)
     text = page(run(layers=many))
-    names = re.findall(r'<span class="name">(.*?)</span>', text)
+    names = re.findall(r'<span class="name">(.*?)</span>', text.replace("<wbr>", ""))
     assert names[:CHARTED] == [layer.name for layer in many[: -CHARTED - 1 : -1]]
     assert names[CHARTED:] == [layer.name for layer in many]
     assert "All 100 layers, in order" in text

@@ -20,7 +20,7 @@ from cyclopts.config import Env, Toml
 
 from feta import __version__
 from feta.cli.typed import panel
-from feta.errors import FetaError, one_line, shown
+from feta.errors import FetaError, one_line, shown, unknown_name
 from feta.files.plain import from_toml, text_of
 from feta.plugins import LAB, added
 
@@ -32,10 +32,20 @@ class Settings(Toml):
     """feta.toml in this folder or above, read with the limits of every file that may come from anywhere."""
 
     def _load_config(self, path: Path) -> dict[str, Any]:
+        self.source = str(path)  # which may be in a folder above
         try:
-            return from_toml(text_of(path))
+            found = from_toml(text_of(path))
         except (OSError, ValueError) as error:
             raise CycloptsError(msg=f"{path} must be a file of settings in TOML, got {one_line(error)}") from error
+        commands = {name for name in app if not name.startswith("-")} | set(LAB_COMMANDS)
+        for name, value in found.items():
+            if not isinstance(value, dict):
+                raise CycloptsError(
+                    msg=f"{path} must have its settings below a command, such as [prune], got {name!r}"
+                )
+            if name not in commands:
+                raise CycloptsError(msg=str(unknown_name(f"command in {path}", name, commands)))
+        return found
 
 
 app = App(

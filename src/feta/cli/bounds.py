@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from feta.cli.console import out, print_json, print_table, resolve_device
 from feta.cli.options import DataDir, DataName, Device, Json, Seed, Whole
-from feta.cli.places import check_inputs
+from feta.cli.places import check_files
 from feta.errors import ConfigError, check_range
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def bounds(
         starts: Starts of the three-step procedure; 0 leaves it out.
         seed: Seed for the choice of samples.
     """
-    check_inputs(dense, pruned, cure=f"; {CURE}")
+    check_files(dense, pruned, cure=CURE)
     import torch
 
     from feta.cli.subject import open_pair

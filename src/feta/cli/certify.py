@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from feta.cli.console import out, print_json, print_table, progress_bar, resolve_device
 from feta.cli.options import DataDir, DataName, Device, Force, Json, Seed, Whole
-from feta.cli.places import check_inputs, check_output, check_places
+from feta.cli.places import check_files, check_output, check_places
 from feta.errors import ConfigError, ModelError
 from feta.pages.words import at_least, at_most
 from feta.plugins import added
@@ -55,7 +55,7 @@ def certify(
         seed: Seed for the attack.
         output: Folder for certificate.json and certificate.html; by default nothing is saved.
     """
-    check_inputs(dense, pruned, cure=f"; {CURE}")
+    check_files(dense, pruned, cure=CURE)
     if output is not None:
         for name in FILES:
             check_output(output / name, force)

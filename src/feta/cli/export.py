@@ -31,18 +31,19 @@ def export(
     Args:
         network: A file made by `feta train` or `feta prune`, module:factory, or a Hugging Face folder.
     """
+    own = own or OwnOptions()
     wanted = {"onnx": onnx, "torch_export": torch_export, "safetensors": safetensors}
     if not any(wanted.values()):
         raise ConfigError("export must know what to write, got nothing; give --onnx, --torch-export or --safetensors")
     check_network(network, own)
     for name, place in wanted.items():
-        check_output(place, force, network, option=f"--{name.replace('_', '-')}")
+        check_output(place, force, network, *own.files, option=f"--{name.replace('_', '-')}")
     check_places(*wanted.values())
     from feta.cli.source import Source
     from feta.cli.subject import example_of
     from feta.files.exports import export as write
 
-    source = Source(network, own or OwnOptions(), "export")
+    source = Source(network, own, "export")
     source.check_given()
     subject = source.open_alone(2, 2)
     written = write(subject.model, example_of(subject, shape, source.name), **wanted)

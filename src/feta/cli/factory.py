@@ -35,7 +35,7 @@ def recipe(name: str, path: Path | str) -> str:
     module, factory = name.split(":")
     parts = factory.split(".")
     made_here = factory if isinstance(sys.modules[module].__dict__.get(parts[0]), nn.Module) else f"{factory}()"
-    return f"from {module} import {parts[0]}; model = feta.load_into({made_here}, {str(path)!r})"
+    return f"from {module} import {parts[0]}; model = feta.load_into({made_here}, {str(path)!r}).eval()"
 
 
 def _imported(name: str) -> Any:

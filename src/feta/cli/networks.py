@@ -3,13 +3,15 @@
 import dataclasses
 import inspect
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from cyclopts import Parameter
 
 from feta.cli.console import out, print_json, print_table, resolve_device, size
 from feta.cli.options import DataDir, Device, Json
-from feta.cli.places import check_inputs
+from feta.cli.places import check_files, check_inputs
+
+CURE = "eval takes files of `feta train`, and what was made of them: feta has labels for no other model"
 
 
 def evaluate(network: Path, /, *, device: Device = None, data_dir: DataDir = None, json: Json = False) -> None:
@@ -18,11 +20,11 @@ def evaluate(network: Path, /, *, device: Device = None, data_dir: DataDir = Non
     Args:
         network: A file made by `feta train` or `feta prune`.
     """
-    check_inputs(network)
+    check_files(network, cure=CURE)
     from feta.cli.subject import accuracy, open_subject
 
     where = resolve_device(device)
-    subject = open_subject(network, data_dir)
+    subject = open_subject(network, data_dir, cure=CURE)
     scores = accuracy(subject.model, subject, where)
     if json:
         print_json({"network": subject.specification, "data": subject.data, "accuracy": scores})
@@ -94,7 +96,7 @@ def methods(
     for method in METHODS.values():
         first, _, rest = inspect.cleandoc(method.__doc__ or "").partition("\n")
         options = [
-            {"name": field.name.replace("_", "-"), "type": str(field.type), "default": field.default}
+            {"name": field.name.replace("_", "-"), "type": _kind(field.type), "default": field.default}
             for field in dataclasses.fields(method)
         ]
         details = [line for line in rest.splitlines() if line.strip()]
@@ -108,3 +110,10 @@ def methods(
             out().print(entry["name"], style="bold", end="  ")
             shown = [f"--{entry['name']}.{o['name']} {o['default']}  ({o['type']})" for o in entry["options"]]
             out().print("\n  ".join([entry["summary"], *entry["details"], *shown]) + "\n")
+
+
+def _kind(kind: Any) -> str:
+    """What an option takes, in words: a number's type, or the names to choose from."""
+    if get_origin(kind) is Literal:
+        return " or ".join(get_args(kind))
+    return str(getattr(kind, "__name__", None) or kind)

@@ -50,6 +50,11 @@ class OwnOptions:
     ] = None
     length: Annotated[MaybeWhole, _option("Text, or one row of tokens: tokens per sample; by default 512.")] = None
 
+    @property
+    def files(self) -> tuple[Path | str | None, ...]:
+        """What is read, and so must not be written to; data may also be the name of a data set."""
+        return self.weights, self.data, self.tokenizer
+
 
 @Parameter(name="*", group=_STORED)
 @dataclass(frozen=True)

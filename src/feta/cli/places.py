@@ -17,6 +17,7 @@ from feta.cli.own_options import OwnOptions
 from feta.cli.typed import DATA, retyped
 from feta.errors import ConfigError, FileError
 from feta.files.atomic import check_writable, remove_left
+from feta.files.lines import check_lines
 from feta.files.pickles import is_pickle, refuse_name
 
 NOWHERE = "; nothing is downloaded: give a file, a Hugging Face folder or module:factory"
@@ -26,10 +27,8 @@ FORM = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<factory>[A-Za-z_][\w.]*)")  
 def check_network(network: str, own: OwnOptions | None = None) -> None:
     """Refuse a network, weights or data that are not there. A pickle is refused later, with the cure."""
     named, given = FORM.fullmatch(network), own or OwnOptions()
-    stem = network.removesuffix(".py")
-    if os.path.isfile(f"{stem}.py") and (stem != network or not os.path.exists(network)):
-        form = f"{stem.replace(os.sep, '.')}:NAME, where NAME makes the model in {stem}.py"
-        raise ConfigError(f"model must be module:factory, got '{network}'; write {form}")
+    if (named is None or ".py:" in network) and not os.path.isdir(network):
+        _refuse_code(network)
     if os.path.exists(network) or named is None:
         check_inputs(Path(network), cure=NOWHERE)
         if Path(network).suffix in DATA and os.path.isfile(network):
@@ -51,8 +50,17 @@ def check_inputs(*paths: Path | None, cure: str = "") -> None:
         try:
             os.stat(path)
         except (OSError, ValueError) as error:  # a name may also be too long, or hold a zero byte
-            reason = f"{getattr(error, 'strerror', None) or error}{_near(path) or cure}"
+            near = "" if cure and FORM.fullmatch(str(path)) else _near(path)
+            reason = f"{getattr(error, 'strerror', None) or error}{near or cure}"
             raise FileError(f"cannot read {path}: {reason}") from None
+
+
+def check_files(*paths: Path, cure: str) -> None:
+    """Refuse what is no file of `feta train`, where nothing else will do: a model in code, a folder."""
+    check_inputs(*paths, cure=f"; {cure}")
+    for path in paths:
+        if path.is_dir():
+            raise FileError(f"cannot read {path}: it is a folder; {cure}")
 
 
 def check_output(path: Path | None, force: bool, *inputs: Path | str | None, option: str = "--output") -> None:
@@ -60,13 +68,20 @@ def check_output(path: Path | None, force: bool, *inputs: Path | str | None, opt
     if path is None:
         return
     remove_left(path)  # here, since what is there already is not written to again
-    if any(os.path.realpath(path) == os.path.realpath(given) for given in inputs if given is not None):
+    if any(_is_part(path, given) for given in inputs if given is not None):
         other = "the input" if option == "--output" else "the input and other outputs"
         raise ConfigError(f"{option} must differ from {other}, got {path} for both")
     if option == "--output":
         refuse_name(option, path)
     if os.path.isfile(path) and not force:
         raise FileError(f"{option} must be a new file, got {path}, which is there already; --force replaces it")
+
+
+def check_records(path: Path | None, *others: Path | str | None) -> None:
+    """Refuse a file for records that is another file of the command, or that holds anything else."""
+    if path is not None:
+        check_output(path, True, *others, option="--records")
+        check_lines(path)
 
 
 def check_places(*paths: Path | None) -> None:
@@ -97,12 +112,36 @@ def no_module(name: str, missing: str) -> ConfigError:
     )
 
 
+def _is_part(path: Path, given: Path | str) -> bool:
+    """Whether it is the file that is given, or one of a Hugging Face folder that is given."""
+    at, given = os.path.realpath(path), os.path.realpath(given)
+    of_model = os.path.dirname(at) == given and os.path.isfile(os.path.join(given, "config.json"))
+    return at == given or (of_model and os.path.isfile(at))
+
+
 def _near(path: Path) -> str:
     try:
         found = difflib.get_close_matches(path.name, os.listdir(path.parent), n=1)
     except (OSError, ValueError):
         return ""
     return f"; did you mean {path.with_name(found[0])}?" if found else ""
+
+
+def _refuse_code(network: str) -> None:
+    """Refuse a file of Python code, with its module in the place of its path."""
+    place, _, factory = network.partition(":")
+    stem = place.removesuffix(".py")
+    if os.sep not in stem and not os.path.isfile(f"{stem}.py"):
+        stem = stem.replace(".", os.sep)
+    if not os.path.isfile(f"{stem}.py") or (stem == place and os.path.isfile(network)):
+        return
+    folder, name = os.path.split(os.path.relpath(stem))
+    outside = folder.startswith(os.pardir)
+    module = name if outside or not folder else f"{folder.replace(os.sep, '.')}.{name}"
+    form = f"{module}:{factory or 'NAME'}"
+    form += "" if factory else f", where NAME makes the model in {stem}.py"
+    form += f", in the folder {os.path.abspath(os.path.dirname(stem))}" if outside else ""
+    raise ConfigError(f"model must be module:factory, got '{network}'; write {form}")
 
 
 def _check_weights(given: OwnOptions) -> None:

@@ -12,7 +12,7 @@ from feta.cli.console import err, out, print_json, print_table, progress_bar, si
 from feta.cli.job import device_here, job
 from feta.cli.options import DataDir, Device, Flag, Force, Json, MaybeWhole, Place, Records, Report, Seed
 from feta.cli.own_options import OwnOptions, StoreOptions
-from feta.cli.places import check_network, check_output, check_places
+from feta.cli.places import check_network, check_output, check_places, check_records
 from feta.errors import ConfigError, DataError, check_range
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def prune(
     """
     own = own or OwnOptions()
     check_network(network, own)
-    check_output(output, force, network, own.weights, own.data)
+    check_output(output, force, network, *own.files)
     from feta.cli.source import Source
     from feta.cli.subject import prune_subject
     from feta.engine.select import check_pattern, share_asked
@@ -118,7 +118,8 @@ def prune(
     source = Source(network, own)
     storing = stored or StoreOptions()
     source.check(output, records, storing)
-    check_output(report, force, network, output, records, option="--report")
+    check_records(records, network, *own.files, output)
+    check_output(report, force, network, *own.files, output, records, option="--report")
     check_places(report)
     spread: dict[str, Any] = {"effort": effort, "seconds": seconds, "layers": layers, "pattern": pattern}
     spread |= {"allocation": allocation, "compensate": compensate}
@@ -241,6 +242,7 @@ def _share(text: str, where: str) -> float:
 
 
 def _show(summary: Mapping[str, Any], note: str | None, *, saved: bool) -> None:
+    from feta.pages.words import smaller
     from feta.report import HEADER, layer_row
 
     pattern = "" if summary["pattern"] is None else f", pattern {summary['pattern']}"
@@ -260,6 +262,5 @@ def _show(summary: Mapping[str, Any], note: str | None, *, saved: bool) -> None:
         from feta.cli.subject import rounding_told
 
         out().print(rounding_told(rounding, summary["accuracy"], pruned))
-    smaller = f"{dense / pruned:.1f}× smaller" if dense > 1.05 * pruned else "no smaller"
     nowhere = "" if saved else "; nothing was saved, give -o FILE"
-    out().print(f"file {size(dense)} → {size(pruned)} ({smaller}){nowhere}")
+    out().print(f"file {size(dense)} → {size(pruned)} ({smaller(dense, pruned)}){nowhere}")

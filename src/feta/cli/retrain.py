@@ -8,8 +8,10 @@ from typing import Any
 import feta
 from feta.cli.console import out, print_json, progress_bar, resolve_device
 from feta.cli.options import DataDir, Device, Force, Json, Output, Records, Seed, Whole
-from feta.cli.places import check_inputs, check_output, check_places
+from feta.cli.places import check_files, check_output, check_places, check_records
 from feta.errors import ConfigError
+
+CURE = "retrain takes files of `feta prune`, whose labels feta knows; in Python feta.retrain(model, (inputs, labels))"
 
 
 def retrain(
@@ -46,7 +48,7 @@ def retrain(
         weight_decay: Weight decay of SGD.
         seed: Seed for the order of the samples.
     """
-    check_inputs(network)
+    check_files(network, cure=CURE)
     check_output(output, force, network)
     from feta.cli.subject import accuracy, open_subject
     from feta.files.atomic import write_atomic
@@ -56,7 +58,8 @@ def retrain(
     settings = feta.Retraining(**steps, **ends, goal=goal, tolerance=tolerance)  # checked before data is read
     where = resolve_device(device)
     check_places(output, records)
-    subject = open_subject(network, data_dir)
+    check_records(records, network, output)
+    subject = open_subject(network, data_dir, cure=CURE)
     if subject.pruning is None and not feta.masks_of(subject.model):
         raise ConfigError(
             f"{network} must be pruned, got no zero weights to hold; prune it first: feta prune {network} -o FILE"

@@ -69,7 +69,7 @@ def shrink(
     """
     own = own or OwnOptions()
     check_network(network, own)
-    check_output(output, force, network, own.weights, own.data)
+    check_output(output, force, network, *own.files)
     from feta.cli.source import Source
     from feta.cli.subject import accuracy
     from feta.sparsity import check_share

@@ -94,10 +94,11 @@ class Source:
     def open_file(self, *data: Any, **how: Any) -> Subject:
         """The network in a file that describes it, see open_subject."""
         if not sparse_file.open_file(self.path).metadata.get("network"):
-            works = self._as_weights(self.path)
+            cure = f"give it as the weights of your own model: {self._as_weights(self.path)}"
+            if (self.path.parent / "config.json").is_file():
+                cure = f"give the folder that it is in: {retyped(self.name, str(self.path.parent))}"
             raise FileError(
-                f"{self.name} must describe its network, got a safetensors file without feta's description; give it "
-                f"as the weights of your own model: {works}"
+                f"{self.name} must describe its network, got a safetensors file without feta's description; {cure}"
             )
         return open_subject(self.path, *data, **how)
 

@@ -14,6 +14,7 @@ from feta.cli.options import Force, Json, whole_numbers
 from feta.cli.own_options import OwnOptions
 from feta.cli.places import check_network, check_output, check_places
 from feta.cli.speed_page import WHOLE, speed_page, whole_rows
+from feta.pages.words import smaller
 
 if TYPE_CHECKING:
     from torch import nn
@@ -47,8 +48,9 @@ def speed(
         device: cpu, cuda, ….
         page: An HTML file to write, with a chart.
     """
+    own = own or OwnOptions()
     check_network(network, own)
-    check_output(page, force, network, option="--report")
+    check_output(page, force, network, *own.files, option="--report")
     check_places(page)
     import torch
 
@@ -58,7 +60,7 @@ def speed(
     where = resolve_device(device)
     batches = sorted(set(whole_numbers(batch, "--batch", "1,16")))
     teams = [torch.get_num_threads()] if threads is None else sorted(set(whole_numbers(threads, "--threads", "1,2")))
-    source = Source(network, own or OwnOptions(), "speed")
+    source = Source(network, own, "speed")
     source.check_given()
     model, example = _opened(source, sample, where)
     found = _measured(model, example, batches, teams)
@@ -153,5 +155,5 @@ def _show(found: Mapping[str, Any]) -> None:
         out().print(f"{found['dead_neurons']} neurons that do nothing were taken out first")
     memory = found["memory"]
     dense, sparse = memory["dense_bytes"], memory["sparse_bytes"]
-    out().print(f"in memory {size(dense)} → {size(sparse)} ({dense / max(sparse, 1):.1f}× smaller)")
+    out().print(f"in memory {size(dense)} → {size(sparse)} ({smaller(dense, sparse)})")
     out().print(f"in a file {size(found['file_bytes'])}")

@@ -108,5 +108,6 @@ def on_bar(event: PruneEvent) -> dict[str, Any]:
     if event.index < event.total:
         done = event.index + (event.kind == "done")
         return {"completed": done, "total": event.total, "note": f"{event.layer} {event.phase}".strip()}
-    values = ", ".join(f"{name} {value:.4g}" for name, value in event.values.items())
+    # Plus zero, since a distance of a network from itself may be -0.
+    values = ", ".join(f"{name} {value + 0.0:.4g}" for name, value in event.values.items())
     return {"completed": event.total, "total": event.total, "note": f"fitting the whole network, {values}"}

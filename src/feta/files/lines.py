@@ -4,6 +4,7 @@ import errno
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,25 @@ except ImportError:  # no such locks on this system: there, one run per file
     fcntl = None  # type: ignore[assignment]
 
 
+def check_lines(path: Path) -> None:
+    """Raise FileError for a file that holds anything but records: adding one would spoil it, or cut its end."""
+    destination(path)
+    with suppress(FileNotFoundError, NotADirectoryError), path.open("rb") as file:
+        line = file.read(2)
+        if line == b'{"':  # a file of something else may be one long line
+            line += file.readline()
+        if not b'{"'.startswith(line[:2]) or (line.endswith(b"\n") and not _is_json(line)):
+            raise FileError(f"{path} must be a file of records, one JSON object per line, got something else")
+
+
 def append(path: Path, line: Mapping[str, Any]) -> None:
     """Add a record to a file, by one write under a lock, so that runs side by side lose none of their records.
 
-    Raises FileError when the file cannot be written, and ValueError for numbers that JSON does not have.
+    Raises FileError when the file cannot be written or holds anything else, and ValueError for numbers that JSON
+    does not have.
     """
     content = (json.dumps(line, allow_nan=False) + "\n").encode()
-    destination(path)
+    check_lines(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab", buffering=0) as file:
@@ -41,8 +54,15 @@ def _mend(path: Path, handle: int) -> None:
     content = path.read_bytes()
     end = content.rfind(b"\n") + 1
     if end < len(content):
-        try:
-            json.loads(content[end:])
+        if _is_json(content[end:]):
             os.write(handle, b"\n")
-        except (ValueError, RecursionError):
+        else:
             os.ftruncate(handle, end)
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True

@@ -25,9 +25,9 @@ def conversion(path: Path, to: Path, *, weights: bool) -> str:
 
 
 def beside(path: Path) -> Path:
-    """Where a pickle's content goes: the same name with the ending of a safetensors file."""
+    """Where the content of a pickle goes: the same name as a safetensors file, unless there is one."""
     new = path.with_suffix(".safetensors")
-    return new if new != path else path.with_suffix(".new.safetensors")
+    return path.with_suffix(".new.safetensors") if new == path or new.exists() else new
 
 
 def refusal(where: str, path: Path, then: str, *, weights: bool = True, to: Path | None = None) -> FileError:

@@ -29,7 +29,7 @@ def columns_of_bars(heads: Sequence[str], rows: Iterable[tuple[str, Sequence[Bar
     lines = [f"<div>{''.join(f'<span class=head>{in_html(head)}</span>' for head in heads)}</div>\n"]
     for name, bars in rows:
         cells = "".join(map(_cell, bars))
-        lines.append(f'<div><span class="name">{in_html(name)}</span>{cells}</div>\n')
+        lines.append(f'<div><span class="name">{_breaking(name)}</span>{cells}</div>\n')
     return _grid(f"minmax(7.5rem, 1.1fr) repeat({len(heads) - 1}, minmax(0, 1fr))", lines)
 
 
@@ -38,8 +38,13 @@ def paired_bars(rows: Iterable[tuple[str, Sequence[Bar]]]) -> str:
     lines = []
     for name, bars in rows:
         pair = "".join(_cell(one, "cell long") for one in bars)
-        lines.append(f'<div><span class="name">{in_html(name)}</span><div class="pair">{pair}</div></div>\n')
+        lines.append(f'<div><span class="name">{_breaking(name)}</span><div class="pair">{pair}</div></div>\n')
     return _grid("minmax(6rem, 10rem) minmax(0, 1fr)", lines, "bars paired")
+
+
+def _breaking(name: str) -> str:
+    """A name that is cut after its dots where the line is too short: model.layers.0.| self_attn."""
+    return in_html(name).replace(".", ".<wbr>")
 
 
 def _cell(one: Bar, kind: str = "cell") -> str:

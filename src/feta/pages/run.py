@@ -7,7 +7,7 @@ from feta.pages.advice import CURES, advice
 from feta.pages.bars import Bar, columns_of_bars
 from feta.pages.document import document, facts, fold, listed, section, table, text
 from feta.pages.told import AS_PRUNED, HEADER, UNSEEN, Found, as_pruned, error_of, judged_on, layer_row, measure_of
-from feta.pages.words import amount, counted, percent, significant, some
+from feta.pages.words import amount, counted, percent, significant, smaller, some
 
 SAME = "same answer as the original"
 CHARTED = 24  # layers in the chart that is open
@@ -90,7 +90,7 @@ def _sizes(found: Found) -> list[tuple[str, str, str]]:
         (
             "in a file" if found.get("file_bytes") else "as values and bit masks",
             f"{amount(other)}B",
-            f"{amount(one)}B before, {one / max(other, 1):.1f}× smaller",
+            f"{amount(one)}B before, {smaller(one, other)}",
         ),
         adds,
     ]

@@ -51,6 +51,11 @@ def some(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(in_words(name, NAME) for name in names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
+def smaller(before: float, after: float) -> str:
+    """2.4× smaller, or no smaller where next to nothing is saved."""
+    return f"{before / max(after, 1):.1f}× smaller" if before > 1.05 * after else "no smaller"
+
+
 def counted(number: int, what: str) -> str:
     """1 layer, 2 layers."""
     return f"{number} {what}{'s' * (number != 1)}"

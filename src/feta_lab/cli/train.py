@@ -7,7 +7,7 @@ from cyclopts import Parameter
 
 from feta.cli.console import download_bar, out, print_json, progress_bar, resolve_device, size
 from feta.cli.options import DataDir, Device, Force, Json, Records, Seed, Whole
-from feta.cli.places import check_output, check_places
+from feta.cli.places import check_output, check_places, check_records
 from feta.errors import check_range
 
 
@@ -43,6 +43,7 @@ def train(
     check_output(output, force)
     check_range("", "> 0 and finite", **{"--epochs": epochs, "--learning-rate": learning_rate})
     check_places(output, partial, records)
+    check_records(records, output, partial)
     from feta_lab import data as datasets
     from feta_lab import networks, store
     from feta_lab.records import append, record
