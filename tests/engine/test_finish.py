@@ -52,6 +52,18 @@ def test_outputs_that_are_no_scores_have_an_error_alone():
         assert held.error > 0
 
 
+def test_answers_that_are_apart_for_each_sample_are_not_compared():
+    class Detector(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = nets.mlp(12, 20, 16, 5)
+
+        def forward(self, x):
+            return [{"boxes": boxes} for boxes in self.net(x)]
+
+    assert feta.prune(Detector(), X, 0.5, "threshold").report.held is None
+
+
 def test_padding_is_no_output():
     class Texts(nn.Module):
         """Outputs for each position, large ones for padding."""

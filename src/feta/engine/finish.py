@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from feta.calibration.batchnorm import norms_of, reestimate, statistics_of
 from feta.calibration.copies import shell
-from feta.calibration.inputs import Batch, Inputs, Merged
+from feta.calibration.inputs import Batch, Inputs, Merged, size_of
 from feta.calibration.lane import Lane, kept_rows
 from feta.calibration.model import call, outputs_of, restoring
 from feta.calibration.trace import LayerTrace
@@ -115,7 +115,8 @@ def compared(run: Run, model: nn.Module) -> Held | None:
     wrong = right = same = count = other_shape = 0.0
     for batch in run.held.share(run.ranks):
         expected, found = (outputs_of(call(network, batch)) for network in (run.original, pruned))
-        if found.shape != expected.shape:  # of a model whose answers are as many as it finds things
+        # Of a model whose answers are as many as it finds things, or apart for each sample: the first one's is had.
+        if found.shape != expected.shape or expected.numel() % size_of(batch):
             other_shape = 1.0
             continue
         count += len(expected)
