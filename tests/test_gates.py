@@ -257,6 +257,22 @@ def test_the_random_state_is_the_callers(tmp_path):
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_inference_mode_is_the_callers_and_off_inside():
+    """Nothing can be fitted in it, and weights that are made in it can never be trained."""
+    model, other = mlp(8, 8, 8, 3), mlp(8, 8, 8, 3, seed=1)
+    with torch.inference_mode():
+        rows = ROWS.clone()
+        results = [
+            feta.prune(model, rows, 0.5, effort="fast"),
+            feta.refine(other, model, rows, steps=2),
+            feta.retrain(model, (rows, LABELS), max_epochs=1),
+            feta.shrink(model, rows),
+        ]
+        feta.certify(model, other, rows)
+        assert torch.is_inference_mode_enabled()
+    assert not any(parameter.is_inference() for result in results for parameter in result.model.parameters())
+
+
 def test_load_into_changes_nothing_unless_all_fits(tmp_path):
     path = tmp_path / "net.safetensors"
     feta.save(mlp(8, 8, 3, seed=1), path)

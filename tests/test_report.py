@@ -92,7 +92,7 @@ def test_the_headline_says_what_became_of_the_whole_model(report):
     small = replace(report, before=Size(596, 596, 576, 2380), after=Size(596, 468, 320, 1920))
     large = replace(report, before=Size(1_000_000, 1_000_000, None, 4_000_000), after=Size(1_000_000, 5, None, 20))
     assert small.headline()[1] == (
-        "whole model: 21.48 % of 596 parameters zero, 576 → 320 multiply-adds, "
+        "whole model: 21.48 % of 596 parameters zero, 576 → 320 multiply-adds in prunable layers, "
         "2.38 kB → 1.92 kB as values and bit masks"
     )
     assert large.headline()[1] == "whole model: 100.00 % of 1 M parameters zero, 4 MB → 20 B as values and bit masks"

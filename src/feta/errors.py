@@ -50,7 +50,7 @@ class ModelError(FetaError):
 
 def warn(said: str, kind: type[Warning] = UserWarning) -> None:
     """A warning that points at the line, outside of feta, from which feta was called."""
-    frame, level, inside = sys._getframe(1), 2, ("feta", "contextlib")
+    frame, level, inside = sys._getframe(1), 2, ("feta", "contextlib", "torch")  # the other two decorate
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in inside:
         frame, level = frame.f_back, level + 1
     warnings.warn(said, kind, stacklevel=level)

@@ -241,7 +241,7 @@ class PruneReport:
             zeros = 100 * (1 - other.nonzeros / max(other.parameters, 1))
             adds = ""
             if one.multiply_adds is not None and other.multiply_adds is not None:
-                adds = f", {amount(one.multiply_adds).strip()} → {amount(other.multiply_adds).strip()} multiply-adds"
+                adds = f", {amount(one.multiply_adds).strip()} → {amount(other.multiply_adds).strip()} {ADDS}"
             lines.append(
                 f"whole model: {zeros:.2f} % of {amount(one.parameters).strip()} parameters zero{adds}, "
                 f"{amount(one.bytes)}B → {amount(other.bytes)}B as values and bit masks"
@@ -286,5 +286,6 @@ class PruneReport:
         return notes + ([repr(self.refinement)] if self.refinement is not None else [])
 
 
+ADDS = "multiply-adds in prunable layers"  # recurrent layers and products of attention are not in it
 SHOWN = 5  # messages of layers that are printed
 ROWS = 24  # of the printed table

@@ -354,6 +354,7 @@ def test_not_data(data, message):
         ("digits.npz", r"got str 'digits.npz'; load it first.* or give it to the command line"),
         (Path("digits.npz"), "got PosixPath 'digits.npz'; load it first"),
         (X.numpy(), r"write torch.from_numpy\(data\)"),
+        (TensorDataset(X), r"got TensorDataset; write torch.utils.data.DataLoader\(data, batch_size=100\)"),
         (["a"], "data must yield tensors of samples"),
     ],
 )

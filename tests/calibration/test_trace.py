@@ -311,6 +311,13 @@ LEAVES = {
     "softmax": (lambda m, x: m.b(m.a(x)).softmax(1), {"b"}),
     "log softmax in a dict": (lambda m, x: {"logits": F.log_softmax(m.b(m.a(x)), 1).squeeze(-1)}, {"b"}),
     "the last position": (lambda m, x: m.b(m.a(x))[:, -1], {"b"}),
+    "another shape": (
+        lambda m, x: m.b(m.a(x)).unflatten(-1, (2, 2)).permute(0, 2, 1).unsqueeze(1).transpose(2, 3),
+        {"b"},
+    ),
+    "boxes and scores": (lambda m, x: m.b(m.a(x)).tanh().split(2, -1), {"b"}),
+    "one for each sample": (lambda m, x: [{"boxes": box} for box in m.b(m.a(x))], {"b"}),
+    "as large as the input": (lambda m, x: F.interpolate(m.b(m.a(x))[:, None], scale_factor=2.0), {"b"}),
     "two heads": (lambda m, x: (m.a(x), m.b(x).sigmoid()), {"a", "b"}),
     "output and input of another": (lambda m, x: (y := m.a(x), m.b(y)), {"b"}),
     "shortcut": (lambda m, x: (y := torch.relu(m.a(x))) + m.b(y), set()),

@@ -52,6 +52,37 @@ def test_outputs_that_are_no_scores_have_an_error_alone():
         assert held.error > 0
 
 
+def test_answers_that_are_apart_for_each_sample_are_not_compared():
+    class Detector(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = nets.mlp(12, 20, 16, 5)
+
+        def forward(self, x):
+            return [{"boxes": boxes} for boxes in self.net(x)]
+
+    assert feta.prune(Detector(), X, 0.5, "threshold").report.held is None
+
+
+def test_padding_is_no_output():
+    class Texts(nn.Module):
+        """Outputs for each position, large ones for padding."""
+
+        def __init__(self):
+            super().__init__()
+            self.net = nets.mlp(6, 8, 4)
+
+        def forward(self, x, attention_mask):
+            return self.net(x * (100 - 99 * attention_mask)[..., None])
+
+    model, x = Texts(), X.view(40, 12, 6)
+    mask = (torch.arange(12) <= torch.arange(40)[:, None] % 12).long()
+    result = feta.prune(model, {"x": x, "attention_mask": mask}, 0.5, "threshold")
+    rows = torch.cat(list(Inputs(torch.arange(40)[:, None]).split()[1]))[:, 0]
+    one, other = (net(x[rows], mask[rows])[mask[rows].bool()].detach() for net in (model, result.model))
+    assert result.report.held.error == pytest.approx(float((other - one).norm() / one.norm()), rel=1e-4)
+
+
 def test_without_samples_to_hold_out_nothing_is_said():
     model = nets.mlp(12, 20, 16, 4)
     assert feta.prune(model, None, 0.8, "threshold").report.held is None

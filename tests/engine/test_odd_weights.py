@@ -377,6 +377,12 @@ REFUSED = {
         DataError,
         r"samples of x \(6,\) .* z \(6,\) .*, on which the model fails",
     ),
+    "one sample less": (
+        Sum(),
+        {"x": X, "y": X[:-1]},
+        DataError,
+        r"samples of x \(6,\) .*, y \(\d+, 6\) \(all of it, as it has no row for each sample\) .*, on which",
+    ),
     "words it does not know": (
         Text(),
         torch.full((8, 3), 9),

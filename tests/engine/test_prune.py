@@ -581,6 +581,12 @@ def test_torchscript_is_refused_in_words():
         feta.prune(torch.jit.trace(mlp(), X[:2]), X)
 
 
+@pytest.mark.filterwarnings("ignore:.*jit.* is deprecated:DeprecationWarning")
+def test_a_compiled_model_is_refused_with_the_cure():
+    with pytest.raises(ModelError, match=r"got one of torch.compile; give .*\(compiled._orig_mod\), and compile the"):
+        thresholded(torch.compile(mlp()), X, 0.5)
+
+
 # One layer held as tensors
 
 

@@ -683,6 +683,17 @@ def test_of_several_outputs_none_is_fitted_at_the_cost_of_the_others():
     assert report.allocation.name == "uniform"
 
 
+def test_logits_are_not_fitted_at_the_cost_of_another_head():
+    class Detector(Towers):
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            found = super().forward(x)
+            return {"logits": found["first"], "boxes": found["second"].sigmoid()}
+
+    report = feta.prune(Detector().eval(), X, 0.7).report
+    assert [stage.name for stage in report.stages] == [LAYERS]
+    assert "several outputs" in report.stages[0].message
+
+
 @pytest.mark.parametrize("outputs", [2, 3, 5, 10])
 def test_a_regression_stays_one(outputs):
     """KL would not see that all outputs move together."""

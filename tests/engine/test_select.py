@@ -223,6 +223,12 @@ def test_weights_that_are_computed_are_left_alone_and_refused_by_name(model):
     assert spared(model, trace) == "its weight is computed"
 
 
+def test_where_all_that_could_be_pruned_is_computed_the_error_has_the_cure():
+    model = nn.Sequential(nn.Flatten(), parametrizations.weight_norm(nn.Linear(16, 4)), nn.ReLU(), nn.Linear(4, 2))
+    with pytest.raises(ModelError, match=r"layer '1' must hold its weight .* with .*remove_parametrizations"):
+        chosen(model)
+
+
 def test_what_is_left_by_the_users_choice_is_told_apart(model):
     found = skipped(model, traces(model), ["fc1", "out"], by_default=False)
     assert {entry.name for entry in found} == set(NAMES) - {"fc1", "out"}

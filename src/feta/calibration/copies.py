@@ -30,6 +30,9 @@ def copied(model: nn.Module, kept: dict[int, Any] | None = None) -> nn.Module:
     """A deep copy, but for what is kept. Raises ModelError for a model that cannot be worked on."""
     if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
         raise ModelError("model must be made of plain modules, got TorchScript; give the model it was made from")
+    if any(hasattr(module, "_orig_mod") for module in model.modules()):  # compiled anew for each look
+        made_from = "the model it was made from (compiled._orig_mod), and compile the result"
+        raise ModelError(f"model must be made of plain modules, got one of torch.compile; give {made_from}")
     for name, parameter in model.named_parameters():
         if parameter.numel() == 0:
             raise ModelError(f"model must have no empty weights, got '{name}' of shape {tuple(parameter.shape)}")

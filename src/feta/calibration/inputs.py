@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler
 
 from feta.calibration.given import Batch as Batch
 from feta.calibration.given import all_samples, left_out, model_input, names_of
 from feta.calibration.spill import Spill
-from feta.errors import ConfigError, check_range, warn
+from feta.errors import ConfigError, NotData, check_range, warn
 from feta.ranks import ALONE, Ranks
 
 BATCH_ENTRIES, BATCH_SAMPLES = 2**20, 1000  # of a batch of inputs, at the most: 340 small images
@@ -54,7 +54,8 @@ class Inputs:
         if whole is not None:
             self._batches: Iterable[Any] = _cut(whole, batch_size, n_samples, seed)
         elif isinstance(data, str | bytes) or not isinstance(data, Iterable):
-            raise ConfigError(f"data must be a tensor or an iterable of batches, got {type(data).__name__}")
+            cure = "; write torch.utils.data.DataLoader(data, batch_size=100)" if isinstance(data, Dataset) else ""
+            raise NotData(f"data must be a tensor or an iterable of batches, got {type(data).__name__}{cure}")
         elif _same_every_pass(data):
             self._batches = data
         else:

@@ -65,13 +65,20 @@ def running_on(batches: Iterable[Batch], *models: nn.Module) -> Iterator[None]:
 def _refusal(batch: Batch, modules: Sequence[str], error: Exception) -> str:
     """What a model was given, where it stopped, and why."""
     parts = batch.items() if isinstance(batch, Mapping) else [("", batch)]
-    shapes = [f"{k} {tuple(v.shape[1:])} {v.dtype}".strip() for k, v in parts if isinstance(v, Tensor)]
+    shapes = [f"{k} {_shape(v, batch)} {v.dtype}".strip() for k, v in parts if isinstance(v, Tensor)]
     where = f"layer '{modules[0]}'" if any(modules) else "the model"
     said = str(error).splitlines()[0] if str(error) else type(error).__name__
     return (
         f"data must be batches that the model can run on, samples as rows, got samples of {', '.join(shapes)}, on "
         f"which {where} fails: {said}{_cure([v for _, v in parts if isinstance(v, Tensor)], said)}"
     )
+
+
+def _shape(part: Tensor, batch: Batch) -> str:
+    """Of one sample; of what has another number of rows, and so came as a whole, all of it."""
+    if part is batch or (part.ndim and len(part) == size_of(batch)):
+        return str(tuple(part.shape[1:]))
+    return f"{tuple(part.shape)} (all of it, as it has no row for each sample)"
 
 
 def _cure(given: Sequence[Tensor], said: str) -> str:

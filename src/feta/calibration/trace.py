@@ -18,7 +18,9 @@ from feta.problem import Activation
 
 ADD = frozenset({"add", "add_", "__add__", "__iadd__", "__radd__"})
 # What may lie between the last layer of a model and its outputs.
-SCORES = TRANSPARENT | {"softmax", "log_softmax", "sigmoid", "squeeze", "squeeze_", "float", "to", "__getitem__"}
+SCORES = TRANSPARENT | {"softmax", "log_softmax", "sigmoid", "tanh", "float", "to", "interpolate"}
+SCORES |= {"squeeze", "squeeze_", "unsqueeze", "unflatten", "permute", "transpose", "movedim"}
+SCORES |= {"__getitem__", "unbind", "split", "chunk"}
 
 
 @dataclass(frozen=True)

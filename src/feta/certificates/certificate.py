@@ -105,6 +105,7 @@ class Certificate:
 
 
 @gated
+@torch.inference_mode(False)  # in that mode no attack has slopes
 def certify(
     dense: nn.Module,
     pruned: nn.Module,

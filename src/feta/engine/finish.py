@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from feta.calibration.batchnorm import norms_of, reestimate, statistics_of
 from feta.calibration.copies import shell
-from feta.calibration.inputs import Batch, Inputs, Merged
-from feta.calibration.lane import Lane
+from feta.calibration.inputs import Batch, Inputs, Merged, size_of
+from feta.calibration.lane import Lane, kept_rows
 from feta.calibration.model import call, outputs_of, restoring
 from feta.calibration.trace import LayerTrace
 from feta.engine.run import Run
@@ -115,15 +115,19 @@ def compared(run: Run, model: nn.Module) -> Held | None:
     wrong = right = same = count = other_shape = 0.0
     for batch in run.held.share(run.ranks):
         expected, found = (outputs_of(call(network, batch)) for network in (run.original, pruned))
-        if found.shape != expected.shape:  # of a model whose answers are as many as it finds things
+        # Of a model whose answers are as many as it finds things, or apart for each sample: the first one's is had.
+        if found.shape != expected.shape or expected.numel() % size_of(batch):
             other_shape = 1.0
             continue
+        count += len(expected)
+        if expected.ndim > 2 and (keep := kept_rows(batch, expected)) is not None:
+            # What a network says of padding nobody reads, and layers were not fitted to it.
+            expected, found = (each.flatten(0, 1)[keep.to(each.device)] for each in (expected, found))
         size = max(1, COMPARED // max(1, expected[:1].numel()))  # outputs of a language model are large
         for one, other in zip(expected.split(size), found.split(size), strict=True):
             wrong += float((other.double() - one.double()).square().sum())
             right += float(one.double().square().sum())
             same += float((one.argmax(-1) == other.argmax(-1)).sum()) if scores else 0.0
-        count += len(expected)
     told = [wrong, right, same, count, float(not scores), other_shape]
     wrong, right, same, count, plain, other_shape = run.ranks.sum(told)
     if other_shape:

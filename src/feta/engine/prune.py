@@ -70,6 +70,7 @@ class PruneResult(Reported):
 
 
 @gated
+@torch.inference_mode(False)  # in that mode nothing can be fitted
 @telling_what_fits
 def prune(
     model: nn.Module,

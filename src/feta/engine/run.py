@@ -205,7 +205,9 @@ class Run:
             if size_of(first) > 2 and len(self.layers) < len(prunable_names(self.original)):
                 recording = record(self.original, first)
                 self.layers = trace_layers(recording)
-        self.several, self.recording = recording.several, recording
+        self.recording = recording
+        # A head beside the output that is compared would pay for a fit to that one, whatever they are called.
+        self.several = recording.several or sum(layer.leaves for layer in self.layers) > 1
         if self.settings.cache != "replay":
             self.chain = find_chain(recording, self.layers, batch, self._around)
 

@@ -48,6 +48,8 @@ def select(model: nn.Module, traces: Sequence[LayerTrace], layers: Sequence[str]
             raise ModelError(
                 "model must have a linear layer, a convolution or an attention to prune, got none that runs"
             )
+        for name in [] if chosen else names:
+            weight_of(model, name)  # one that is computed may be all that is in the way: its error has the cure
         if not chosen:
             raise ModelError(
                 "model must have a layer that is neither its last nor reads its input for the default choice, got "

@@ -83,7 +83,11 @@ def _sizes(found: Found) -> list[tuple[str, str, str]]:
     adds = seconds
     if before["multiply_adds"] and after["multiply_adds"] is not None:
         pair = before["multiply_adds"], after["multiply_adds"]
-        adds = ("multiply-adds for a sample", amount(pair[1]).strip(), f"{amount(pair[0]).strip()} before")
+        adds = (
+            "multiply-adds for a sample, in prunable layers",
+            amount(pair[1]).strip(),
+            f"{amount(pair[0]).strip()} before",
+        )
     return [
         ("of all parameters are zero", percent(zeros[1]), f"{percent(zeros[0])} before"),
         ("parameters are left", amount(after["nonzeros"]).strip(), f"{amount(before['nonzeros']).strip()} before"),

@@ -44,6 +44,7 @@ class ShrinkResult(Reported):
 
 
 @gated
+@torch.inference_mode(False)  # in that mode nothing can be fitted
 def shrink(
     model: nn.Module,
     data: Any,

@@ -47,6 +47,7 @@ class RefineResult(Reported):
 
 
 @gated
+@torch.inference_mode(False)  # in that mode nothing can be fitted
 def refine(
     model: nn.Module,
     reference: nn.Module,

@@ -68,6 +68,7 @@ class RetrainResult(Reported):
 
 
 @gated
+@torch.inference_mode(False)  # in that mode nothing can be fitted
 def retrain(
     model: nn.Module,
     data: Any,
