@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -166,6 +167,15 @@ def test_the_report():
     for text in ("50.0 % of the multiply-adds removed", "multiply-adds: 320 → 160", "fc1  20 → 10", "milliseconds"):
         assert text in repr(result)
     assert "left as it is: out: its outputs are the model's" in repr(result)
+
+
+def test_a_smaller_network_that_is_slower_is_said():
+    report = feta.shrink(mlp(12, 20, 4), ROWS, 0.5, effort="fast").report
+    for after, slower in ((2.0, True), (1.05, False), (0.5, False)):
+        timed = replace(
+            report, before=report.before._replace(milliseconds=1.0), after=report.after._replace(milliseconds=after)
+        )
+        assert (f"1 → {after:.3g}: slower here" in repr(timed)) == slower
 
 
 def test_what_was_kept_gives_the_same_structure_again():

@@ -16,7 +16,9 @@ def speed_page(found: Mapping[str, Any]) -> str:
     memory, place = found["memory"], found["environment"]
     dense, sparse = memory["dense_bytes"], memory["sparse_bytes"]
     first = found["batches"][0]
-    facts = f"{_gain(first)} the speed of the dense network at batch {first['batch']}; in memory {size(dense)} dense, "
+    facts = (
+        f"{_gain(first)} the speed of the dense network at batch {first['batch']}; in memory {size(dense)} dense, "
+    )
     facts += f"{size(sparse)} sparse; in a file {size(found['file_bytes'])}."
     machine = f"{place['cpu']}, {found['device']}, torch {place['torch']}; each the least of at least seven turns."
     notes = text(machine, *found["notes"], note=True)

@@ -9,6 +9,8 @@ from feta.pages import notebook
 from feta.pages.words import amount
 from feta.report import RefineReport, StageReport
 
+SLOWER = 1.1  # times the milliseconds of before; less is noise
+
 
 class Scale(NamedTuple):
     """A network's size, and how long it takes for a batch on the device it was shrunk on."""
@@ -57,12 +59,14 @@ class ShrinkReport:
         """All but the widths, a line each."""
         one, other = self.before, self.after
         gone = 100 * (1 - other.multiply_adds / max(one.multiply_adds, 1))
+        slower = other.milliseconds > SLOWER * one.milliseconds
         lines = [
             f"{gone:.1f} % of the multiply-adds removed, {self.seconds:.2f} s",
             _change("multiply-adds", one.multiply_adds, other.multiply_adds),
             _change("parameters", one.parameters, other.parameters),
             f"milliseconds for {self.batch} samples on {self.device}: "
-            f"{one.milliseconds:.3g} → {other.milliseconds:.3g}",
+            f"{one.milliseconds:.3g} → {other.milliseconds:.3g}"
+            + (": slower here, as small groups of convolutions can be; time it where it will run" if slower else ""),
         ]
         lines += [f"left as it is: {', '.join(names)}: {why}" for why, names in _by_reason(self.refused).items()]
         lines += [self.batchnorm] if self.batchnorm else []
