@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from origin import origin
 from torch import Tensor, nn
 
 from feta.inference.gpu_delta import DeltaLinear
@@ -100,7 +101,7 @@ def table(records: list[dict[str, Any]]) -> str:
         mine = {column: found[shape, batch, column] for column in columns if (shape, batch, column) in found}
         gains = [f"{mine[c]['dense_us'] / mine[c]['sparse_us']:.2f}" if c in mine else "–" for c in columns]
         lines.append([f"{shape}, {batch}", f"{statistics.median(o['dense_us'] for o in mine.values()):.1f}", *gains])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + f"\n\n{origin(records)}"
 
 
 def sentence(records: list[dict[str, Any]]) -> str:

@@ -8,6 +8,8 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from origin import origin
+
 from feta_lab.records import Record, groups
 
 AXES = ("net", "seed", "allocation", "sparsity", "method")
@@ -86,5 +88,5 @@ def tables(records: Sequence[Record]) -> str:
     for table in TABLES:
         mine = [one for one in records if one["kind"] == table.kind and one["limit"] is None]
         if shown := [one for one in mine if one["method"] in table.methods]:
-            texts.append(markdown(table, shown))
+            texts += [origin(shown), markdown(table, shown)]
     return "\n\n".join(texts)

@@ -8,6 +8,7 @@ import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
+from origin import origin
 from recipes import EFFORTS, NETS, RECIPES
 from recipes_means import Column, Member, Place, columns, member
 
@@ -33,7 +34,7 @@ def tables(records: Sequence[Record], score: str = "lost") -> str:
     half = "validation" if score == "validation_lost" else "test"
     intro = f"Points lost on the {half} half, mean of networks; the best of a column is bold."
     pictured = [one for one in records if one["recipe"] in PICTURED]
-    texts = [f"{intro} Measured on {where(records)}.", table(pictured or records, score)]
+    texts = [f"{intro} {origin(records)}", table(pictured or records, score)]
     if pictured and len(recipes_of(pictured)) < len(recipes_of(records)):
         texts += ["All recipes, over the networks that they were all run on:", table(records, score)]
     if dense := [one for one in records if one["net"] in DENSE and one["recipe"] in EFFORTS]:
@@ -141,14 +142,6 @@ def named(members: Iterable[Member]) -> str:
 def recipes_of(records: Iterable[Record]) -> list[str]:
     seen = dict.fromkeys(one["recipe"] for one in records)
     return [recipe for recipe in dict.fromkeys([*RECIPES, *seen]) if recipe in seen]
-
-
-def where(records: Iterable[Record]) -> str:
-    about = [one["environment"] | {"device": one["device"]} for one in records]
-    names = {
-        f"{one['processor']}, threads: {one['threads']}" if one["device"] == "cpu" else one["gpu"] for one in about
-    }
-    return " or ".join(sorted(names))
 
 
 def said(rows: int | str) -> str:

@@ -3,6 +3,8 @@
 import statistics
 from collections.abc import Sequence
 
+from origin import origin
+
 from feta_lab.records import Record, groups, summary
 
 NAMES = {
@@ -19,7 +21,7 @@ AFTERS = {"cut": "cut", "refit": "+ refit", "fit": "+ fit"}
 def tables(records: Sequence[Record]) -> str:
     """A table for each network: a row for each choice of channels, test accuracy after each step."""
     good = [record for record in records if "failure" not in record]
-    return "\n\n".join(table(net, mine) for (net,), mine in groups(good, "net").items())
+    return "\n\n".join([*(table(net, mine) for (net,), mine in groups(good, "net").items()), origin(good)])
 
 
 def table(net: str, records: list[Record]) -> str:

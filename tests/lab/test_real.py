@@ -187,7 +187,8 @@ def test_depth_fits_the_exponent_and_records_each_depth(tmp_path, capsys):
 def record(method, sparsity, accuracy, seed=0, **changes):
     key = {"net": "resnet-20", "seed": seed, "allocation": "uniform", "sparsity": sparsity, "method": method}
     key |= {"limit": None, "images": 1000, **changes}
-    numbers = {"accuracy": accuracy, "dense_accuracy": 81.0, "timed": True}
+    place = {"processor": "a processor", "threads": "1", "gpu": "none", "commit": "0123456789ab"}
+    numbers = {"accuracy": accuracy, "dense_accuracy": 81.0, "timed": True, "environment": place}
     return {"kind": "resnet", "key": key, **key, **numbers, **({} if accuracy is None else {"seconds": 2.0})}
 
 
@@ -196,6 +197,7 @@ def test_the_table_says_what_the_records_say():
     lines += [record("alps", 0.9, 50.0), record("feta", 0.9, 90.0), record("feta", 0.9, None, seed=1)]
     lines += [record("threshold", 0.9, None), record("feta", 0.5, 99.0, limit=10)]
     text = real_table.tables(lines)
+    assert text.startswith("Measured on a processor, threads: 1, code of commit 0123456.\n\n")
     assert "| accuracy at 50 / 90 % | threshold | sparsegpt | alps | feta | default |" in text
     scores = "– / failed | – / – | 72.0 / **50.0** | **75.0** / 90.0 (1 of 2) | – / – |"
     assert f"| resnet-20, uniform (dense 81.0) | {scores}\n| seconds | – | – | 2.0 | 2.0 | – |" in text

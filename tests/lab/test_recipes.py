@@ -113,7 +113,10 @@ def test_a_run_records_each_cell_once_with_what_it_lost_and_took(folder, tmp_pat
 def record(recipe, lost, net="dense-mnist", seed=0, rows=200, sparsity=0.95, device="cpu", timed=True, seconds=2.0):
     key = {"net": net, "data_name": PRESETS[net].data, "device": device, "seed": seed}
     key |= {"rows": rows, "sparsity": sparsity, "recipe": recipe}
-    about = {"timed": timed, "environment": {"processor": "a processor", "threads": "1", "gpu": "a GPU"}}
+    about = {
+        "timed": timed,
+        "environment": {"processor": "a processor", "threads": "1", "gpu": "a GPU", "commit": "0123abcdef"},
+    }
     if lost is None:
         return {"kind": "recipes", "key": key, **key, "accuracy": None, "failure": "budget", **about}
     numbers = {
