@@ -90,7 +90,7 @@ class Outline(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.drawing |= tag == "svg"
-        if not self.drawing:
+        if not self.drawing and tag != "wbr":  # at which a name with dots may break
             self.elements.append(f"{tag} {' '.join(sorted(name for name, _ in attrs))}")
         for name, value in attrs:
             if name.startswith("on") or (name in ("href", "src") and not str(value).startswith(("#", "data:,"))):

@@ -61,8 +61,7 @@ def test_a_mistake_in_a_file_above_names_that_file(run, trained, monkeypatch):
     os.mkdir("below")
     above = os.path.realpath("feta.toml")
     monkeypatch.chdir("below")
-    monkeypatch.setenv("COLUMNS", "400")
-    assert above in run(f"prune {trained}").err
+    assert above in "".join(run(f"prune {trained}").err.replace("│", "").split())  # a long path takes several lines
 
 
 def test_mistakes_in_the_environment(run, trained, monkeypatch):

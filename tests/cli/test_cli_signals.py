@@ -17,12 +17,16 @@ from pathlib import Path
 from feta.cli import app, main
 from feta.files.atomic import replacing
 
+def wait():  # a signal that comes just before a long sleep would be heard after it
+    for _ in range(6000):
+        time.sleep(0.1)
+
 @app.command
 def slow(place: Path):
     with replacing(place) as part:
         part.write_text("half")
         print("writing", flush=True)
-        time.sleep(600)
+        wait()
 
 sys.argv[0] = "feta"
 main()
@@ -55,7 +59,7 @@ def test_what_nohup_ignores_stays_ignored(tmp_path):
 def test_a_signal_after_the_work_is_no_traceback():
     """Python has things of its own to do when a command is over."""
     code = SCRIPT.replace(
-        "@app.command", "import atexit\natexit.register(lambda: (print('over'), time.sleep(600)))\n@app.command"
+        "@app.command", "import atexit\natexit.register(lambda: (print('over'), wait()))\n@app.command"
     )
     with subprocess.Popen(
         [sys.executable, "-uc", code, "--version"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -75,7 +79,9 @@ FINAL = (
 @pytest.mark.parametrize("thing", [DYING, FINAL], ids=["del", "finalize"])
 def test_a_signal_while_something_is_finalized_is_neither_lost_nor_a_traceback(tmp_path, thing):
     """Python prints what is raised there, and goes on."""
-    code = SCRIPT.replace("time.sleep", "dying()\n        time.sleep").replace("@app.command", f"{thing}@app.command")
+    code = SCRIPT.replace("        wait()", "        dying()\n        wait()").replace(
+        "@app.command", f"{thing}@app.command"
+    )
     command = [sys.executable, "-c", code, "slow", str(tmp_path / "place" / "file")]
     ended = subprocess.run(command, capture_output=True)
     assert (ended.returncode, ended.stderr) == (128 + signal.SIGTERM, b"")
