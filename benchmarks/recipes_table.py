@@ -56,18 +56,6 @@ def sentence(records: Sequence[Record]) -> str:
     )
 
 
-def longest(records: Sequence[Record], best: Sequence[Record]) -> str:
-    """What `best` loses beside `default`, on the cells that both have run."""
-    axes = ("net", "seed", "rows", "sparsity")
-    other = {tuple(one[name] for name in axes): one for one in records if one["recipe"] == "default"}
-    pairs = [(one, other[tuple(one[name] for name in axes)]) for one in best]
-    told = {half: [statistics.mean(one[score] for one in side) for side in zip(*pairs, strict=True)]
-            for half, score in (("validation", "validation_lost"), ("test", "lost"))}  # fmt: skip
-    said = " and ".join(f"{first:.2f} points instead of {second:.2f} on the {half} half"
-                        for half, (first, second) in told.items())  # fmt: skip
-    return f"`best` was run on {len(pairs)} of these cells, all of dense networks: on average it loses {said}."
-
-
 def table(
     records: Sequence[Record],
     score: str,

@@ -34,16 +34,15 @@ PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 PLACE = re.compile(r"<!-- records: (\S+) -->(.*?)<!-- end -->", re.DOTALL)
 
 
-def of(name: str, file: str = "records") -> list[Record]:
+def of(name: str) -> list[Record]:
     """The last record of each cell of a folder."""
-    return list(latest(read(RESULTS / name / f"{file}.jsonl")).values())
+    return list(latest(read(RESULTS / name / "records.jsonl")).values())
 
 
 TEXTS: dict[str, Callable[[], str]] = {
     "outcome": lambda: outcome_table.table(of),
     "recipes": lambda: recipes_table.tables(of("recipes")),
     "recipes-said": lambda: recipes_table.sentence(of("recipes")),
-    "best-said": lambda: recipes_table.longest(of("recipes"), of("recipes", "best")),
     "real": lambda: real_table.tables(of("real")),
     "methods": lambda: methods_table.markdown(of("methods")),
     "methods-said": lambda: methods_table.sentence(of("methods")),

@@ -104,3 +104,18 @@ def test_limits_of_the_file(run, value):
     assert "must be a file of settings in TOML" in " ".join(answer.err.split())
     assert "\x1b[2J" not in answer.err
     assert "Traceback" not in answer.err
+
+
+def test_a_variable_that_no_option_takes_is_a_mistake(run, trained, monkeypatch):
+    monkeypatch.setenv("FETA_PRUNE_SPARSTY", "0.5")
+    answer = run(f"prune {trained}")
+    assert (answer.code, answer.out) == (2, "")
+    said = "unknown environment variable 'FETA_PRUNE_SPARSTY'; did you mean 'FETA_PRUNE_SPARSITY'?"
+    assert said in unfolded(answer.err)
+    assert run("methods").code == 0  # it is no setting of this command
+
+
+def test_options_of_a_method_may_come_from_the_environment(run, trained, monkeypatch):
+    monkeypatch.setenv("FETA_PRUNE_WANDA_SCOPE", "layer")
+    found = run(f"prune {trained} --method wanda --sparsity 0.3 --samples 2000 --json").json()
+    assert found["options"]["scope"] == "layer"

@@ -208,13 +208,3 @@ def test_the_picture_is_over_networks_that_are_in_all_its_points(tmp_path):
     figure.save(tmp_path)
     assert (tmp_path / "recipes.png").stat().st_size > 1000
     assert "<!-- all -->" in (tmp_path / "recipes.svg").read_text()  # letters are drawn; a comment says which
-
-
-def test_what_best_loses_is_compared_with_the_default_on_the_same_cells():
-    found = [record("default", 2.0), record("default", 9.0, "conv-cifar")]
-    best = [record("best", 1.0) | {"validation_lost": 1.5}]
-    said = recipes_table.longest([one | {"validation_lost": 3.0} for one in found], best)
-    assert "run on 1 of these cells" in said
-    assert (
-        "1.50 points instead of 3.00 on the validation half and 1.00 points instead of 2.00 on the test half" in said
-    )

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts import App, ArgumentCollection, CycloptsError, Group, Parameter
 from cyclopts.config import Env, Toml
 
 from feta import __version__
@@ -48,13 +48,25 @@ class Settings(Toml):
         return found
 
 
+class Environment(Env):
+    """Variables such as FETA_PRUNE_SPARSITY; one that no option of the command takes is a mistake and not nothing."""
+
+    def __call__(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+        known = [self._convert_argument(commands, argument) for argument in arguments if argument.parse]
+        for name in sorted(os.environ) if commands else ():
+            if name.startswith(self._prefix(commands)) and not name.startswith(tuple(known)):
+                said, _, _ = str(unknown_name("environment variable", name, known)).partition(" Known:")
+                raise CycloptsError(msg=said)
+        super().__call__(app, commands, arguments)
+
+
 app = App(
     name="feta",
     help="Prune trained neural networks without retraining: smaller and faster, with little accuracy lost.",
     help_epilogue="Every option can also be set by the environment (FETA_PRUNE_SPARSITY=0.95) or in a feta.toml.",
     default_parameter=Parameter(show_env_var=False),  # a third of every page of help
     version=__version__,
-    config=(Env("FETA_", command=True), Settings("feta.toml", search_parents=True, must_exist=False)),
+    config=(Environment("FETA_", command=True), Settings("feta.toml", search_parents=True, must_exist=False)),
     help_format="markdown",
     error_formatter=panel,
     suppress_keyboard_interrupt=False,  # main says that it was interrupted
