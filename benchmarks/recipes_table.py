@@ -33,10 +33,7 @@ PICTURED = {  # and how a newcomer reads them
 def tables(records: Sequence[Record], score: str = "lost") -> str:
     half = "validation" if score == "validation_lost" else "test"
     intro = f"Points lost on the {half} half, mean of networks; the best of a column is bold."
-    pictured = [one for one in records if one["recipe"] in PICTURED]
-    texts = [f"{intro} {origin(records)}", table(pictured or records, score)]
-    if pictured and len(recipes_of(pictured)) < len(recipes_of(records)):
-        texts += ["All recipes, over the networks that they were all run on:", table(records, score)]
+    texts = [f"{intro} {origin(records)}", table(records, score)]
     if dense := [one for one in records if one["net"] in DENSE and one["recipe"] in EFFORTS]:
         texts += ["The small dense networks beside the goals; what reaches them is bold.", table(dense, score, GOALS)]
     return "\n\n".join(texts)
