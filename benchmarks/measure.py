@@ -21,12 +21,13 @@ def measured_prune(
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The pruned model, and the fields that a record says of the run.
 
-    method: a label such as feta or feta:quality=best, or an effort. `given` is passed on to feta.prune.
+    method: a label such as feta or feta:quality=best; or an effort, such as default, or default:alps with a method of
+        one's own in its first stage. `given` is passed on to feta.prune.
     """
-    if method in EFFORTS:
-        how: dict[str, Any] = {"effort": method} | {
-            name: value for name, value in given.items() if name != "allocation"
-        }
+    effort, _, first = method.partition(":")
+    if effort in EFFORTS:
+        how: dict[str, Any] = {name: value for name, value in given.items() if name != "allocation"}
+        how |= {"effort": effort} | ({"method": first} if first else {})
     else:
         name, options = parse_method(method)
         how = {"method": name, "options": options, **given}

@@ -142,7 +142,8 @@ def llama_of(folder: Path, dtype: str, device: str) -> Llama:
 
 def quick(method: str) -> str:
     """A method to warm up with: of the efforts the one that takes no steps."""
-    return "fast" if method in EFFORTS else method
+    effort, colon, first = method.partition(":")
+    return f"fast{colon}{first}" if effort in EFFORTS else method
 
 
 @functools.cache

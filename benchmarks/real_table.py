@@ -26,15 +26,17 @@ class Table:
 
 
 TABLES = (
-    Table("resnet", "accuracy", max, ("threshold", "sparsegpt", "alps", "feta", "default")),
-    Table("smollm2", "perplexity", min, ("wanda", "sparsegpt", "alps", "feta", "default")),
+    Table("resnet", "accuracy", max, ("threshold", "sparsegpt", "alps", "feta", "default:alps", "default")),
+    Table("smollm2", "perplexity", min, ("wanda", "sparsegpt", "alps", "feta", "default:alps", "default")),
 )
+CALLED = {"default:alps": "alps, then the fits of default"}
 
 
 def markdown(table: Table, records: Sequence[Record]) -> str:
     """Two lines per network and allocation: scores at each sparsity, and seconds."""
     shares = sorted({one["sparsity"] for one in records})
-    head = [f"{table.score} at {' / '.join(f'{100 * share:g}' for share in shares)} %", *table.methods]
+    head = [f"{table.score} at {' / '.join(f'{100 * share:g}' for share in shares)} %"]
+    head += [CALLED.get(method, method) for method in table.methods]
     lines = [head, ["---"] * len(head)]
     for names, cells in groups(records, "net", "allocation", *differing(records)).items():
         dense = cells[0][f"dense_{table.score}"]

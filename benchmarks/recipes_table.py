@@ -23,9 +23,9 @@ GOALS: dict[Place, float] = {  # points that these may lose
 PICTURED = {  # and how a newcomer reads them
     "best": "feta, best",
     "default": "feta, default call",
-    "fast": "feta, fast",
-    "feta-sensitivity-refined": "feta's method + shares + fit",
-    "alps-sensitivity-refined": "ALPS + shares + fit",
+    "fast": "feta, layer by layer",
+    "feta-sensitivity-refined": "feta, layers + short fit",
+    "alps-sensitivity-refined": "ALPS + fit",
     "threshold-refined": "magnitude + fit",
 }
 
@@ -146,6 +146,10 @@ def counted(count: int, begun: int) -> str:
 
 
 def picture(records: Sequence[Record], score: str, name: str) -> Figure:
+    return Figure(name, tuple(panels(records, score)), same_y=True)
+
+
+def panels(records: Sequence[Record], score: str) -> list[LineChart]:
     """Points lost against rows, a panel per sparsity, over what every recipe finished at every point."""
     mine = [one for one in records if one["recipe"] in PICTURED]
     sets = [one.members for one in columns(mine, score).values() if one.members]
@@ -163,4 +167,4 @@ def picture(records: Sequence[Record], score: str, name: str) -> Figure:
         title = f"{100 * share:g} % zeros, mean of {networks} network{'s' if networks > 1 else ''}"
         axes = {"log_x": True, "ticks": ticks, "from_zero": True}
         charts.append(LineChart(title, "unlabelled samples", "points of accuracy lost", lines, **axes))
-    return Figure(name, tuple(charts), same_y=True)
+    return charts

@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import gpu_speed  # noqa: E402
 import methods_table  # noqa: E402
+import outcome_picture  # noqa: E402
 import outcome_table  # noqa: E402
 import paper_tables  # noqa: E402
 import patterns  # noqa: E402
@@ -78,6 +79,7 @@ def filled(page: str) -> str:
 
 
 def draw() -> None:
+    outcome_picture.picture(of("recipes"), of("real")).save(PICTURES)
     recipes_table.picture(of("recipes"), "lost", "recipes").save(PICTURES)
     methods_table.picture(of("methods"), "accuracy").save(PICTURES)
 

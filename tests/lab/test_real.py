@@ -16,8 +16,8 @@ from feta_lab.records import read
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "benchmarks"))
-llama, resnet, real, depth, real_table = map(
-    importlib.import_module, ("llama", "resnet", "real", "depth", "real_table")
+llama, resnet, real, depth, real_table, measure, outcome_picture = map(
+    importlib.import_module, ("llama", "resnet", "real", "depth", "real_table", "measure", "outcome_picture")
 )
 
 SIZES = {"vocab_size": 50, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2}
@@ -198,12 +198,37 @@ def test_the_table_says_what_the_records_say():
     lines += [record("threshold", 0.9, None), record("feta", 0.5, 99.0, limit=10)]
     text = real_table.tables(lines)
     assert text.startswith("Measured on a processor, threads: 1, code of commit 0123456.\n\n")
-    assert "| accuracy at 50 / 90 % | threshold | sparsegpt | alps | feta | default |" in text
-    scores = "– / failed | – / – | 72.0 / **50.0** | **75.0** / 90.0 (1 of 2) | – / – |"
-    assert f"| resnet-20, uniform (dense 81.0) | {scores}\n| seconds | – | – | 2.0 | 2.0 | – |" in text
+    assert (
+        "| accuracy at 50 / 90 % | threshold | sparsegpt | alps | feta | alps, then the fits of default | default |"
+        in text
+    )
+    scores = "– / failed | – / – | 72.0 / **50.0** | **75.0** / 90.0 (1 of 2) | – / – | – / – |"
+    assert f"| resnet-20, uniform (dense 81.0) | {scores}\n| seconds | – | – | 2.0 | 2.0 | – | – |" in text
 
 
 def test_means_never_mix_settings():
     rows = real_table.tables([record("feta", 0.5, 70.0), record("feta", 0.5, 60.0, images=500)])
     assert "resnet-20, uniform, 1000 (dense" in rows
     assert "resnet-20, uniform, 500 (dense" in rows
+
+
+# The picture
+
+
+def test_the_picture_takes_means_and_the_better_way_to_spread_where_it_was_run():
+    shared = {"allocation": "sensitivity"}
+    found = [record("alps", 0.9, 50.0), record("alps", 0.9, 60.0, **shared), record("alps", 0.9, 70.0, 1, **shared)]
+    found += [record("default", 0.9, 80.0, **shared), record("default", 0.5, 81.0, **shared)]
+    drawn = outcome_picture.chart(found, "resnet-20", "A net", "accuracy (%)", "accuracy")
+    assert drawn.title == "A net; dense 81.0"
+    lines = {name: [(point.x, point.y) for point in points] for name, points in drawn.lines.items()}
+    assert lines == {"feta, default call": [(50, 81.0), (90, 80.0)], "ALPS": [(90, 65.0)]}
+
+
+def test_an_effort_may_have_a_method_of_ones_own_first():
+    torch.manual_seed(0)
+    model, rows = nn.Sequential(nn.Linear(8, 9), nn.ReLU(), nn.Linear(9, 3)), torch.randn(60, 8)
+    pruned, _ = measure.measured_prune(model, rows, "fast:threshold", 0.5, allocation="uniform")
+    kept = pruned[0].weight != 0
+    assert 0 < kept.sum() < kept.numel()
+    assert torch.equal(pruned[0].weight[kept], model[0].weight[kept])  # feta's own would be fitted

@@ -201,7 +201,7 @@ def test_the_picture_is_over_networks_that_are_in_all_its_points(tmp_path):
     figure = recipes_table.picture(found, "lost", "recipes")
     assert [chart.title for chart in figure.charts] == [f"{n} % zeros, mean of 1 network" for n in (95, 98)]
     for chart in figure.charts:
-        assert list(chart.lines) == ["feta, default call", "feta, fast"]
+        assert list(chart.lines) == ["feta, default call", "feta, layer by layer"]
         assert all([(p.x, p.y) for p in points] == [(60, 1.0), (200, 1.0)][::-1] for points in chart.lines.values())
         assert chart.ticks == {200: "200", 60: "all"}
     assert figure.same_y
