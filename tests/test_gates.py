@@ -269,7 +269,11 @@ def test_inference_mode_is_the_callers_and_off_inside():
             feta.shrink(model, rows),
         ]
         feta.certify(model, other, rows)
+        made_inside = mlp(8, 8, 8, 3)
+        feta.certify(made_inside, made_inside, rows)
         assert torch.is_inference_mode_enabled()
+    assert all(parameter.is_inference() for parameter in made_inside.parameters())
+    feta.certify(made_inside, made_inside, ROWS)
     assert not any(parameter.is_inference() for result in results for parameter in result.model.parameters())
 
 

@@ -20,7 +20,7 @@ def report():
 
 STAGES = (
     StageReport("layer by layer", 1.5, None, True, "too few samples"),
-    StageReport("survivors fitted", 2.25, 0.01234567, False),
+    StageReport("survivors fitted", 2.25, 0.01234567, False, measure="kl"),
 )
 
 
@@ -64,7 +64,7 @@ def test_layers_with_one_message_are_named_together(report):
 
 def test_stages_are_said_with_an_arrow_at_the_one_that_is_kept(report):
     *_, title, first, second = repr(replace(report, stages=STAGES)).splitlines()
-    assert title == "stages, the arrow at the one that is kept; how far the outputs are from the original's:"
+    assert title.endswith("; how far the outputs are from the original's, by KL divergence:")
     assert first == "→ layer by layer, 1.50 s (too few samples)"
     assert second == "  survivors fitted, 0.0123 from the original, 2.25 s"
 

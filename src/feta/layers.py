@@ -59,7 +59,8 @@ def matching(names: Sequence[str], patterns: Sequence[str] | str, where: str = "
     for pattern in wanted:
         if not any(fnmatchcase(name, pattern) for name in names):
             got = f"{quoted(pattern)} which matches none of {list(names)}"
-            raise ConfigError(f"{where} must name layers that can be pruned, got {got}")
+            what = "that can be pruned" if where == "layers" else "that are chosen"
+            raise ConfigError(f"{where} must name layers {what}, got {got}")
     return [name for name in names if first_match(name, wanted) is not None]
 
 

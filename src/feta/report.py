@@ -179,6 +179,7 @@ class StageReport:
     distance: float | None  # None where it could not be measured
     kept: bool  # whether the result is this stage's
     message: str = ""
+    measure: str = ""  # of the distance, where it could be measured
 
     def __str__(self) -> str:
         far = "" if self.distance is None else f", {significant(self.distance)} from the original"

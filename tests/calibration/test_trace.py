@@ -163,7 +163,8 @@ def failing(m: Two, x: torch.Tensor) -> torch.Tensor:
 def test_a_model_that_raises_is_left_as_it_was():
     model = Two(failing)
     with pytest.raises(
-        DataError, match=r"samples of \(4,\) torch.float32, on which the model fails: the model's own error"
+        DataError,
+        match=r"samples of \(4,\) torch.float32, on which the model fails: ValueError: the model's own error",
     ):
         traced(model, X)
     assert hooks(model) == 0

@@ -150,6 +150,7 @@ def test_weights_of_another_model_are_refused(run, module, change, words):
         ("MODULE.py:make", ("got 'MODULE.py:make'; write MODULE:make",)),
         ("MODULE.py", ("model must be module:factory, got 'MODULE.py'; write MODULE:NAME, where NAME makes",)),
         ("MODULE", ("model must be module:factory, got 'MODULE'; write MODULE:NAME, where NAME makes",)),
+        ("my-net.py:make", ("got 'my-net.py:make', which Python cannot import; rename my-net.py, or its folder",)),
         ("nowhere_at_all:make", ("there is no nowhere_at_all.py in the current folder",)),
         ("bad_syntax:make", ("module 'bad_syntax' cannot be imported: SyntaxError",)),
         ("bad_import:make", ("cannot be imported: ModuleNotFoundError: No module named 'not_there'", "line 2")),
@@ -160,6 +161,7 @@ def test_names_that_are_refused(run, module, name, words):
     Path("bad_syntax.py").write_text("def make(:\n")
     Path("bad_import.py").write_text("import os\nimport not_there\n")
     Path("bad_exit.py").write_text("raise SystemExit(3)\n")
+    Path("my-net.py").write_text("")
     import_module_here(module)  # what it prints is said only once
     answer = run(f"prune {name.replace('MODULE', module)} --data x.npy -o out.safetensors")
     answer.refused(*(word.replace("MODULE", module) for word in words))

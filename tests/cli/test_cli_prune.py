@@ -75,10 +75,10 @@ def test_rounded_weights_cost_what_is_said(run, trained, mini, dtype, least):
 def test_the_table_is_followed_by_what_there_is_to_say(run, trained):
     answer = run(f"prune {trained} --method feta --samples 100")
     assert "whole model: 88.72 % of 51.4 k parameters zero" in answer.out
-    assert "fc1: 90 rows for 784 inputs are too few; 3136 samples would do" in answer.out
+    assert "fc1: 90 rows for 784 inputs: too few; 3136 samples would do" in answer.out
     assert "left as it is: softmax (1.2 % of all): its outputs are the model's" in answer.out
     assert answer.err.startswith("feta: warning: ")
-    assert "need a look; fc1: 90 rows" in answer.err
+    assert "needs a look; fc1: 90 rows" in answer.err
 
 
 def test_records_go_where_they_are_asked_and_without_an_output_nothing_else_is_written(run, trained):
@@ -138,7 +138,7 @@ def test_a_pruned_network_can_be_pruned_further_over_an_old_file(run, trained):
         ("fc1=2", ("--sparsity fc1 must be in [0, 1), got 2",)),
         ("fc1=a", ("--sparsity fc1 must be a number",)),
         ("fc1=0.5,0.9", ("--sparsity 0.9 must be a number",)),
-        ("fc9=0.5", ("--sparsity must name layers that can be pruned, got 'fc9'", "fc1")),
+        ("fc9=0.5", ("--sparsity must name layers that are chosen, got 'fc9'", "fc1")),
     ],
 )
 def test_sparsities_that_are_refused(run, trained, given, words):

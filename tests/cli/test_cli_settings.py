@@ -106,11 +106,12 @@ def test_limits_of_the_file(run, value):
     assert "Traceback" not in answer.err
 
 
-def test_a_variable_that_no_option_takes_is_a_mistake(run, trained, monkeypatch):
-    monkeypatch.setenv("FETA_PRUNE_SPARSTY", "0.5")
+@pytest.mark.parametrize("name", ["FETA_PRUNE_SPARSTY", "FETA_PRUNE_SPARSITYY", "FETA_PRUNE_SPARSITY_"])
+def test_a_variable_that_no_option_takes_is_a_mistake(run, trained, monkeypatch, name):
+    monkeypatch.setenv(name, "0.5")
     answer = run(f"prune {trained}")
     assert (answer.code, answer.out) == (2, "")
-    said = "unknown environment variable 'FETA_PRUNE_SPARSTY'; did you mean 'FETA_PRUNE_SPARSITY'?"
+    said = f"unknown environment variable '{name}'; did you mean 'FETA_PRUNE_SPARSITY'?"
     assert said in unfolded(answer.err)
     assert run("methods").code == 0  # it is no setting of this command
 

@@ -66,7 +66,7 @@ def test_few_samples_are_said_with_how_many_would_do(method):
     assert first.status in ("few-rows", "fell-back", "poor")
     assert first.message
     if first.status == "few-rows":
-        assert "18 rows for 784 inputs are too few; 3136 samples would do" in first.message
+        assert "18 rows for 784 inputs: too few; 3136 samples would do" in first.message
     assert first.message in repr(result.report)
 
 
@@ -75,7 +75,7 @@ def test_what_nothing_could_be_held_out_for_is_not_called_good(method):
     """Three images are thousands of rows: enough for a perfect fit, and none of them says what it is worth."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3))
-    with pytest.warns(PruneWarning, match="layers need a look"):
+    with pytest.warns(PruneWarning, match="layers? needs? a look"):
         result = feta.prune(model, torch.randn(3, 2, 20, 20), 0.5, method)
     (layer,) = result.report.layers
     assert (layer.status, layer.message) == (
@@ -194,7 +194,10 @@ def test_what_is_not_pruned_is_listed_with_its_reason():
     assert reasons["up"] == "a transposed convolution"
     assert "not a kind feta prunes" in reasons["raw"]
     assert reasons["scaled"].startswith("its weight is computed")
-    assert reasons["cross.in_proj"] == "no operator of the forward pass reads its weight alone"
+    assert (
+        reasons["cross.in_proj"]
+        == "it does not run in the forward pass, or something reads its weight in another way"
+    )
     assert reasons["head"] == "its weight is an embedding's too"
     sizes = {entry.name: entry.weights for entry in report.skipped}
     assert (sizes["rnn"], sizes["up"], sizes["raw"], sizes["cross.in_proj"]) == (2 * 4 * 64, 64, 64, 3 * 64)
@@ -481,3 +484,24 @@ def test_a_kernel_that_is_used_with_another_dilation_is_left_as_it_is():
 
     report = feta.prune(Dilated().eval(), torch.randn(40, 2, 12), 0.5, "feta", layers=["stem", "c*", "out"]).report
     assert [layer.name for layer in report.layers] == ["stem", "out"]
+
+
+@pytest.mark.parametrize("method", [None, "threshold", "feta"])
+def test_a_layer_without_a_single_weight_is_poor(method):
+    model, x = nets.mlp(16, 32, 24, 4), torch.randn(300, 16)
+    how = {"method": method} if method else {"effort": "fast"}
+    with pytest.warns(PruneWarning, match="1 of 2 layers needs a look; fc1: no weight of it is left"):
+        result = feta.prune(model, x, {"fc1": 0.9999, "fc2": 0.1}, **how)
+    first = result.report.layers[0]
+    assert (first.nonzeros, first.status) == (0, "poor")
+
+
+@pytest.mark.parametrize("rows", [30, 400])
+def test_nothing_is_amiss_with_a_layer_that_keeps_all_its_weights(rows):
+    model, x = nets.mlp(16, 32, 24, 4), torch.randn(rows, 16, generator=torch.Generator().manual_seed(3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PruneWarning)  # of the other layer
+        result = feta.prune(model, x, {"fc1": 0.5, "fc2": 0.0}, effort="fast")
+    kept = result.report.layers[1]
+    assert kept.sparsity == 0
+    assert kept.status == "ok"

@@ -357,7 +357,7 @@ REFUSED = {
         nets.mlp(6, 8, 2),
         X[:, :5],
         DataError,
-        r"samples of \(5,\) torch.float32, on which layer 'fc1' fails: mat1",
+        r"samples of \(5,\) torch.float32, on which layer 'fc1' fails: RuntimeError: mat1",
     ),
     "bytes": (
         nets.mlp(6, 8, 2),
@@ -387,7 +387,7 @@ REFUSED = {
         Text(),
         torch.full((8, 3), 9),
         DataError,
-        "on which layer 'words' fails: index out of range",
+        "on which layer 'words' fails: IndexError: index out of range",
     ),
     "(X, y)": (
         nets.mlp(6, 8, 2),

@@ -205,9 +205,9 @@ def judged(monkeypatch, *factors: float) -> None:
     first = {}
     distance_of = recipe.distance_of
 
-    def noted(*given: Any) -> float:
-        first["layers"] = distance_of(*given)
-        return first["layers"]
+    def noted(*given: Any) -> tuple[float, str]:
+        first["layers"], measure = distance_of(*given)
+        return first["layers"], measure
 
     def told(*given: Any) -> Any:
         done = fitted(*given)
@@ -768,8 +768,8 @@ def test_few_rows_are_said_after_a_fit_too(monkeypatch):
     ("rows", "message"),
     [
         (X[:30], "of 30 samples only 3 could be held out; 200 samples would do"),
-        (X[:1].expand(300, -1), "only 1 of 300 samples differ, which is too few; 200 samples would do"),
-        (X[:20].repeat(20, 1), "only 20 of 400 samples differ, which is too few; 200 samples would do"),
+        (X[:1].expand(300, -1), "of 300 samples only 1 differ, which is too few; 200 different samples would do"),
+        (X[:20].repeat(20, 1), "of 400 samples only 20 differ, which is too few; 200 different samples would do"),
     ],
     ids=["few", "constant", "repeated"],
 )
@@ -784,7 +784,7 @@ def test_a_network_that_is_far_off_is_said():
     with pytest.warns(PruneWarning, match="the network needs a look; beside the original, on .* held-out samples"):
         report = feta.prune(network(), X, 0.97).report
     assert report.held.far
-    with pytest.warns(PruneWarning, match="the network needs a look; .*; prune less, or leave out the method"):
+    with pytest.warns(PruneWarning, match="the network needs a look; .*; prune less, or take effort='default'"):
         feta.prune(network(), X, 0.9, "threshold")
     with warnings.catch_warnings():
         warnings.simplefilter("error")

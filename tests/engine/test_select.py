@@ -5,6 +5,7 @@ from collections import OrderedDict
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
 from feta.allocation import make_allocation
@@ -86,6 +87,32 @@ def test_two_heads_and_an_auxiliary_one():
     assert chosen(Heads()) == ["a"]
 
 
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda y: F.pixel_shuffle(y, 2),
+        lambda y: y.narrow(1, 0, 2).swapaxes(1, 2),
+        lambda y: y.double().clamp(0, 1),
+        lambda y: y.mean((2, 3)).log_softmax(1),
+    ],
+)
+def test_what_reads_a_head_alone_makes_no_hidden_layer_of_it(end):
+    class Ends(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem, self.mid, self.head = (nn.Conv2d(a, b, 3, padding=1) for a, b in ((1, 4), (4, 4), (4, 4)))
+
+        def forward(self, x):
+            return end(self.head(torch.relu(self.mid(torch.relu(self.stem(x))))))
+
+    assert chosen(Ends()) == ["mid"]
+
+
+def test_features_behind_an_activation_are_no_head():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.ReLU(), nn.Linear(4, 3), nn.ReLU())
+    assert chosen(model) == ["1", "3"]
+
+
 def test_a_weight_that_is_an_embeddings_too():
     class Tied(nn.Module):
         def __init__(self):
@@ -139,7 +166,7 @@ def test_a_model_may_say_which(model):
 
 def test_nothing_is_left_for_the_default():
     model = nn.Sequential(nn.Conv2d(1, 1, 1), nn.Flatten(), nn.Linear(16, 1))
-    with pytest.raises(ModelError, match=r"neither its last nor reads its input .* layers=, out of \['0', '2'\]"):
+    with pytest.raises(ModelError, match=r"layers='\*' prunes what can be: 0, 2"):
         chosen(model)
     assert chosen(model, "*") == ["0", "2"]
     with pytest.raises(ModelError, match="a linear layer, a convolution or an attention to prune, got none"):
@@ -197,7 +224,7 @@ def test_layers_that_do_not_run_can_be_left_out_but_not_pruned(model):
     assert select(model, running, None) == ["conv2", "fc1", "block.2"]  # by default it is in nobody's way
     found = skipped(model, running, select(model, running, None), by_default=True)
     assert {entry.name: entry.reason for entry in found}["block.0"] == (
-        "no operator of the forward pass reads its weight alone"
+        "it does not run in the forward pass, or something reads its weight in another way"
     )
 
 
@@ -272,7 +299,7 @@ def test_one_share_for_all_or_one_per_pattern_of_which_the_first_match_counts(mo
     [
         ({"fc1": 1.5}, "uniform", r"sparsity\['fc1'\] must be in \[0, 1\), got 1.5"),
         ({"fc1": True}, "uniform", r"sparsity\['fc1'\] must be in"),
-        ({"out": 0.5}, "uniform", r"sparsity must name layers that can be pruned, got 'out' .* \['fc1'\]"),
+        ({"out": 0.5}, "uniform", r"sparsity must name layers that are chosen, got 'out' .* \['fc1'\]"),
         ({}, "uniform", "sparsity must name at least one layer, got none"),
         ({"fc1": 0.5}, "global-magnitude", "allocation must be uniform where sparsity is per layer"),
         (0.5, "globl-magnitude", "unknown allocation 'globl-magnitude'; did you mean 'global-magnitude'"),

@@ -203,6 +203,30 @@ def test_an_encoder_layer_that_reads_its_layers_weights():
         assert relative(made(x), model(x).double()) < 1e-5
 
 
+class Padded(nn.Module):
+    """torch's own encoder as it comes: padded samples are packed into nested tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2)
+
+    def forward(self, x, mask):
+        return self.encoder(x, src_key_padding_mask=mask == 0)[:, 0]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_layers_that_get_nested_tensors_stay_dense_and_a_note_has_the_cure():
+    torch.manual_seed(0)
+    model, mask = Padded().eval(), (torch.arange(6) < torch.tensor([[6], [3], [2], [5]])).long()
+    with torch.no_grad():
+        for layer in model.encoder.layers:
+            layer.linear1.weight[:, 3:] = 0
+    with pytest.warns(feta.PruneWarning, match="enable_nested_tensor=False"):
+        fast = feta.sparsify(model, (x := torch.randn(4, 6, 16), mask))
+    with torch.inference_mode():
+        assert torch.equal(fast(x, mask), model(x, mask))
+
+
 def test_layers_with_hooks_are_left_alone():
     model = nn.Sequential(zeroed(nn.Linear(30, 20), 0.8), nn.ReLU(), zeroed(nn.Linear(20, 10), 0.8))
     model[0].register_forward_hook(lambda module, args, output: output + 1)

@@ -64,7 +64,7 @@ def test_a_last_line_cut_by_a_kill_is_left_out_and_written_over(tmp_path, cut):
 def test_a_file_of_anything_else_is_not_touched(tmp_path, content):
     path = tmp_path / "inputs.npz"
     path.write_bytes(content)
-    with pytest.raises(FileError, match=r"inputs.npz must be a file of records, one JSON object per line"):
+    with pytest.raises(FileError, match=r"inputs.npz must be a file of records that feta has written"):
         append(path, line(0))
     assert path.read_bytes() == content
 

@@ -17,9 +17,7 @@ def test_every_status_has_a_cure():
     assert set(CURES) == set(Status) - {Status.OK}
 
 
-@pytest.mark.parametrize(
-    "message", ["30 rows for 64 inputs are too few; 256 samples would do", "…; about 256 would do"]
-)
+@pytest.mark.parametrize("message", ["30 rows for 64 inputs: too few; 256 samples would do", "…; about 256 would do"])
 def test_how_many_samples(message):
     report = run(
         layers=(*layers("ok", "few-rows", message=message), *layers("few-rows", message="90 samples would do"))

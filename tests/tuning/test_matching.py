@@ -107,6 +107,7 @@ CASES: dict[str, tuple[Any, str, bool]] = {
     "probabilities": (SCORES.softmax(1), "kl", True),
     "probabilities that are unsure": (UNSURE.softmax(1), "kl", True),
     "probabilities in float16": (SCORES.softmax(1).half(), "kl", True),
+    "logarithms of probabilities": (SCORES.log_softmax(1), "kl", False),
     "embeddings of length one": (F.normalize(EMBEDDINGS, dim=1), "cosine", False),
     "embeddings of tokens": (F.normalize(drawn(5, 7, 16), dim=-1), "cosine", False),
     "embeddings of any length": (0.1 * EMBEDDINGS, "mse", False),

@@ -61,9 +61,9 @@ class Inputs:
         else:
             self._batches = Spill(_limited(map(self._input, data), n_samples))
         if not any(size_of(batch) for batch in self):
-            raise ConfigError("data must hold at least one sample, got none")
+            raise NotData("data must hold at least one sample, got none; a generator may have been used before")
         if whole is None and self._batches is data and not any(True for _ in self):
-            raise ConfigError(
+            raise NotData(
                 f"data must give its batches on every pass, got none on the second of a {type(data).__name__}"
             )
 

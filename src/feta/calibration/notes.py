@@ -1,7 +1,7 @@
 """A forward pass as notes: which functions ran, the values they read and wrote, and where values come from and go."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -33,6 +33,10 @@ class Note:
     operator: Operator | None = None  # where it reads a weight …
     weight: int = 0  # … this one, by id
     bias: Value | None = None
+
+    @property
+    def hands_on(self) -> bool:
+        return self.name in TRANSPARENT
 
 
 @dataclass
@@ -68,12 +72,14 @@ class Recording:
             for value in note.writes:
                 self.writer.setdefault(value, note)
 
-    def behind(self, value: Value, through: frozenset[str] = TRANSPARENT) -> Iterator[tuple[str, Note | None]]:
+    def behind(
+        self, value: Value, through: Callable[[Note], bool] = lambda note: note.hands_on
+    ) -> Iterator[tuple[str, Note | None]]:
         """The functions that read a value, or what some functions hand on of it; "output": the model's caller."""
         if value in self.outputs:
             yield "output", None
         for note in self.readers[value]:
-            if note.name not in through:
+            if not through(note):
                 yield note.name, note
                 continue
             for written in note.writes:

@@ -67,7 +67,7 @@ def _refusal(batch: Batch, modules: Sequence[str], error: Exception) -> str:
     parts = batch.items() if isinstance(batch, Mapping) else [("", batch)]
     shapes = [f"{k} {_shape(v, batch)} {v.dtype}".strip() for k, v in parts if isinstance(v, Tensor)]
     where = f"layer '{modules[0]}'" if any(modules) else "the model"
-    said = str(error).splitlines()[0] if str(error) else type(error).__name__
+    said = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
     return (
         f"data must be batches that the model can run on, samples as rows, got samples of {', '.join(shapes)}, on "
         f"which {where} fails: {said}{_cure([v for _, v in parts if isinstance(v, Tensor)], said)}"
@@ -82,7 +82,11 @@ def _shape(part: Tensor, batch: Batch) -> str:
 
 
 def _cure(given: Sequence[Tensor], said: str) -> str:
-    """For whole numbers that a layer cannot take; torch has many words for it."""
+    """For inputs under other names than the model's, and for whole numbers that a layer cannot take."""
+    if "required positional argument" in said or "unexpected keyword argument" in said:
+        return "; give dicts with the names in the model's forward, such as {'x': …, 'mask': …}"
+    if any(tensor.ndim == 1 or (tensor.ndim == 3 and "channels" in said) for tensor in given):
+        return "; of samples that come one by one make batches: torch.stack(samples), or a DataLoader"
     whole = any(not tensor.is_floating_point() for tensor in given)
     if not whole or not any(word in said.lower() for word in ("type", "byte", "long")):
         return ""

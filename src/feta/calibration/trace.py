@@ -12,15 +12,11 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from feta.calibration.notes import TRANSPARENT, Note, Recording, Value
+from feta.calibration.notes import Note, Recording, Value
 from feta.layers import LayerView, Operator, owner_of, prunable_names
 from feta.problem import Activation
 
 ADD = frozenset({"add", "add_", "__add__", "__iadd__", "__radd__"})
-# What may lie between the last layer of a model and its outputs.
-SCORES = TRANSPARENT | {"softmax", "log_softmax", "sigmoid", "tanh", "float", "to", "interpolate"}
-SCORES |= {"squeeze", "squeeze_", "unsqueeze", "unflatten", "permute", "transpose", "movedim"}
-SCORES |= {"__getitem__", "unbind", "split", "chunk"}
 
 
 @dataclass(frozen=True)
@@ -100,7 +96,7 @@ def _trace(recording: Recording, name: str, notes: Sequence[Note]) -> LayerTrace
     (first, *others), z, x = notes, notes[0].shape, notes[0].given[0]
     assert first.operator is not None  # by which it was found
     after = [step for note in notes for step in recording.behind(note.writes[0])]
-    scores = [step for note in notes for step in recording.behind(note.writes[0], SCORES)]
+    scores = [step for note in notes for step in recording.behind(note.writes[0], _reshapes)]
     positions = z.numel() // z[1] if first.operator.spatial else z.numel() // z[-1]
     consumers = tuple(kind for kind, _ in after)
     operator = replace(first.operator, biased=len({note.bias for note in notes}) == 1)
@@ -122,6 +118,14 @@ def _trace(recording: Recording, name: str, notes: Sequence[Note]) -> LayerTrace
         any(recording.picked(note.reads[0]) for note in notes),
         tuple(sorted({n.name for n in recording.notes if first.weight in n.parameters and n.weight != first.weight})),
     )
+
+
+def _reshapes(note: Note) -> bool:
+    """Whether a function may lie between the last layer of a model and its outputs: one that reads nothing else.
+
+    A model that ends in an activation of hidden layers gives features.
+    """
+    return len(set(note.reads)) == 1 and not note.parameters and note.name.removesuffix("_") not in set(Activation)
 
 
 def _activation(consumers: Sequence[str]) -> Activation:

@@ -161,8 +161,9 @@ def certify(
             callback(text, done, total)
 
     place = device_of(dense) if device is None else torch.empty(0, device=device).device
-    # The callers' models stay where they are.
-    dense, pruned = (shell(m) if device_of(m) == place else copied(m).to(place) for m in (dense, pruned))
+    # The callers' models stay where they are; weights that were made in inference mode have no slopes.
+    copies = [device_of(m) != place or any(p.is_inference() for p in m.parameters()) for m in (dense, pruned)]
+    dense, pruned = (copied(m).to(place) if c else shell(m) for m, c in zip((dense, pruned), copies, strict=True))
     dtype = float_dtype(dense)
     if dtype != float_dtype(pruned):
         raise ModelError(f"both networks must be of one type, got {dtype} and {float_dtype(pruned)}")

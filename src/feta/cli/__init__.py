@@ -52,9 +52,12 @@ class Environment(Env):
     """Variables such as FETA_PRUNE_SPARSITY; one that no option of the command takes is a mistake and not nothing."""
 
     def __call__(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-        known = [self._convert_argument(commands, argument) for argument in arguments if argument.parse]
+        taken = {
+            self._convert_argument(commands, argument): argument.hint for argument in arguments if argument.parse
+        }
+        known, options = list(taken), tuple(f"{name}_" for name, hint in taken.items() if "dict" in str(hint))
         for name in sorted(os.environ) if commands else ():
-            if name.startswith(self._prefix(commands)) and not name.startswith(tuple(known)):
+            if name.startswith(self._prefix(commands)) and name not in known and not name.startswith(options):
                 said, _, _ = str(unknown_name("environment variable", name, known)).partition(" Known:")
                 raise CycloptsError(msg=said)
         super().__call__(app, commands, arguments)

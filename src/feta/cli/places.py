@@ -32,7 +32,7 @@ def check_network(network: str, own: OwnOptions | None = None) -> None:
     if os.path.exists(network) or named is None:
         check_inputs(Path(network), cure=NOWHERE)
         if Path(network).suffix in DATA and os.path.isfile(network):
-            command = retyped(network, "MODEL", "--data", network)
+            command = retyped(network, "MODEL", *([] if given.data else ["--data", network]))
             raise ConfigError(f"model must be a network, got {network}, which is data; write {command}")
     else:
         _check_module(named["module"])
@@ -139,6 +139,9 @@ def _refuse_code(network: str) -> None:
     outside = folder.startswith(os.pardir)
     module = name if outside or not folder else f"{folder.replace(os.sep, '.')}.{name}"
     form = f"{module}:{factory or 'NAME'}"
+    if not FORM.fullmatch(form):
+        cure = f"rename {stem}.py, or its folder: letters, digits and _, and no digit first"
+        raise ConfigError(f"model must be module:factory, got '{network}', which Python cannot import; {cure}")
     form += "" if factory else f", where NAME makes the model in {stem}.py"
     form += f", in the folder {os.path.abspath(os.path.dirname(stem))}" if outside else ""
     raise ConfigError(f"model must be module:factory, got '{network}'; write {form}")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from feta.calibration.batchnorm import norms_of, reestimate, statistics_of
 from feta.calibration.copies import shell
-from feta.calibration.inputs import Batch, Inputs, Merged, size_of
+from feta.calibration.inputs import Batch, Inputs, Merged, rows_of, size_of
 from feta.calibration.lane import Lane, kept_rows
 from feta.calibration.model import call, outputs_of, restoring
 from feta.calibration.trace import LayerTrace
@@ -19,6 +19,7 @@ from feta.engine.run import Run
 from feta.engine.shards import WHOLE, Shards
 from feta.errors import warn
 from feta.layers import owner_of
+from feta.pages.words import counted
 from feta.problem import Status
 from feta.report import Held, PruneReport, Size
 from feta.sparsity import stored_size
@@ -116,7 +117,7 @@ def compared(run: Run, model: nn.Module) -> Held | None:
     for batch in run.held.share(run.ranks):
         expected, found = (outputs_of(call(network, batch)) for network in (run.original, pruned))
         # Of a model whose answers are as many as it finds things, or apart for each sample: the first one's is had.
-        if found.shape != expected.shape or expected.numel() % size_of(batch):
+        if found.shape != expected.shape or (not count and not _together(run, batch, expected)):
             other_shape = 1.0
             continue
         count += len(expected)
@@ -135,6 +136,12 @@ def compared(run: Run, model: nn.Module) -> Held | None:
     error = (wrong / right) ** 0.5 if right > 0 else float(wrong > 0)
     known = same / count if count and not plain else None
     return Held(run.held.count, error if math.isfinite(error) else None, known)
+
+
+def _together(run: Run, batch: Batch, expected: Tensor) -> bool:
+    """Whether the outputs are those of all samples of the batch, and not of its first alone."""
+    first = outputs_of(call(run.original, rows_of(batch, slice(1))))
+    return size_of(batch) == 1 or first.numel() * size_of(batch) == expected.numel()
 
 
 def _scores(run: Run) -> bool:
@@ -174,7 +181,8 @@ def warn_of(report: PruneReport) -> None:
     bad = [layer for layer in report.layers if layer.status in (Status.FELL_BACK, Status.POOR, Status.FEW_ROWS)]
     if bad:
         first = f"{bad[0].name}: {bad[0].message}"
-        warn(f"{len(bad)} of {len(report.layers)} layers need a look; {first}", PruneWarning)
+        need = "needs" if len(bad) == 1 else "need"
+        warn(f"{len(bad)} of {counted(len(report.layers), 'layer')} {need} a look; {first}", PruneWarning)
     elif report.held is not None and report.held.far:
-        other = ", or give more samples" if report.effort is not None else ", or leave out the method"
+        other = ", or give more samples" if report.effort is not None else ", or take effort='default'"
         warn(f"the network needs a look; {report.held}; prune less{other}", PruneWarning)

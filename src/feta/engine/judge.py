@@ -171,7 +171,7 @@ def few_rows(source: Source, frame: Folded, ratio: float | None, judged: Judged)
     rows, few = LayerStream(source, frame.view, frame.through, frame.group).n_rows, too_few(judged)
     if rows < d_in:
         needed = max(-(-4 * d_in * samples // max(rows, 1)), 0 if few is None else ENOUGH)
-        return f"{rows} rows for {d_in} inputs are too few; {needed} samples would do"
+        return f"{counted(rows, 'row')} for {d_in} inputs: too few; {needed} samples would do"
     if few is not None:
         return few
     if ratio is not None and ratio > OVERFIT:
@@ -185,7 +185,8 @@ def too_few(judged: Judged) -> str | None:
     """How many samples would do, where a run has too few to judge anything by; None: there are enough."""
     cure = f"{ENOUGH} samples would do"
     if judged.different < min(judged.of / 2, ENOUGH / 2):
-        return f"only {judged.different} of {judged.of} samples differ, which is too few; {cure}"
+        few = f"of {judged.of} samples only {judged.different} differ, which is too few"
+        return f"{few}; {ENOUGH} different samples would do"
     if judged.by < LEAST:
         some = f"only {judged.by}" if judged.by else "none"
         return f"of {counted(judged.of, 'sample')} {some} could be held out; {cure}"

@@ -24,6 +24,7 @@ from feta.report import LayerReport
 from feta.solvers.refit import refit_dense
 from feta.sparsity import Sparsity, measured, top_k_mask
 
+EMPTY = "no weight of it is left, so that it says the same of every input; prune it less, or leave it out"
 UNREACHED = "no sample reaches this layer, which was thresholded; more samples would help"
 LOOKED_AT = 4096  # fitted rows that are judged beside the held-out ones
 
@@ -89,9 +90,12 @@ class LayerJob:
             if isinstance(target.pattern, Blocks) and target.pattern.whole:
                 found = silenced(found, self.frames(through=True))
             chosen, error, worst = self._judged(found, worst, goals, pruner)
+            alive = any(bool(frame.W.any()) for frame in frames)
             chosen.write()
         self._same()
         weight = self.view.weight.detach()
+        if alive and not weight.any() and worst.status is Status.OK:
+            worst = replace(worst, status=Status.POOR, message=EMPTY)
         return LayerReport(
             name=self.trace.name,
             shape=tuple(weight.shape),
@@ -147,6 +151,10 @@ class LayerJob:
         elif errors[0].plain > 1:
             said = f"the error on held-out samples is {errors[0].plain:.3g}; prune this layer less"
             worst = replace(worst, status=Status.POOR, message=said)
+        whole = all(goal.count(frame.W.numel()) == frame.W.numel() for goal, frame in zip(goals, judges, strict=True))
+        if whole and worst.status in (Status.FELL_BACK, Status.FEW_ROWS):
+            worst = replace(worst, status=Status.OK, message="all its weights stay, and stay as they are")
+            return choices[best], errors[best].plain, worst
         if worst.status is Status.FELL_BACK:
             return choices[best], errors[best].plain, worst
         return found, errors[0].plain, worst

@@ -62,7 +62,7 @@ class Recipe:
 
     def layers_done(self, seconds: float) -> None:
         """The first stage: what pruning layer by layer has made."""
-        run, far, said = self.run, None, ""
+        run, far, measure, said = self.run, None, "", ""
         if run.held is None or run.held.count < 2:
             said = "too few samples to fit and judge a network by; give 200 or more"
         elif run.several:
@@ -73,14 +73,15 @@ class Recipe:
             said = "the model is too large for the device to be fitted as a whole"
         else:
             try:
-                far = distance_of(run.pruned, run.original, run.held, run.device, run.settings.loss, run.ranks)
+                given = (run.pruned, run.original, run.held, run.device, run.settings.loss, run.ranks)
+                far, measure = distance_of(*given)
             except (torch.OutOfMemoryError, RankError):
                 raise
             except Exception as error:  # of a model that takes no mixtures, say
                 said = _said(error)
         if far is not None and not math.isfinite(far):
             far, said = None, f"outputs must be finite to be judged by, got a distance of {far}"
-        self.stages.append(StageReport("layer by layer", seconds, far, True, said))
+        self.stages.append(StageReport("layer by layer", seconds, far, True, said, measure))
 
     def improve(self, effort: str) -> None:
         """Fit the whole network, as far as the effort goes."""
@@ -186,7 +187,7 @@ class Recipe:
             self.stages = [replace(stage, kept=False) for stage in self.stages]
             self._take(done)
         said = steps_said(report, settings.steps, within if left is None else None)
-        self.stages.append(StageReport(name, report.seconds, report.loss_after, kept, said))
+        self.stages.append(StageReport(name, report.seconds, report.loss_after, kept, said, report.measure))
 
     def _take(self, done: RefineResult) -> None:
         self.best, self.masks, self.refinement = done.model, done.masks, done.report

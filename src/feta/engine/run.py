@@ -167,7 +167,7 @@ class Run:
             raise
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
-            warn(f"outputs of layers count alike: the model has no backward pass ({reason})")
+            warn(f"outputs of layers count alike: the model could not be run backwards ({reason})")
             return {}
 
     def clock(self) -> float:

@@ -15,6 +15,7 @@ from feta.allocation.measure import Probe
 from feta.calibration.trace import LayerTrace
 from feta.errors import ConfigError, ModelError, quoted
 from feta.layers import CONVOLUTIONS, LayerView, first_match, matching, owner_of, prunable_names, weight_of
+from feta.pages.words import some
 from feta.problem import Pruner
 from feta.pruners import METHODS, make
 from feta.report import Skipped
@@ -51,9 +52,10 @@ def select(model: nn.Module, traces: Sequence[LayerTrace], layers: Sequence[str]
         for name in [] if chosen else names:
             weight_of(model, name)  # one that is computed may be all that is in the way: its error has the cure
         if not chosen:
+            all_of = some([name or type(model).__name__ for name in names])
             raise ModelError(
-                "model must have a layer that is neither its last nor reads its input for the default choice, got "
-                f"none; name the layers to prune with layers=, out of {names}, or all of them by layers='*'"
+                "model must have a layer for the default choice, which leaves out the last one and convolutions that "
+                f"read the input, got none; layers='*' prunes what can be: {all_of}"
             )
         return chosen
     _refuse_what_cannot(model, [layers] if isinstance(layers, str) else layers)
@@ -115,7 +117,7 @@ def skipped(
         elif not _has_weight(model, name):
             reason = "its weight is computed, so that nothing could be written to it"
         elif name not in by_name:
-            reason = "no operator of the forward pass reads its weight alone"
+            reason = "it does not run in the forward pass, or something reads its weight in another way"
         else:
             reason = (spared(model, by_name[name]) if by_default else None) or "it was not chosen"
         found.append(Skipped(name, type(module).__name__, size, reason))

@@ -25,7 +25,7 @@ def check_lines(path: Path) -> None:
         if line == b'{"':  # a file of something else may be one long line
             line += file.readline()
         if not b'{"'.startswith(line[:2]) or (line.endswith(b"\n") and not _is_json(line)):
-            raise FileError(f"{path} must be a file of records, one JSON object per line, got something else")
+            raise FileError(f"{path} must be a file of records that feta has written, got something else")
 
 
 def append(path: Path, line: Mapping[str, Any]) -> None:

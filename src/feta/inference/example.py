@@ -43,6 +43,8 @@ def of_size(example: Example, batch: int) -> Example:
 def observed(model: nn.Module, examples: Mapping[int, Example]) -> dict[nn.Module, dict[int, Tensor]]:
     """An input for each batch size of every Linear and Conv2d that is called and has no hooks: of its first call.
 
+    Layers that get nested tensors, as those of nn.TransformerEncoder do of padded texts, are left out.
+
     Numbers are drawn anew: shapes decide how fast a layer is, and holding all activations would take memory.
     """
     found: dict[nn.Module, dict[int, Tensor]] = {}
@@ -50,7 +52,8 @@ def observed(model: nn.Module, examples: Mapping[int, Example]) -> dict[nn.Modul
     for batch, example in examples.items():
 
         def note(module: nn.Module, args: tuple[Any, ...], batch: int = batch) -> None:
-            if args and isinstance(args[0], Tensor) and batch not in found.get(module, {}):
+            plain = args and isinstance(args[0], Tensor) and not args[0].is_nested
+            if plain and batch not in found.get(module, {}):
                 found.setdefault(module, {})[batch] = torch.randn_like(args[0], memory_format=torch.contiguous_format)
 
         hooks = [layer.register_forward_pre_hook(note) for layer in layers]

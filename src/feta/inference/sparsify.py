@@ -29,6 +29,10 @@ from feta.inference.timing import CACHE_BYTES, Timer
 from feta.inference.whole import bytes_of, distance, plain_copy, state_of, tolerance
 from feta.sparsity import measured
 
+NESTED = (
+    "nn.TransformerEncoder packs padded texts into nested tensors, which dense layers alone can read; make it with "
+    "enable_nested_tensor=False"
+)
 NO_NUMBA = "the kernels of feta's own need numba, which is missing: pip install numba"
 
 
@@ -164,7 +168,7 @@ def _unchanged(layers: Iterable[LayerChoice]) -> str:
     """Why no layer was replaced."""
     most = max((layer.sparsity for layer in layers), default=None)
     if most is None:
-        return "no Linear or Conv2d without hooks is called"
+        return "no Linear or Conv2d without hooks is called with plain tensors"
     if most < LEAST_ZEROS:
         least = f"{100 * LEAST_ZEROS:.0f} %"
         return f"no layer has the {least} zeros that a sparse form needs, at most {100 * most:.3g} %"
@@ -196,5 +200,6 @@ def _judge(dense: nn.Module, examples: Mapping[int, Example], timer: Timer, resu
         result.bytes = bytes_of(result.model)
         return
     else:
-        result.notes.append(f"the dense layers stay: {_unchanged(result.layers)}")
+        packed = any(isinstance(part, nn.TransformerEncoder) and part.use_nested_tensor for part in dense.modules())
+        result.notes.append(f"the dense layers stay: {NESTED if packed else _unchanged(result.layers)}")
     result.model, result.bytes, result.sparse_ms = dense, result.dense_bytes, dict(result.dense_ms)

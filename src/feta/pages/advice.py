@@ -73,7 +73,9 @@ def _data(found: Found) -> list[str]:
     few = [layer for layer in found["layers"] if layer["status"] == "few-rows"]
     if few:
         told = [
-            int(number) for layer in few for number in re.findall(r"(\d+) (?:samples )?would do", layer["message"])
+            int(number)
+            for layer in few
+            for number in re.findall(r"(\d+) (?:different )?(?:samples )?would do", layer["message"])
         ]
         need = f"about {max(told):,} samples" if told else "more samples"
         return [f"Give {need}: there are too few for {some([layer['name'] for layer in few])}."]
@@ -106,7 +108,7 @@ def _effort(found: Found) -> list[str]:
             "Take effort='default', or leave out the method: then the whole network is fitted too, after its layers."
         ]
     if found["effort"] == "fast":
-        return ["Take effort='default': it fits the whole network too, in about ten times the time."]
+        return ["Take effort='default': it fits the whole network too, in ten to thirty times the time."]
     if found["effort"] == "default":
         return ["Take effort='best': it goes on for as long as held-out samples say that it helps."]
     return ["With labels, feta.retrain goes on from here with the zeros held."]

@@ -50,6 +50,5 @@ def errors_said(found: Found) -> str:
 
 
 def measure_of(found: Found) -> str:
-    """By what the stages' distances are measured, as far as the report has it: all stages are judged alike."""
-    fit = found.get("refinement") or {}
-    return MEASURES.get(fit.get("measure") or fit.get("loss", ""), "")
+    """By what the stages' distances are measured: all are judged alike."""
+    return next((MEASURES[stage["measure"]] for stage in found["stages"] if stage["measure"]), "")

@@ -99,8 +99,8 @@ def _judged(run: Run, small: nn.Module, started: float) -> StageReport:
     if run.held is None or run.held.count < 2 or run.several:
         why = "the model returns several outputs" if run.several else "too few samples to judge by; give 200 or more"
         return StageReport("layer by layer", run.clock() - started, None, True, why)
-    far = distance_of(small, run.original, run.held, run.device, run.settings.loss)
-    return StageReport("layer by layer", run.clock() - started, far, True)
+    far, measure = distance_of(small, run.original, run.held, run.device, run.settings.loss)
+    return StageReport("layer by layer", run.clock() - started, far, True, measure=measure)
 
 
 def improve(run: Run, built: Built, how: Refinement, seed: int, within: float, tell: Any = None) -> Built:

@@ -66,7 +66,7 @@ class ShrinkReport:
             _change("parameters", one.parameters, other.parameters),
             f"milliseconds for {self.batch} samples on {self.device}: "
             f"{one.milliseconds:.3g} → {other.milliseconds:.3g}"
-            + (": slower here, as small groups of convolutions can be; time it where it will run" if slower else ""),
+            + (": slower here; time it where it will run" if slower else ""),
         ]
         lines += [f"left as it is: {', '.join(names)}: {why}" for why, names in _by_reason(self.refused).items()]
         lines += [self.batchnorm] if self.batchnorm else []

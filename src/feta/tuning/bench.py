@@ -36,13 +36,14 @@ def distance_of(
     where: torch.device,
     loss: str | None = None,
     ranks: Ranks = ALONE,
-) -> float:
-    """How far a network's outputs are from the original's, by the measure that fits are judged by."""
+) -> tuple[float, str]:
+    """How far a network's outputs are from the original's, and by which measure: that by which fits are judged."""
     original = Original(reference, where, float_dtype(model))
     with evaluating(model, reference), torch.no_grad():
         first = next(iter(Merged(held)))
         match = match_for(reference, call(reference, first, where, float_dtype(reference)), loss)
-        return Judge(held, original, match, mixing_of(original, first, match), ranks)(model)
+        judge = Judge(held, original, match, mixing_of(original, first, match), ranks)
+        return judge(model), judge.measure
 
 
 @dataclass

@@ -74,6 +74,8 @@ def match_for(model: nn.Module, result: Any, kind: str | None = None) -> Match:
         return Match("mse", reason="one output")
     if ends_in_softmax:
         return Match("kl", True, "the outputs are probabilities")
+    if bool((flat <= 1e-3).all()) and _all_one(flat.exp().sum(-1)):  # which log_softmax leaves as they are
+        return Match("kl", reason="the outputs are logarithms of probabilities")
     if _all_one(flat.norm(dim=-1)):
         return Match("cosine", reason="the outputs have length one")
     logits = result.get("logits") if isinstance(result, Mapping) else getattr(result, "logits", None)
