@@ -3,6 +3,8 @@
 import statistics
 from collections.abc import Sequence
 
+from origin import origin
+
 from feta_lab.experiments.bench import table
 from feta_lab.page.figure import Figure
 from feta_lab.page.sections.bench import sparsity_charts
@@ -44,7 +46,7 @@ def markdown(records: Sequence[Record]) -> str:
             for share in shares
         ]
         lines.append([f"{net} ({dense:.1f})", *(" / ".join(texts) for texts in zip(*columns, strict=True))])
-    return lines_of(lines)
+    return f"{lines_of(lines)}\n\n{origin(records)}"
 
 
 def sentence(records: Sequence[Record]) -> str:
@@ -80,7 +82,7 @@ def allocations(records: Sequence[Record]) -> str:
             values = [statistics.mean(one["accuracy"] for one in by[name]) for name in names]
             dense = statistics.mean(one["dense_accuracy"] for one in each)
             lines.append([str(net), f"{100 * share:g} %", f"{dense:.2f}", *bold(values, max(values), 2)])
-    return lines_of(lines)
+    return f"{lines_of(lines)}\n\n{origin(records)}"
 
 
 def picture(records: Sequence[Record], name: str) -> Figure:

@@ -13,7 +13,7 @@ Records = Callable[[str], list[Record]]  # of a folder under results/
 # what it is called, its zeros, and its names in the records of scores, files and speed
 NETWORKS = (
     ("MLP 784-300-100-10, MNIST, accuracy", 0.95, "dense-mnist-wide", "dense-mnist-wide", "mlp 784-300-100-10"),
-    ("ResNet-20, CIFAR-10, accuracy", 0.8, "resnet-20", "resnet20", "ResNet-20"),
+    ("ResNet-20, CIFAR-10 (JPEG copy), accuracy", 0.8, "resnet-20", "resnet20", "ResNet-20"),
     ("", 0.9, "resnet-20", "resnet20", "ResNet-20"),
     ("SmolLM2-135M, WikiText-2, perplexity", 0.5, "smollm2-135m", "SmolLM2-135M", "SmolLM2-135M"),
 )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from methods_table import bold, lines_of
+from origin import origin
 
 from feta_lab.claims import judge_claims
 from feta_lab.page.report import WORDS
@@ -25,7 +26,7 @@ def paper(fig2: Sequence[Record]) -> str:
         spent = [statistics.median(one["prune_seconds"] for one in cells[method]) for method in PAPER]
         lines.append([named(net, same), *bold(values, max(values), 1)])
         lines.append(["seconds", *map(short, spent)])
-    return lines_of(lines)
+    return f"{lines_of(lines)}\n\n{origin(fig2)}"
 
 
 def after(fig2: Sequence[Record], table1: Sequence[Record]) -> str:
@@ -48,7 +49,7 @@ def after(fig2: Sequence[Record], table1: Sequence[Record]) -> str:
                 f"{bold([value], best[stage], 1)[0]} ({short(spent)})" for stage, (value, spent) in enumerate(row)
             ]
             lines.append([named(net, same) if method == AFTER[0] else "", method, *told])
-    return lines_of(lines)
+    return f"{lines_of(lines)}\n\n{origin([*fig2, *table1])}"
 
 
 def claims(results: Path) -> str:

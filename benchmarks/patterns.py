@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from measure import measured_prune
+from origin import origin
 from recipes import rows_of
 from resnet import calibration_images, images_of, load_resnet
 from torch import Tensor, nn
@@ -73,7 +74,9 @@ def run(asked: argparse.Namespace, cell: Cell) -> Mapping[str, Any]:
 
 def tables(records: Sequence[Mapping[str, Any]]) -> str:
     """A table for each network."""
-    return "\n\n".join(table(records, net) for net in dict.fromkeys(one["net"] for one in records))
+    return "\n\n".join(
+        [*(table(records, net) for net in dict.fromkeys(one["net"] for one in records)), origin(records)]
+    )
 
 
 def reordered(records: Sequence[Mapping[str, Any]]) -> str:
@@ -84,7 +87,7 @@ def reordered(records: Sequence[Mapping[str, Any]]) -> str:
     for net, method in dict.fromkeys((one["net"], one["method"]) for one in records):
         pairs = (" → ".join(cells[net, method, form, moved] for moved in (False, True)) for form in forms)
         lines.append(f"| {net}, {method} | {' | '.join(pairs)} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", origin(records)])
 
 
 def table(records: Sequence[Mapping[str, Any]], net: str) -> str:

@@ -44,11 +44,14 @@ def sentence(records: Sequence[Record]) -> str:
     found = columns([one for one in records if one["recipe"] == "default"], "lost")
     lost = {place: column.means["default"] for place, column in found.items()}
     few = min(rows for rows, _ in lost if isinstance(rows, int))
-    networks = len({net for column in found.values() for net, _ in column.members})
+    members = {member for column in found.values() for member in column.members}
+    of_each = len({seed for _, seed in members})
+    networks = f"{len({net for net, _ in members})} small networks"
+    networks += f", {of_each} of each kind," if of_each > 1 else ""
     told = [f"{lost[few, share]:.1f} and {lost['all', share]:.1f} at {100 * share:g} % zeros"
             for share in sorted({share for _, share in lost})]  # fmt: skip
     return (
-        f"pruned with {few} samples and with all of them, the mean of {networks} networks loses "
+        f"pruned with {few} samples and with all of them, the mean of {networks} loses "
         f"{', '.join(told)} (points of accuracy, default call)"
     )
 

@@ -117,7 +117,7 @@ def shown(value: Any) -> str:
         return quoted(value)
     if isinstance(value, dict) and type(value) is not dict:  # whose own text may be anything
         name = type(value).__name__
-        return f"a{'n' * (name[0] in 'AEIOU')} {name} of {len(value)}"
+        return f"{article(name)} {name} of {len(value)}"
     if isinstance(value, bool | None | type | Real | bytes | list | tuple | set | dict):
         try:
             text = printable(reprlib.repr(value))
@@ -125,7 +125,12 @@ def shown(value: Any) -> str:
             return "a number of thousands of digits"
         return text if len(text) <= SHORT else f"{text[:SHORT]}…"
     shape = f" of shape {tuple(value.shape)}" if isinstance(getattr(value, "shape", None), tuple) else ""
-    return f"a {type(value).__name__}{shape}"
+    name = type(value).__name__
+    return f"{article(name)} {name}{shape}"
+
+
+def article(name: str) -> str:
+    return "an" if name[0] in "AEIOUaeio" else "a"
 
 
 def one_line(error: BaseException) -> str:

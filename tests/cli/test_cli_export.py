@@ -40,5 +40,6 @@ def test_a_model_of_ones_own(run, tmp_path, monkeypatch):
 
 def test_what_is_refused(run, pruned):
     run(f"export {pruned}").refused("give --onnx, --torch-export or --safetensors")
+    run(f"export {pruned} --onnx a.x --torch-export a.x").refused("--onnx must differ from the input and other")
     run(f"export {pruned} --safetensors {pruned}").refused("--safetensors must differ from the input")
     run("export nothing.safetensors --safetensors a.safetensors").refused("nothing.safetensors")

@@ -132,8 +132,8 @@ def test_bytes_are_scaled_and_normalised_channel_by_channel():
     [
         ({"x": np.where(rows() > 2.9, np.nan, rows())}, "'x' must be finite, got"),
         ({"x": np.full((3, 20), 1e300)}, "'x' must be finite, got 60 NaN or infinite of 60"),
-        ({"x": rows(20), "mask": rows(30)}, "the same number in each, got {'x': '20×20', 'mask': '30×20'}"),
-        ({"x": rows(0)}, "arrays must have one row per sample"),
+        ({"x": rows(20), "mask": rows(30)}, "the same number in each, got x of 20×20 and mask of 30×20"),
+        ({"x": rows(0)}, "arrays must have one row per sample, the same number in each, got 0×20"),
         ({"x": np.float32(3)}, "arrays must have one row per sample"),
         ({"y": rows()}, "must hold inputs for the model, got ['y']: labels alone"),
         ({"x": np.array(["a", "b"])}, "'x' must be an array of numbers, got <U1"),

@@ -183,7 +183,7 @@ def test_the_current_folder_is_searched_for_this_import_alone(run, module):
         ("-o x.npy --data x.npy", "--output must differ from the input, got x.npy"),
         ("--records file/all.jsonl", "cannot write file/all.jsonl"),
         ("--method feta --data no.npy", "cannot read no.npy: No such file"),
-        ("--method feta", "--data must be given for --method feta, got none; --method threshold alone works without"),
+        ("--method feta", "--data must be given for --method feta, got none; only --method threshold works without"),
         ("--refine", "--data must be given for --refine, got none"),
         ("--batch-size 0", "--batch-size must be >= 1, got 0"),
         ("--length 3", "--length must go with --data"),

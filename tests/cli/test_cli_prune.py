@@ -137,6 +137,7 @@ def test_a_pruned_network_can_be_pruned_further_over_an_old_file(run, trained):
         ("=", ("must be a number in [0, 1), got ''",)),
         ("fc1=2", ("--sparsity fc1 must be in [0, 1), got 2",)),
         ("fc1=a", ("--sparsity fc1 must be a number",)),
+        ("fc1=0.5,fc1=0.9", ("--sparsity must name each layer once, got 'fc1' more than once",)),
         ("fc1=0.5,0.9", ("--sparsity 0.9 must be a number",)),
         ("fc9=0.5", ("--sparsity must name layers that are chosen, got 'fc9'", "fc1")),
     ],
@@ -167,6 +168,9 @@ def test_parse_sparsity():
         ("--effort fast --seconds -3", ("--seconds must be > 0 and finite, got -3",)),
         ("-o out.pt", ("--output must end in .safetensors, got out.pt, whose ending stands for a pickle",)),
         ("-o file/out.safetensors", ("cannot write file/out.safetensors",)),
+        ("-o out.onnx", ("--output must be a .safetensors file, got out.onnx", "feta export --onnx")),
+        ("-o out.html", ("--output must be a .safetensors file, got out.html", "--report")),
+        ("--report out.safetensors", ("--report must end in .html, got out.safetensors",)),
     ],
 )
 def test_options_that_are_refused(run, trained, options, words):

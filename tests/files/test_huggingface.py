@@ -8,6 +8,7 @@ from pathlib import Path
 import markdown_it
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
@@ -154,6 +155,19 @@ def test_folders_that_are_refused(tmp_path):
     (tmp_path / "out" / "config.json").write_text(json.dumps({"quantization_config": {"quant_method": "gptq"}}))
     with pytest.raises(ModelError, match="must hold float weights, got a quantised model"):
         feta.load(tmp_path / "out")
+
+
+def test_a_full_disk_is_a_file_error_and_nothing_stays(tmp_path, monkeypatch):
+    model = llama()
+
+    def full(self, folder):
+        (folder / "config.json").write_text("{}")
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(type(model), "save_pretrained", full)
+    with pytest.raises(FileError, match=r"cannot write .*out: SafetensorError: I/O error: No space left on device"):
+        feta.save(model, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_weights_that_do_not_fit_their_configuration(tmp_path):

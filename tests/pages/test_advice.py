@@ -6,7 +6,7 @@ from reports import layers, run
 from feta.engine.judge import Judged, few_rows
 from feta.pages.advice import CURES, advice, answers_lost, halved
 from feta.problem import Status
-from feta.report import Held, Skipped
+from feta.report import Held, Skipped, StageReport
 
 
 def told(report, **more):
@@ -95,6 +95,12 @@ def test_a_few_held_out_samples_say_nothing_of_the_answers():
 )
 def test_the_next_effort(effort, words):
     assert words in told(run(effort=effort))
+
+
+@pytest.mark.parametrize("said", ["500 of 2000 (for want of time)", "no time was left"])
+def test_fits_that_were_cut_want_more_seconds(said):
+    stages = (StageReport("layer by layer", 1.0, 0.1, True), StageReport("survivors fitted", 1.0, None, False, said))
+    assert "Give it more seconds" in told(run(effort="default", stages=stages))
 
 
 def test_layers_that_were_not_chosen_and_speed():

@@ -113,6 +113,8 @@ def test_values_out_of_range_are_refused_when_a_method_is_made(method, field, va
         ("feta-svrg", {"quality": "best"}, "unknown option of feta-svrg 'quality'"),
         ("feta-svrg", {"regulariser": "row"}, "unknown FetaSvrg.regulariser 'row'; did you mean 'rows'"),
         ("treshold", {}, "unknown method 'treshold'; did you mean 'threshold'"),
+        ("magnitude", {}, "got 'magnitude', which is called 'threshold' here"),
+        ("fast", {}, "got 'fast', which is an effort: give it as effort"),
         (Threshold(), {"x": 1}, "options must be empty when method is a Threshold object"),
         (Threshold, {}, "method must be text or a feta.Pruner"),
         (None, {}, "method must be text or a feta.Pruner"),

@@ -70,7 +70,7 @@ def _refusal(batch: Batch, modules: Sequence[str], error: Exception) -> str:
     said = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
     return (
         f"data must be batches that the model can run on, samples as rows, got samples of {', '.join(shapes)}, on "
-        f"which {where} fails: {said}{_cure([v for _, v in parts if isinstance(v, Tensor)], said)}"
+        f"which {where} fails: {said}{cure_of([v for _, v in parts if isinstance(v, Tensor)], said)}"
     )
 
 
@@ -81,16 +81,18 @@ def _shape(part: Tensor, batch: Batch) -> str:
     return f"{tuple(part.shape)} (all of it, as it has no row for each sample)"
 
 
-def _cure(given: Sequence[Tensor], said: str) -> str:
-    """For inputs under other names than the model's, and for whole numbers that a layer cannot take."""
+def cure_of(given: Sequence[Tensor], said: str) -> str:
+    """For inputs under other names than the model's, and for numbers of a kind that a layer cannot take."""
     if "required positional argument" in said or "unexpected keyword argument" in said:
         return "; give dicts with the names in the model's forward, such as {'x': …, 'mask': …}"
     if any(tensor.ndim == 1 or (tensor.ndim == 3 and "channels" in said) for tensor in given):
         return "; of samples that come one by one make batches: torch.stack(samples), or a DataLoader"
-    whole = any(not tensor.is_floating_point() for tensor in given)
-    if not whole or not any(word in said.lower() for word in ("type", "byte", "long")):
+    if not any(word in said.lower() for word in ("type", "byte", "long")):
         return ""
-    return "; tokens must be int64: data.long()" if "indices" in said else "; it takes floats, such as images / 255"
+    if "indices" in said:
+        return "; tokens must be int64: data.long()"
+    whole = any(not tensor.is_floating_point() for tensor in given)
+    return "; it takes floats, such as images / 255" if whole else ""
 
 
 class _Notes(TorchFunctionMode):

@@ -1,5 +1,6 @@
 """Arrays as model inputs: from .npy, .npz and safetensors files, checked and in the type a model takes."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def read_arrays(
     sizes = {name: shape_of(array.shape) for name, array in kept.items()}
     counts = {array.shape[:1] for array in kept.values()}
     if len(counts) > 1 or counts <= {(), (0,)}:
-        raise DataError(f"{path}: arrays must have one row per sample, the same number in each, got {sizes}")
+        raise DataError(f"{path}: arrays must have one row per sample, the same number in each, got {told(sizes)}")
     n = int(next(iter(kept.values())).shape[0])
     rows = drawn(n, samples, seed)
     # NumPy takes a tensor of one index for a plain number, and the rows would lose a dimension.
@@ -56,14 +57,21 @@ def _windows(arrays: dict[str, Any], path: Path, length: int) -> Any:
     if not _is_row(arrays) or tokens.shape[0] < length:
         sizes = {name: shape_of(array.shape) for name, array in arrays.items()}
         raise ConfigError(
-            f"--length must go with text or one row of {length} tokens or more, got {path} with {sizes} "
-            f"{tokens.dtype}"
+            f"--length must go with text or one row of {length} tokens or more, got {path} with {told(sizes)} "
+            f"of {tokens.dtype}"
         )
     return tokens[: tokens.shape[0] // length * length].reshape(-1, length)
 
 
 def shape_of(sizes: Any) -> str:
     return "×".join(map(str, sizes)) or "one number"
+
+
+def told(sizes: Mapping[str, str]) -> str:
+    """x of 0×8 and mask of 3×8; of an array without a name, as .npy has it, its shape."""
+    if list(sizes) == ["x"]:
+        return sizes["x"]
+    return " and ".join(f"{name} of {size}" for name, size in sizes.items())
 
 
 def numbers(text: str, name: str) -> Tensor:
@@ -102,7 +110,8 @@ def _normalise(inputs: Arrays, options: OwnOptions, path: Path) -> None:
     if not images:
         sizes = {name: shape_of(array.shape) for name, array in inputs.items()}
         raise ConfigError(
-            f"--mean and --std must go with images (samples × channels × height × width), got {path} with {sizes}"
+            f"--mean and --std must go with images (samples × channels × height × width), got {path} with "
+            f"{told(sizes)}"
         )
     for name in images:
         inputs[name] = normalised(inputs[name], options)

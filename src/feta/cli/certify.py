@@ -58,7 +58,7 @@ def certify(
     check_files(dense, pruned, cure=CURE)
     if output is not None:
         for name in FILES:
-            check_output(output / name, force)
+            check_output(output / name, force, option=f"--output {output}")
             check_places(output / name)
     from feta.certificates.attack import Attack
     from feta.cli.subject import open_pair

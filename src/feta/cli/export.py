@@ -37,7 +37,8 @@ def export(
         raise ConfigError("export must know what to write, got nothing; give --onnx, --torch-export or --safetensors")
     check_network(network, own)
     for name, place in wanted.items():
-        check_output(place, force, network, *own.files, option=f"--{name.replace('_', '-')}")
+        others = [other for key, other in wanted.items() if key != name]
+        check_output(place, force, network, *own.files, *others, option=f"--{name.replace('_', '-')}")
     check_places(*wanted.values())
     from feta.cli.source import Source
     from feta.cli.subject import example_of

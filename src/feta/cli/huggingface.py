@@ -76,7 +76,6 @@ def check_output(folder: Path, output: Path) -> None:
     inside = folder.resolve() in (output.resolve(), *output.resolve().parents)
     if inside:
         raise FileError(f"--output must be a new folder outside of the input, got {output}")
-    if output.is_dir() and any(output.iterdir()):
-        raise FileError(
-            f"--output must be a new or an empty folder, got {output} with {len(list(output.iterdir()))} files"
-        )
+    if output.is_dir() and (count := len(list(output.iterdir()))):
+        cure = "choose another name: --force replaces files, not folders"
+        raise FileError(f"--output must be a new or an empty folder, got {output} with {count} files; {cure}")

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from feta.calibration.model import call, evaluating
-from feta.cli.arrays import Arrays, read_arrays, shape_of
+from feta.calibration.recording import cure_of
+from feta.cli.arrays import Arrays, read_arrays, shape_of, told
 from feta.cli.images import read_images
 from feta.cli.own_options import OwnOptions
 from feta.cli.text import LENGTH, find_tokenizer, read_text
@@ -127,11 +128,13 @@ def _batch_size(array: Tensor) -> int:
 def _try(model: nn.Module, batch: Batch, path: Path, cure: str) -> None:
     """Run one sample, so that data that does not fit the model is said before the work and in one line."""
     sample: Any = {name: part[:1] for name, part in batch.items()} if isinstance(batch, Mapping) else batch[:1]
-    shapes = {k: shape_of(v.shape) for k, v in sample.items()} if isinstance(sample, dict) else shape_of(sample.shape)
+    parts = sample if isinstance(sample, dict) else {"x": sample}
+    shapes = told({name: shape_of(part.shape) for name, part in parts.items()})
     try:
         with evaluating(model):
             call(model, sample)
     except Exception as error:  # the user's own code runs here
         if isinstance(sample, Tensor) and sample.ndim == 1 and not sample.is_floating_point():
             cure = "; for one row of tokens give --length, the number of tokens per sample"
+        cure = cure or cure_of(list(parts.values()), str(error))
         raise DataError(f"{path}: the model must run on one sample, {shapes}, got {one_line(error)}{cure}") from None

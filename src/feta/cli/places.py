@@ -21,6 +21,11 @@ from feta.files.lines import check_lines
 from feta.files.pickles import is_pickle, refuse_name
 
 NOWHERE = "; nothing is downloaded: give a file, a Hugging Face folder or module:factory"
+OTHERS = {
+    ".onnx": "ONNX: feta export --onnx makes it of the pruned file",
+    ".pt2": "a file of torch.export: feta export --torch-export makes it of the pruned file",
+    ".html": "a page: give it as --report",
+}
 FORM = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<factory>[A-Za-z_][\w.]*)")  # a model in the user's own code
 
 
@@ -73,8 +78,17 @@ def check_output(path: Path | None, force: bool, *inputs: Path | str | None, opt
         raise ConfigError(f"{option} must differ from {other}, got {path} for both")
     if option == "--output":
         refuse_name(option, path)
+    if option == "--report" and path.suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"--report must end in .html, got {path}")
     if os.path.isfile(path) and not force:
         raise FileError(f"{option} must be a new file, got {path}, which is there already; --force replaces it")
+
+
+def check_network_output(path: Path | None, force: bool, *inputs: Path | str | None) -> None:
+    """`check_output` of what will hold a network and nothing else."""
+    check_output(path, force, *inputs)
+    if path is not None and (kind := OTHERS.get(path.suffix.lower())):
+        raise ConfigError(f"--output must be a .safetensors file, got {path}, which would be {kind}")
 
 
 def check_records(path: Path | None, *others: Path | str | None) -> None:

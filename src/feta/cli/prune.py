@@ -1,5 +1,6 @@
 """feta prune: a trained network in, a pruned one out; a file of `feta train` or a model of the user's own."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, make_dataclass
 from pathlib import Path
@@ -12,8 +13,8 @@ from feta.cli.console import err, out, print_json, print_table, progress_bar, si
 from feta.cli.job import device_here, job
 from feta.cli.options import DataDir, Device, Flag, Force, Json, MaybeWhole, Place, Records, Report, Seed
 from feta.cli.own_options import OwnOptions, StoreOptions
-from feta.cli.places import check_network, check_output, check_places, check_records
-from feta.errors import ConfigError, DataError, check_range
+from feta.cli.places import check_network, check_network_output, check_output, check_places, check_records
+from feta.errors import ConfigError, DataError, check_range, listed
 
 if TYPE_CHECKING:
     from feta.cli.source import Source
@@ -73,8 +74,8 @@ def prune(
             says.
         pattern: Which weights stay together: 2:4 or any N:M along the inputs; blocks of outputs x inputs such as 4x1;
             neurons or channels, whole outputs.
-        effort: How long it may take. fast: layer by layer alone; default: about ten times as long, the whole network
-            fitted too; best: until held-out samples say that more is useless. Without --method it is default.
+        effort: How long it may take. fast: layer by layer alone; default: ten to thirty times as long, the whole
+            network fitted too; best: until held-out samples say that more is useless. Without --method it is default.
         seconds: A time budget of an effort; the layers are always finished, what follows is cut to fit.
         method: A name from `feta methods`; without --effort that method alone, with uniform shares.
         layers: Name or pattern of the layers to prune, once per pattern; by default all but the
@@ -98,7 +99,7 @@ def prune(
     """
     own = own or OwnOptions()
     check_network(network, own)
-    check_output(output, force, network, *own.files)
+    check_network_output(output, force, network, *own.files)
     from feta.cli.source import Source
     from feta.cli.subject import prune_subject
     from feta.engine.select import check_pattern, share_asked
@@ -128,7 +129,9 @@ def prune(
     if resume:
         work["checkpoint"] = _folder_beside(output)
     work["refine"] = refine if refine_steps is None else feta.Refinement(steps=refine_steps)
-    needing = f"--method {pruner.name}" if pruner.needs.passes != "none" else "--refine" if refine else None
+    needing = "--refine" if refine else None
+    if pruner.needs.passes != "none":
+        needing = "pruning" if method is None else f"--method {method}"
     with job(where) as first:
         subject = _open(source, needing, data_dir, samples=samples, seed=seed, batch_size=batch_size)
         with progress_bar(f"pruning by {pruner.name}") as update:
@@ -202,7 +205,7 @@ def _open(source: "Source", needing: str | None, data_dir: Path | None, **readin
 
     if source.is_own:
         if needing and source.options.data is None:
-            raise ConfigError(f"--data must be given for {needing}, got none; --method threshold alone works without")
+            raise ConfigError(f"--data must be given for {needing}, got none; only --method threshold works without")
         return source.open(data_dir, **reading)
     try:
         return source.open(data_dir, **reading)
@@ -226,8 +229,11 @@ def parse_sparsity(text: str) -> float | dict[str, float]:
     """0.9, or fc1=0.95,fc2=0.8. Raises ConfigError for anything but shares of zeros in [0, 1)."""
     if "=" not in text:
         return _share(text, "--sparsity")
-    pairs = [part.partition("=") for part in text.split(",")]
-    return {name.strip(): _share(value, f"--sparsity {name}") for name, _, value in pairs}
+    pairs = [(name.strip(), value) for name, _, value in (part.partition("=") for part in text.split(","))]
+    twice = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
+    if twice:
+        raise ConfigError(f"--sparsity must name each layer once, got {listed(twice)} more than once")
+    return {name: _share(value, f"--sparsity {name}") for name, value in pairs}
 
 
 def _share(text: str, where: str) -> float:

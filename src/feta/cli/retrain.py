@@ -8,7 +8,7 @@ from typing import Any
 import feta
 from feta.cli.console import out, print_json, progress_bar, resolve_device
 from feta.cli.options import DataDir, Device, Force, Json, Output, Records, Seed, Whole
-from feta.cli.places import check_files, check_output, check_places, check_records
+from feta.cli.places import check_files, check_network_output, check_places, check_records
 from feta.errors import ConfigError
 
 CURE = "retrain takes files of `feta prune`, whose labels feta knows; in Python feta.retrain(model, (inputs, labels))"
@@ -49,7 +49,7 @@ def retrain(
         seed: Seed for the order of the samples.
     """
     check_files(network, cure=CURE)
-    check_output(output, force, network)
+    check_network_output(output, force, network)
     from feta.cli.subject import accuracy, open_subject
     from feta.files.atomic import write_atomic
 

@@ -97,9 +97,7 @@ class Source:
             cure = f"give it as the weights of your own model: {self._as_weights(self.path)}"
             if (self.path.parent / "config.json").is_file():
                 cure = f"give the folder that it is in: {retyped(self.name, str(self.path.parent))}"
-            raise FileError(
-                f"{self.name} must describe its network, got a safetensors file without feta's description; {cure}"
-            )
+            raise FileError(f"{self.name} must describe its network, got weights alone, of a model in code; {cure}")
         return open_subject(self.path, *data, **how)
 
     def open_alone(self, samples: int, batch_size: int | None) -> Subject:

@@ -123,10 +123,11 @@ def _add(found: dict[str, Any], result: "Sparsified", team: int) -> None:
 
 
 def _file_bytes(source: "Source", model: "nn.Module") -> int:
-    """Of the file that was given, or of the one that feta.save would write."""
+    """Of the files that were given, or of the one that feta.save would write."""
     from feta.files.network import encode
 
-    return source.path.stat().st_size if source.path.is_file() else len(encode(model))
+    without = source.is_code and source.options.weights is None
+    return len(encode(model)) if without else source.bytes_before(model)
 
 
 def _cpu() -> str:
@@ -149,7 +150,7 @@ def _show(found: Mapping[str, Any]) -> None:
     columns = ("layer", "zeros", "form", *(f"ms at {batch}" for batch in batches), "bytes")
     for team in teams:
         mine = [row for row, layer in zip(rows, found["layers"], strict=True) if layer["threads"] == team]
-        print_table(f"Layers, {team} thread{'s' * (team > 1)}: dense → the form that was chosen", columns, mine)
+        print_table(f"Layers, {team} thread{'s' * (team > 1)}: dense → the fastest form", columns, mine)
     print_table(f"The whole: {found['network']}", WHOLE, whole_rows(found))
     if found["dead_neurons"]:
         out().print(f"{found['dead_neurons']} neurons that do nothing were taken out first")

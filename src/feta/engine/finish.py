@@ -25,6 +25,7 @@ from feta.report import Held, PruneReport, Size
 from feta.sparsity import stored_size
 from feta.tuning.matching import match_for
 
+FULLER = 1.05  # times as many weights that are not zero, which does not come of biases alone
 COMPARED = 2**22  # values of outputs that are compared at once
 
 
@@ -186,3 +187,7 @@ def warn_of(report: PruneReport) -> None:
     elif report.held is not None and report.held.far:
         other = ", or give more samples" if report.effort is not None else ", or take effort='default'"
         warn(f"the network needs a look; {report.held}; prune less{other}", PruneWarning)
+    before, after = ((size.nonzeros if size else 0) for size in (report.before, report.after))
+    if after > FULLER * before:
+        said = f"pruned weights came back: the model had {before:,} that are not zero, and now {after:,}"
+        warn(f"{said}; ask for more zeros than it has", PruneWarning)

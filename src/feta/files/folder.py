@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from feta.errors import ConfigError, FileError
+from feta.errors import ConfigError, FileError, one_line
 from feta.files import sparse_file
 from feta.files.atomic import replacing
 from feta.files.card import with_pruning
@@ -47,15 +48,16 @@ def write(
         raise ConfigError(
             f"save.dtype must go with layout='small' for a folder, got {dtype} with {layout or 'dense'}"
         )
-    if folder.is_dir() and any(folder.iterdir()):
-        raise FileError(
-            f"{folder} must be a new or an empty folder, got one with {len(list(folder.iterdir()))} files"
-        )
+    if folder.is_dir() and (count := len(list(folder.iterdir()))):
+        raise FileError(f"{folder} must be a new or an empty folder, got one with {count} files; choose another name")
     quiet_transformers(folder)  # which is there, since the model is its own; this keeps it quiet
     saved: Any = model
     came_from = Path(str(getattr(saved.config, "_name_or_path", "") or "?"))
     with replacing(folder, folder=True) as part:
-        saved.save_pretrained(part)
+        try:
+            saved.save_pretrained(part)
+        except SafetensorError as error:  # such as a full disk, which is no OSError there
+            raise FileError(f"cannot write {folder}: {one_line(error)}") from error
         if source is not None or (came_from / "config.json").exists():
             _copy(source or came_from, part, over=source is not None)
         _set_masked(part / "config.json", saved.state_dict() if layout == KIND else None)

@@ -183,7 +183,7 @@ def described(metadata: Mapping[str, Any], path: Path, cure: str = "") -> Any:
             f"{path}: format version must be at most {FORMAT_VERSION}, got {shortened(version)}; update feta"
         )
     if metadata.get("network") is None:
-        said = "its network, got a safetensors file without feta's description"
+        said = "its network, got weights alone, of a model in code"
         usual = "put its weights into your own model with feta.load_into(model, path)"
         if metadata.get("transformers"):
             said = "a network of `feta train`, got a model of transformers"

@@ -19,6 +19,7 @@ CURES = {
 NOTHING, MUCH = 0.005, 0.03  # shares of answers lost: hardly any, and too many
 ENOUGH = 40  # held-out samples that tell something of the answers
 PLENTY = 300  # in which no change means fewer than 1 % of all, at a confidence of 95 %
+TIME_RAN_OUT = "for want of time|no time was left"  # in the message of a stage (engine.recipe)
 LARGE = 0.2  # a share of all parameters that is worth a word
 SPEED = (
     "See what it saves on your machine: feta speed FILE (for a model of your own feta speed module:factory "
@@ -103,6 +104,8 @@ def _layers(found: Found) -> list[str]:
 def _effort(found: Found) -> list[str]:
     if found.get("held") is None:
         return []
+    if any(re.search(TIME_RAN_OUT, stage["message"]) for stage in found["stages"]):
+        return ["Give it more seconds: the fits of the whole network were cut short."]
     if found["effort"] is None:
         return [
             "Take effort='default', or leave out the method: then the whole network is fitted too, after its layers."

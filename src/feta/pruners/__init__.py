@@ -27,6 +27,10 @@ METHODS: dict[str, type[Any]] = {
     for method in (Feta, FetaSvrg, Threshold, NetTrim, Lobs, Corenet, Alps, ExactObs, SparseGpt, Wanda)
 }
 
+# What others call a method, and what is none.
+OTHER_NAMES = dict.fromkeys(("magnitude", "l1", "hard"), "which is called 'threshold' here")
+OTHER_NAMES |= dict.fromkeys(("fast", "default", "best"), "which is an effort: give it as effort")
+
 
 @gated
 def make(method: str | Pruner, options: Mapping[str, Any] | None = None) -> Pruner:
@@ -50,6 +54,8 @@ def make(method: str | Pruner, options: Mapping[str, Any] | None = None) -> Prun
         method = "feta-svrg" if solver == "svrg" else "feta"
         cure = f"method 'feta' with option solver={solver} is deprecated; use method=\"{method}\" without it"
         warn(cure, FutureWarning)
+    if method in OTHER_NAMES:
+        raise ConfigError(f"method must be one of {', '.join(METHODS)}, got '{method}', {OTHER_NAMES[method]}")
     if method not in METHODS:
         raise unknown_name("method", method, METHODS)
     kinds = {field.name: field.type for field in dataclasses.fields(METHODS[method])}

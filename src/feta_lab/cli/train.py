@@ -7,7 +7,7 @@ from cyclopts import Parameter
 
 from feta.cli.console import download_bar, out, print_json, progress_bar, resolve_device, size
 from feta.cli.options import DataDir, Device, Force, Json, Records, Seed, Whole
-from feta.cli.places import check_output, check_places, check_records
+from feta.cli.places import check_network_output, check_places, check_records
 from feta.errors import check_range
 
 
@@ -40,7 +40,7 @@ def train(
         Decays by 5 % per epoch.
     """
     partial = output.with_name(output.name + ".partial")
-    check_output(output, force)
+    check_network_output(output, force)
     check_range("", "> 0 and finite", **{"--epochs": epochs, "--learning-rate": learning_rate})
     check_places(output, partial, records)
     check_records(records, output, partial)

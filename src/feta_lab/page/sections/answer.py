@@ -116,5 +116,5 @@ def _table(name: str, found: Compared, places: Sequence[Place], most: int | None
         for column, place in enumerate(places, start=1)
     )
     heads = tuple(f"{100 * share:g} %, {samples} samples" for share, samples in places)
-    caption = "Points of test accuracy lost, mean over networks; bold: the least"
+    caption = "Points of test accuracy lost, mean over networks; bold: the least; time: median of the row's cells"
     return Table(caption, ("recipe", *heads, "time"), tuple(lines), strong, name)
