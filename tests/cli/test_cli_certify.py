@@ -33,7 +33,7 @@ def test_what_it_says(run, trained, pruned):
     answer = run(f"certify {trained} {pruned} --samples 2 --no-attack --norm linf --radii 0.0001,9 -o c")
     answer.says("held-out samples", "(99 % sure)", "accuracy lost", "vacuous", "not attacked", "certificate.html")
     line = f"certify {trained} {pruned} --samples 2 --no-attack"
-    run(f"{line} -o c").refused("--output must be a new file, got c/certificate.json", "--force replaces it")
+    run(f"{line} -o c").refused("--output c must be a new file, got c/certificate.json", "--force replaces it")
     Path("c/certificate.html").unlink()
     run(f"{line} -o c --force").says()
     assert "certificate" in Path("c/certificate.html").read_text()

@@ -11,7 +11,7 @@ COMMANDS = {
     "onnx": "export {net} --onnx {place}",
     "export": "export {net} --torch-export {place}",
     "plain": "export {net} --safetensors {place}",
-    "speed": "speed {net} --report {place}",
+    "speed": "speed {net} --report {place}.html",
     "retrain": "retrain {net} -o {place}",
     "train": "train 5FC-10SM --data mnist-mini -o {place}",
 }
@@ -19,14 +19,15 @@ COMMANDS = {
 
 @pytest.mark.parametrize("line", COMMANDS.values(), ids=COMMANDS)
 def test_only_files_are_written_to(run, trained, line):
-    os.mkfifo("pipe")
-    os.symlink("/dev/null", "link")
-    for place, what in (("pipe", "a pipe"), ("link", "a device")):
-        run(line.format(net=trained, place=place)).refused(f"cannot write {place}: it is {what}; choose another name")
-    assert stat.S_ISFIFO(os.lstat("pipe").st_mode)
-    assert stat.S_ISLNK(os.lstat("link").st_mode)
+    pipe, link = (f"{name}.html" if line.endswith(".html") else name for name in ("pipe", "link"))
+    os.mkfifo(pipe)
+    os.symlink("/dev/null", link)
+    for place, what in (("pipe", f"{pipe}: it is a pipe"), ("link", f"{link}: it is a device")):
+        run(line.format(net=trained, place=place)).refused(f"cannot write {what}; choose another name")
+    assert stat.S_ISFIFO(os.lstat(pipe).st_mode)
+    assert stat.S_ISLNK(os.lstat(link).st_mode)
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
-    assert sorted(os.listdir()) == ["link", "pipe"]
+    assert sorted(os.listdir()) == [link, pipe]
 
 
 def test_a_link_and_a_mode_outlive_what_is_written(run, trained):

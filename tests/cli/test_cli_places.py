@@ -39,7 +39,7 @@ LINES = {
     "bounds net.safetensors none": "cannot read none",
     "certify none net.safetensors": "cannot read none",
     "speed none": "cannot read none",
-    "speed net.safetensors --report old": "--report must be a new file",
+    "speed net.safetensors --report old.html": "--report must be a new file",
     "export none --onnx new": "cannot read none",
     "export net.safetensors --onnx old": "--onnx must be a new file",
     "train dense-mnist -o old": "--output must be a new file",
@@ -47,7 +47,7 @@ LINES = {
 
 
 def test_commands_tell_before_torch_is_imported():
-    for name in ("net.safetensors", "old", "my_net.py"):
+    for name in ("net.safetensors", "old", "old.html", "my_net.py"):
         Path(name).touch()
     command = [sys.executable, "-c", WITHOUT_TORCH]
     answer = subprocess.run(command, input="\n".join(LINES), capture_output=True, text=True)

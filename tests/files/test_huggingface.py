@@ -161,6 +161,7 @@ def test_a_full_disk_is_a_file_error_and_nothing_stays(tmp_path, monkeypatch):
     model = llama()
 
     def full(self, folder):
+        folder.mkdir(exist_ok=True)
         (folder / "config.json").write_text("{}")
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
