@@ -15,6 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+import exports  # noqa: E402
 import gpu_speed  # noqa: E402
 import methods_table  # noqa: E402
 import outcome_picture  # noqa: E402
@@ -58,6 +59,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "speed": lambda: speed.table(of("speed")),
     "gpu-speed": lambda: gpu_speed.table(of("gpu-speed")),
     "gpu-speed-said": lambda: gpu_speed.sentence(of("gpu-speed")),
+    "exports": lambda: exports.table(of("exports")),
     "scale": lambda: scale.table(of("scale")),
 }
 
