@@ -35,13 +35,14 @@ CALLED = {"default:alps": "alps, then the fits of default"}
 def markdown(table: Table, records: Sequence[Record]) -> str:
     """Two lines per network and allocation: scores at each sparsity, and seconds."""
     shares = sorted({one["sparsity"] for one in records})
+    methods = [method for method in table.methods if any(one["method"] == method for one in records)]
     head = [f"{table.score} at {' / '.join(f'{100 * share:g}' for share in shares)} %"]
-    head += [CALLED.get(method, method) for method in table.methods]
+    head += [CALLED.get(method, method) for method in methods]
     lines = [head, ["---"] * len(head)]
     for names, cells in groups(records, "net", "allocation", *differing(records)).items():
         dense = cells[0][f"dense_{table.score}"]
-        lines.append([f"{', '.join(map(str, names))} (dense {dense:.1f})", *scores(table, cells, shares)])
-        times = [seconds(cells, method) for method in table.methods]
+        lines.append([f"{', '.join(map(str, names))} (dense {dense:.1f})", *scores(table, methods, cells, shares)])
+        times = [seconds(cells, method) for method in methods]
         lines += [["seconds", *times]] if any(time != "–" for time in times) else []
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -52,11 +53,11 @@ def differing(records: Sequence[Record]) -> list[str]:
     return [name for name in settings if len({one["key"].get(name) for one in records}) > 1]
 
 
-def scores(table: Table, cells: Sequence[Record], shares: Sequence[float]) -> list[str]:
+def scores(table: Table, methods: Sequence[str], cells: Sequence[Record], shares: Sequence[float]) -> list[str]:
     """Each method's scores, one after another; of methods that print the same score all are bold."""
-    found, texts = groups(cells, "method", "sparsity"), {method: list[str]() for method in table.methods}
+    found, texts = groups(cells, "method", "sparsity"), {method: list[str]() for method in methods}
     for share in shares:
-        runs = {method: found.get((method, share), []) for method in table.methods}
+        runs = {method: found.get((method, share), []) for method in methods}
         means = {method: mean(same, table.score) for method, same in runs.items()}
         printed = {method: round(value, 1) for method, value in means.items() if value is not None}
         # A mean over the sets that did not fail is no better than one over all of them.
@@ -66,7 +67,7 @@ def scores(table: Table, cells: Sequence[Record], shares: Sequence[float]) -> li
             bold = method in printed and whole and printed[method] == table.best(whole)
             text = f"**{text}**" if bold and not failures(same, table.score) else text
             texts[method].append(text + (failures(same, table.score) if method in printed else ""))
-    return [" / ".join(texts[method]) for method in table.methods]
+    return [" / ".join(texts[method]) for method in methods]
 
 
 def mean(cells: Sequence[Record], score: str) -> float | None:

@@ -15,11 +15,6 @@ from recipes_means import Column, Member, Place, columns, member
 from feta_lab.page.figure import Figure, LineChart, Point
 from feta_lab.records import Record, groups
 
-DENSE = ("dense-mnist", "dense-fashion", "dense-mnist-wide")
-GOALS: dict[Place, float] = {  # points that these may lose
-    (200, 0.95): 2.2, (1000, 0.95): 1.1, (5000, 0.95): 0.8, ("all", 0.95): 0.4,
-    (200, 0.98): 4.5, (1000, 0.98): 2.8, (5000, 0.98): 2.3, ("all", 0.98): 0.9,
-}  # fmt: skip
 PICTURED = {  # and how a newcomer reads them
     "best": "feta, best",
     "default": "feta, default call",
@@ -33,10 +28,7 @@ PICTURED = {  # and how a newcomer reads them
 def tables(records: Sequence[Record], score: str = "lost") -> str:
     half = "validation" if score == "validation_lost" else "test"
     intro = f"Points lost on the {half} half, mean of networks; the best of a column is bold."
-    texts = [f"{intro} {origin(records)}", table(records, score)]
-    if dense := [one for one in records if one["net"] in DENSE and one["recipe"] in EFFORTS]:
-        texts += ["The small dense networks beside the goals; what reaches them is bold.", table(dense, score, GOALS)]
-    return "\n\n".join(texts)
+    return f"{intro} {origin(records)}\n\n{table(records, score)}"
 
 
 def sentence(records: Sequence[Record]) -> str:
@@ -56,12 +48,8 @@ def sentence(records: Sequence[Record]) -> str:
     )
 
 
-def table(
-    records: Sequence[Record],
-    score: str,
-    goals: Mapping[Place, float] | None = None,
-) -> str:
-    """A line per recipe; bold is the best of a column or, where there are goals, what reaches them."""
+def table(records: Sequence[Record], score: str) -> str:
+    """A line per recipe; the best of a column is bold."""
     found = columns(records, score)
     rows, shares = list(dict.fromkeys(rows for rows, _ in found)), sorted({share for _, share in found})
     head = [f"at {' / '.join(f'{100 * share:g}' for share in shares)} %", *map(said, rows)]
@@ -72,10 +60,8 @@ def table(
         cells = (" / ".join(texts.get((count, share), "–") for share in shares) for count in rows)
         lines.append([name, *cells, last])
 
-    if goals is not None:
-        line("goal", {place: f"{goal:g}" for place, goal in goals.items()})
     for recipe in recipes_of(records):
-        texts = {p: lost(one, recipe, limit(one) if goals is None else goals.get(p)) for p, one in found.items()}
+        texts = {place: lost(one, recipe) for place, one in found.items()}
         times = {p: short(one.seconds[recipe]) for p, one in found.items() if recipe in one.seconds}
         line(
             called(recipe),
@@ -88,16 +74,13 @@ def table(
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + f"\n\n{membership(found)}"
 
 
-def lost(column: Column, recipe: str, at_most: float | None) -> str:
+def lost(column: Column, recipe: str) -> str:
+    """Of recipes that print the same, all are the best."""
     if recipe not in column.means:
         return "failed" if recipe in column.failed else "–"
-    value = round(column.means[recipe], 2)
-    return f"**{value:.2f}**" if at_most is not None and value <= at_most else f"{value:.2f}"
-
-
-def limit(column: Column) -> float | None:
-    """What the best lost; of recipes that print the same, all are the best."""
-    return min((round(value, 2) for value in column.means.values()), default=None)
+    printed = {name: f"{value:.2f}" for name, value in column.means.items()}
+    best = min(printed.values(), key=float)
+    return f"**{printed[recipe]}**" if printed[recipe] == best else printed[recipe]
 
 
 def membership(found: Mapping[Place, Column]) -> str:

@@ -34,7 +34,7 @@ PLACES = {  # section -> what it says, and the names it shows
         "feta.Retraining feta.tuning.retrain.RetrainResult feta.report.RetrainReport feta.masks_of feta.hold_zeros",
     ),
     "Files and other forms": (
-        "See [files](files.md) and [leaving feta](export.md).",
+        "See [files](files.md) and [exporting](export.md).",
         "feta.save feta.load feta.load_into feta.files.network.Network feta.files.exports.export "
         "feta.masks.torch_masks",
     ),

@@ -19,9 +19,9 @@ FAR, SAME = 0.7, 0.8  # a relative error of the outputs, and a share of equal an
 class LayerReport:
     """One pruned layer."""
 
-    name: str
+    name: str  # as in `named_modules`
     shape: tuple[int, ...]  # of the layer's weight, as PyTorch stores it
-    nonzeros: int
+    nonzeros: int  # that stayed
     sparsity: float  # reached
     relative_error: float | None  # ||rho(A U) - B|| / ||B|| over held-out samples, or fitted ones; None without data
     seconds: float  # of its solve and of judging it; the runs of the network before it are in the report's `parts`
@@ -37,10 +37,10 @@ class LayerReport:
 class Skipped(NamedTuple):
     """A module whose weights were left as they are."""
 
-    name: str
+    name: str  # of the module
     kind: str  # its class
     weights: int  # 0 where they are counted under another name
-    reason: str
+    reason: str  # why it was left
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Size:
     """A whole model: its parameters, the multiply-adds of its layers for one sample, and the bytes of its file."""
 
     parameters: int  # of the whole model
-    nonzeros: int
+    nonzeros: int  # of the whole model
     multiply_adds: int | None  # of weights that are not zero, in layers that can be pruned; None without data
     bytes: int  # as values and a bit mask, which is quickly told; `feta.save` writes less
 
@@ -98,15 +98,15 @@ class RefinePoint(NamedTuple):
 class RefineReport:
     """Refinement without labels: how near the outputs came to the original's, on rows it did not fit."""
 
-    seconds: float
-    steps: int
+    seconds: float  # all that was waited for
+    steps: int  # that were taken
     loss_before: float  # on held-out rows
     loss_after: float  # of the weights that were kept
     history: tuple[RefinePoint, ...]  # (seconds, steps, loss) of each look at them
     stopped: Literal["steps", "seconds"]  # why it ended
     loss: str  # which one
-    device: str
-    seed: int
+    device: str  # where it ran
+    seed: int  # of every draw
     learning_rate: float  # at the start
     support: str  # "fixed", "moving" or "free"
     measure: str = ""  # of the losses here: `loss`, or "probabilities", by whose differences many scores are judged
@@ -138,16 +138,16 @@ class RetrainReport:
 
     seconds: float  # everything that was waited for
     evaluation_seconds: float  # the part of it spent on validation data
-    epochs: float
+    epochs: float  # passes over the rows, the last one perhaps in part
     recovered: bool | None  # None without a goal
-    goal: float | None
-    tolerance: float
+    goal: float | None  # validation accuracy to come back to
+    tolerance: float  # points below the goal that will do
     start: float | None  # validation accuracy before the first step
     accuracy: float | None  # of the weights that were kept
     history: tuple[RetrainPoint, ...]  # (seconds, epoch, accuracy) of each look at it
     stopped: Literal["recovered", "saturated", "epochs", "seconds"]  # why it ended
-    device: str
-    seed: int
+    device: str  # where it ran
+    seed: int  # of every draw
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "history": [list(point) for point in self.history]}
@@ -166,7 +166,7 @@ class AllocationReport:
     """How the budget was spread over the layers."""
 
     name: str  # "per-layer" where the caller gave a share for each
-    seconds: float
+    seconds: float  # of finding the shares
     kept: dict[str, float]  # the share of each layer's weights that may stay
 
 
@@ -174,11 +174,11 @@ class AllocationReport:
 class StageReport:
     """One stage of a recipe: how far its network's outputs are from the original's on rows that no stage fitted."""
 
-    name: str
-    seconds: float
+    name: str  # what was done
+    seconds: float  # of this stage alone
     distance: float | None  # None where it could not be measured
     kept: bool  # whether the result is this stage's
-    message: str = ""
+    message: str = ""  # why it failed or was left out
     measure: str = ""  # of the distance, where it could be measured
 
     def __str__(self) -> str:
@@ -191,19 +191,19 @@ class StageReport:
 class PruneReport:
     """A whole run; `to_json` gives every field, `repr` the table."""
 
-    method: str
+    method: str  # by its name
     target_sparsity: float | dict[str, float]  # asked for
     sparsity: float  # reached, over the pruned layers
     seconds: float  # all that was waited for
-    device: str
-    seed: int
+    device: str  # where it ran
+    seed: int  # of every draw
     options: dict[str, Any]  # of the method
     layers: tuple[LayerReport, ...]  # one for each pruned layer
     compensated: dict[str, str] = field(default_factory=dict)  # refitted layer -> status
     allocation: AllocationReport | None = None  # how the budget was shared over layers
     refinement: RefineReport | None = None  # of the fit whose network is the result
     before: Size | None = None  # of the whole model
-    after: Size | None = None
+    after: Size | None = None  # with the zeros
     skipped: tuple[Skipped, ...] = ()  # modules whose weights were left as they are
     segments: int = 1  # that the network was cut into; 1: it ran as a whole for each layer
     batchnorm: str = ""  # what was done about batch-norms, and why

@@ -175,15 +175,6 @@ def test_seconds_of_cells_that_ran_beside_others_are_not_shown():
     assert (found["at 95 %"], found['`effort="fast"`']) == (["200 rows"], ["**1.00**"])
 
 
-def test_efforts_stand_beside_the_goals_of_the_dense_networks():
-    records = [record("default", 2.2, rows=200), record("default", 1.11, rows=1000), record("alps", 0.1)]
-    records += [record("default", 50.0, "conv-cifar")]
-    found = lines(recipes_table.tables(records).partition("beside the goals")[2])
-    assert found["goal"] == ["2.2", "1.1", ""]
-    assert found['`effort="default"`'] == ["**2.20**", "1.11", "2 / 2"]
-    assert "alps" not in found
-
-
 def test_networks_of_other_data_are_other_networks():
     other = record("alps", 5.0) | {"data_name": "mnist-mini"}
     assert means.column([record("fast", 1.0), other], "lost").members == frozenset()

@@ -80,7 +80,7 @@ class Certificate:
     """The result of feta.certify; `radii` and the forms' radii are in the networks' input space."""
 
     agreement: Agreement  # counts over the samples, lower_bound, accuracy_lost_upper_bound, confidence
-    norm: Norm
+    norm: Norm  # of the balls
     radii: tuple[float, ...]  # at which `to_dict` counts
     forms: dict[str, Form]  # by "global" and "local": radius per sample, certified(radius), what the attack found
     attack: Attack | None = None  # None: not tested

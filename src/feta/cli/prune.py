@@ -74,8 +74,9 @@ def prune(
             says.
         pattern: Which weights stay together: 2:4 or any N:M along the inputs; blocks of outputs x inputs such as 4x1;
             neurons or channels, whole outputs.
-        effort: How long it may take. fast: layer by layer alone; default: ten to thirty times as long, the whole
-            network fitted too; best: until held-out samples say that more is useless. Without --method it is default.
+        effort: How long it may take. fast: layer by layer alone; default: the whole network fitted too, up to a
+            minute longer or some ten times as long; best: until held-out samples say that more is useless. Without
+            --method it is default.
         seconds: A time budget of an effort; the layers are always finished, what follows is cut to fit.
         method: A name from `feta methods`; without --effort that method alone, with uniform shares.
         layers: Name or pattern of the layers to prune, once per pattern; by default all but the

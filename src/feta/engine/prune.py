@@ -50,10 +50,8 @@ class PruneResult(Reported):
     """A pruned copy of the model, the masks of its pruned weights, and the report."""
 
     model: nn.Module  # the pruned copy, on the device of the model that was given
-    masks: dict[
-        str, Tensor
-    ]  # layer name -> bool, the shape of the layer's weight; spread where that was not gathered
-    report: PruneReport
+    masks: dict[str, Tensor]  # layer -> bool, in the shape of its weight; spread where that was not gathered
+    report: PruneReport  # prints as a table
 
     @gated
     def save_report(
@@ -111,8 +109,9 @@ def prune(
         uniform shares and nothing after it unless the arguments below say so.
     pattern: which weights stay together: "2:4" or any N:M, N of every M consecutive inputs of an output; blocks of
         outputs x inputs such as "4x1"; "neurons" or "channels", whole outputs. None: any weights.
-    effort: how long it may take: "fast", layer by layer alone; "default", ten to thirty times as long, the whole
-        network fitted too; "best", until held-out samples say that more is useless. Without a method "default".
+    effort: how long it may take: "fast", layer by layer alone; "default", the whole network fitted too, up to a
+        minute longer or some ten times as long; "best", until held-out samples say that more is useless. Without a
+        method "default".
     seconds: a time budget; the layers are always finished, what follows is cut to fit.
     options: of a method that is given by its name.
     layers: names or shell patterns of the layers to prune; by default all that can be, but for convolutions that

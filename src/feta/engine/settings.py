@@ -92,12 +92,12 @@ def parse_activation(name: str) -> Activation:
 class PruneEvent:
     """Progress of a run, for callbacks: a layer starts, reports a step of its solve, or is done."""
 
-    kind: Literal["start", "step", "done"]
-    layer: str
+    kind: Literal["start", "step", "done"]  # of event
+    layer: str  # its name
     index: int  # of the layer among those to prune
     total: int  # how many are to be pruned
-    phase: str = ""
-    values: Mapping[str, float] = field(default_factory=dict)
+    phase: str = ""  # of the solve
+    values: Mapping[str, float] = field(default_factory=dict)  # of a step, by name, such as the loss
 
 
 Callback = Callable[[PruneEvent], None]

@@ -38,7 +38,7 @@ class Network:
     info: an object of the package that describes the network; its `to_metadata()` gives the JSON object.
     """
 
-    model: nn.Module
+    model: nn.Module  # with the weights of the file, in eval mode
     info: Any
 
 

@@ -111,7 +111,9 @@ def _effort(found: Found) -> list[str]:
             "Take effort='default', or leave out the method: then the whole network is fitted too, after its layers."
         ]
     if found["effort"] == "fast":
-        return ["Take effort='default': it fits the whole network too, in ten to thirty times the time."]
+        return [
+            "Take effort='default': it fits the whole network too, up to a minute longer or some ten times as long."
+        ]
     if found["effort"] == "default":
         return ["Take effort='best': it goes on for as long as held-out samples say that it helps."]
     return ["With labels, feta.retrain goes on from here with the zeros held."]

@@ -33,20 +33,20 @@ class ShrinkReport:
     """A whole run; `to_json` gives every field, `repr` a table."""
 
     share: float | None  # of the multiply-adds that was to go; None where the caller said what stays
-    seconds: float
-    device: str
-    seed: int
-    before: Scale
-    after: Scale
+    seconds: float  # all that was waited for
+    device: str  # where it ran
+    seed: int  # of every draw
+    before: Scale  # parameters, multiply-adds, bytes and milliseconds
+    after: Scale  # the same of the smaller network
     batch: int  # samples that the milliseconds are for
-    groups: tuple[Narrowed, ...]
+    groups: tuple[Narrowed, ...]  # of channels that go together, with how many stayed
     refused: dict[str, str]  # layer whose outputs are all kept -> why
     errors: dict[str, float]  # refitted layer -> relative error of its outputs on held-out rows
     allocation: str  # how what goes was spread over the layers
     tried: dict[str, float | None]  # the ways that were tried, and how far from the original they led
-    batchnorm: str = ""
-    stages: tuple[StageReport, ...] = ()
-    refinement: RefineReport | None = None
+    batchnorm: str = ""  # what was done about batch-norms, and why
+    stages: tuple[StageReport, ...] = ()  # of an effort, in order
+    refinement: RefineReport | None = None  # of the fit whose network is the result
 
     def to_dict(self) -> dict[str, Any]:
         scales = {"before": self.before._asdict(), "after": self.after._asdict()}

@@ -38,9 +38,9 @@ TIMED = 64  # samples that a network is timed with
 class ShrinkResult(Reported):
     """A smaller network, what stayed of each group of channels, and the report."""
 
-    model: nn.Module
+    model: nn.Module  # a plain network with smaller layers
     kept: dict[str, list[int]]  # layer -> the outputs that it still has
-    report: ShrinkReport
+    report: ShrinkReport  # prints as a table
 
 
 @gated

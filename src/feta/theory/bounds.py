@@ -43,17 +43,17 @@ class LayerBounds:
 class BoundsReport(Setting):
     """Everything the theorems say of one pruned network in a setting; natural logarithms where a name says log."""
 
-    layers: tuple[LayerBounds, ...]
-    bounds: tuple[Bound, ...]
-    agree: int
+    layers: tuple[LayerBounds, ...]  # one for each pruned layer
+    bounds: tuple[Bound, ...]  # of every theorem, form and manifold
+    agree: int  # samples with the same class in both networks
     largest_input: float  # D
-    smallest_gap: float
+    smallest_gap: float  # between the two largest scores of a sample
     largest_shift: float  # ‖f_dense(x) − f_pruned(x)‖ over the samples, measured
     log_largest_shift: float  # and what the layers' errors prove of it
-    lemma_applies: bool
-    dimension: Dimension | None
-    regularity: Regularity | None
-    procedure: Procedure | None
+    lemma_applies: bool  # whether the layers changed by little enough for it
+    dimension: Dimension | None  # of the samples, where it was estimated
+    regularity: Regularity | None  # of the samples, where it was estimated
+    procedure: Procedure | None  # of many starts, where it was asked for
 
     def bound(self, theorem: Theorem, form: Form, layer: str | None = None, manifold: str | None = None) -> Bound:
         """The bound of a theorem ("5.1" with its layer, "5.2") or of a network by itself ("dense", "pruned")."""

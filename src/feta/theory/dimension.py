@@ -41,12 +41,12 @@ CHUNK = 500  # rows of the distance matrix at a time
 class Dimension:
     """Estimates of one cloud of points."""
 
-    two_nn: float
+    two_nn: float  # by the two nearest neighbours
     two_nn_error: float  # one standard error, k / sqrt(rows): sampling alone, not the bias
-    maximum_likelihood: float
+    maximum_likelihood: float  # by more neighbours
     pca: Mapping[float, int]  # share of the variance -> components
     rows: int  # different ones; copies say nothing
-    ambient: int
+    ambient: int  # coordinates of a point
 
 
 @gated

@@ -29,7 +29,7 @@ class Manifold:
 
     dimension: float  # k
     regularity: float  # C_M
-    source: str = "given"
+    source: str = "given"  # where the numbers come from
 
     def __post_init__(self) -> None:
         check_fields(self, "> 0 and finite", "dimension", "regularity")

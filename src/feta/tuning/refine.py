@@ -41,9 +41,9 @@ LEAST_STEPS = 100  # of a fit
 class RefineResult(Reported):
     """A refined copy of the model, its masks, and how it went."""
 
-    model: nn.Module
-    masks: dict[str, Tensor]
-    report: RefineReport
+    model: nn.Module  # with as many zeros as before
+    masks: dict[str, Tensor]  # True where a weight may stay
+    report: RefineReport  # prints as a line
 
 
 @gated

@@ -63,8 +63,8 @@ class Retraining:
 class RetrainResult(Reported):
     """A retrained copy of the model, and how it went."""
 
-    model: nn.Module
-    report: RetrainReport
+    model: nn.Module  # with the zeros it had
+    report: RetrainReport  # prints as a line
 
 
 @gated
