@@ -137,6 +137,8 @@ def _guarded(function: Callable[..., Any], owner: str, hinted: Any) -> Callable[
         try:
             given = signature.bind(*args, **kwargs).arguments
         except TypeError:
+            given = None
+        if given is None:
             return function(*args, **kwargs)  # Python's own message names the function
         for name, value in given.items():
             several = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD

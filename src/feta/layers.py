@@ -35,6 +35,15 @@ def cast(values: Tensor, dtype: torch.dtype) -> Tensor:
     return found.where((found != 0) | (values == 0), smallest)
 
 
+def refuse_sparsified(model: nn.Module, where: str = "model") -> None:
+    """Raise ModelError for a model of feta.sparsify: its layers hold no weights as others know them."""
+    if any(getattr(module, "for_inference", False) for module in model.modules()):
+        raise ModelError(
+            f"{where} must be made of plain layers, got one that feta.sparsify made; give the model that it was made "
+            "of, and sparsify again where it runs"
+        )
+
+
 def prunable_names(model: nn.Module) -> list[str]:
     """Every layer that can be pruned by its dotted name, in the order in which the model defines them."""
     names = []

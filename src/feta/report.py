@@ -9,9 +9,10 @@ from feta.pages import notebook
 from feta.pages.told import HEADER as HEADER
 from feta.pages.told import MEASURES, UNSEEN, errors_said, measure_of
 from feta.pages.told import layer_row as layer_row
-from feta.pages.words import amount, counted, in_words, significant, some
+from feta.pages.words import agreed, amount, counted, in_words, significant, some
 from feta.problem import Activation, Status
 
+NO_TIME = "no time was left"  # of a stage that was not begun
 FAR, SAME = 0.7, 0.8  # a relative error of the outputs, and a share of equal answers, that say a network is spoilt
 
 
@@ -58,7 +59,9 @@ class Held:
     """The pruned model beside the original, on samples that nothing was fitted to."""
 
     samples: int
-    error: float | None  # ||its outputs - the original's|| / ||the original's||; None: not finite
+    # ||its outputs - the original's|| / ||the original's||, of scores without what all of a sample's have in common,
+    # which no answer depends on; None: not finite
+    error: float | None
     agreement: float | None  # share of samples with the same largest output; None: outputs are no scores of classes
 
     @property
@@ -67,7 +70,7 @@ class Held:
         return self.error is None or self.error > FAR or (self.agreement is not None and self.agreement < SAME)
 
     def __str__(self) -> str:
-        same = "" if self.agreement is None else f"the same answer for {100 * self.agreement:.1f} %, "
+        same = "" if self.agreement is None else f"the same answer for {agreed(self.samples, self.agreement)}, "
         far = (
             "outputs that are not finite" if self.error is None else f"a relative error of {significant(self.error)}"
         )
@@ -255,6 +258,11 @@ class PruneReport:
         found = self.to_dict()
         notes = [f"errors: {about}"] if (about := errors_said(found)) else []
         notes += [UNSEEN] if self.held is not None else []
+        if isinstance(self.target_sparsity, float) and self.sparsity > self.target_sparsity + MORE:
+            notes.append(
+                f"{100 * self.target_sparsity:g} % zeros were asked for: the others came of themselves, as of inputs "
+                "that are always zero, or of a network that was pruned before"
+            )
         said: dict[str, list[LayerReport]] = {}
         for layer in self.layers:
             said.setdefault(layer.message, []).append(layer)
@@ -289,4 +297,5 @@ class PruneReport:
 
 ADDS = "multiply-adds in prunable layers"  # recurrent layers and products of attention are not in it
 SHOWN = 5  # messages of layers that are printed
+MORE = 0.002  # zeros than asked for, as a share, from which on it is said
 ROWS = 24  # of the printed table

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from feta.errors import ModelError, one_line
+from feta.layers import refuse_sparsified
 
 
 def shell(model: nn.Module) -> nn.Module:
@@ -33,6 +34,7 @@ def copied(model: nn.Module, kept: dict[int, Any] | None = None) -> nn.Module:
     if any(hasattr(module, "_orig_mod") for module in model.modules()):  # compiled anew for each look
         made_from = "the model it was made from (compiled._orig_mod), and compile the result"
         raise ModelError(f"model must be made of plain modules, got one of torch.compile; give {made_from}")
+    refuse_sparsified(model)
     for name, parameter in model.named_parameters():
         if parameter.numel() == 0:
             raise ModelError(f"model must have no empty weights, got '{name}' of shape {tuple(parameter.shape)}")

@@ -53,7 +53,16 @@ def model_input(batch: Any, required: Sequence[str]) -> Batch:
     if isinstance(batch, tuple | list) and batch and isinstance(batch[0], Tensor) and batch[0].ndim:
         several = len(batch) >= len(required) > 1
         return dict(zip(required, batch, strict=False)) if several else batch[0]
-    raise NotData(f"data must yield tensors of samples, (x, y) pairs or dicts, got {shown(batch)}")
+    if isinstance(batch, tuple | list) and batch and isinstance(batch[0], Mapping):  # and its labels
+        return model_input(batch[0], required)
+    cure = (
+        "; write torch.from_numpy(x) for each" if _arrays(batch) else "; of several inputs give dicts by their names"
+    )
+    raise NotData(f"data must yield tensors of samples, (x, y) pairs or dicts, got {shown(batch)}{cure}")
+
+
+def _arrays(batch: Any) -> bool:
+    return isinstance(batch[0] if isinstance(batch, tuple | list) and batch else batch, ndarray)
 
 
 def all_samples(data: Any, required: Sequence[str]) -> Batch | None:

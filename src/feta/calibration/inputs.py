@@ -250,7 +250,10 @@ def joined(batches: Sequence[Batch]) -> Batch:
 
 def _cut(data: Batch, batch_size: int | None, n_samples: int | None, seed: int) -> list[Batch]:
     if isinstance(data, Tensor) and data.ndim < 2:
-        raise ConfigError(f"data must have samples as rows (2 or more dimensions), got shape {tuple(data.shape)}")
+        cure = "" if data.is_floating_point() else "; if these are labels, give the inputs"
+        raise ConfigError(
+            f"data must have samples as rows (2 or more dimensions), got shape {tuple(data.shape)}{cure}"
+        )
     if n_samples is not None and n_samples < size_of(data):
         data = rows_of(data, drawn(size_of(data), n_samples, seed))
     step = batch_size or fitting_size(data)

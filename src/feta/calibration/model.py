@@ -63,8 +63,13 @@ def call(model: nn.Module, batch: Any, device: torch.device | None = None, dtype
 
 
 def outputs_of(result: Any) -> Tensor:
-    """The output among what a model returns: the tensor itself, its `logits`, or else the first float tensor."""
+    """The output among what a model returns: the tensor itself, its `logits`, or else the first float tensor.
+
+    A number without dimensions is no output of samples: a loss that is returned beside them is passed over.
+    """
     if isinstance(result, Tensor):
+        if not result.ndim:
+            raise ModelError("model must return outputs with samples as rows, got a single number, as a loss is")
         return result
     logits = result.get("logits") if isinstance(result, Mapping) else getattr(result, "logits", None)
     if isinstance(logits, Tensor):
@@ -72,8 +77,8 @@ def outputs_of(result: Any) -> Tensor:
     parts = result if isinstance(result, Mapping | tuple | list) else getattr(result, "__dict__", {})
     values = list(parts.values() if isinstance(parts, Mapping) else parts)
     for value in values:
-        if isinstance(value, Tensor) and value.is_floating_point():
-            return value
+        if _has_rows(value):
+            return value  # type: ignore[no-any-return]
     for value in values:
         if isinstance(value, Mapping | tuple | list):
             return outputs_of(value)
@@ -94,11 +99,15 @@ def several_outputs(result: Any) -> bool:
         if not MAIN_OUTPUTS.isdisjoint(key for key in parts if isinstance(key, str)):
             return False
         parts = list(parts.values())
-    here = sum(isinstance(part, Tensor) and part.is_floating_point() for part in parts)
+    here = sum(map(_has_rows, parts))
     if here:
         return here > 1
     deeper = [part for part in parts if isinstance(part, Mapping | tuple | list)]
     return any(map(several_outputs, deeper)) or sum(_has_floats(part) for part in deeper) > 1
+
+
+def _has_rows(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 0
 
 
 def _has_floats(result: Any) -> bool:

@@ -21,7 +21,7 @@ from feta.errors import warn
 from feta.layers import owner_of
 from feta.pages.words import counted
 from feta.problem import Status
-from feta.report import Held, PruneReport, Size
+from feta.report import NO_TIME, Held, PruneReport, Size
 from feta.sparsity import stored_size
 from feta.tuning.matching import match_for
 
@@ -113,7 +113,7 @@ def compared(run: Run, model: nn.Module) -> Held | None:
     """The result beside the original on held-out samples; None where the two cannot be put side by side."""
     if run.held is None or run.apart:
         return None
-    pruned, scores = shell(model), _scores(run)
+    pruned, (scores, answers) = shell(model), _scores(run)
     wrong = right = same = count = other_shape = 0.0
     for batch in run.held.share(run.ranks):
         expected, found = (outputs_of(call(network, batch)) for network in (run.original, pruned))
@@ -127,10 +127,11 @@ def compared(run: Run, model: nn.Module) -> Held | None:
             expected, found = (each.flatten(0, 1)[keep.to(each.device)] for each in (expected, found))
         size = max(1, COMPARED // max(1, expected[:1].numel()))  # outputs of a language model are large
         for one, other in zip(expected.split(size), found.split(size), strict=True):
-            wrong += float((other.double() - one.double()).square().sum())
-            right += float(one.double().square().sum())
-            same += float((one.argmax(-1) == other.argmax(-1)).sum()) if scores else 0.0
-    told = [wrong, right, same, count, float(not scores), other_shape]
+            same += float((one.argmax(-1) == other.argmax(-1)).sum()) if answers else 0.0
+            one, other = (part.double() - (part.double().mean(-1, True) if scores else 0) for part in (one, other))
+            wrong += float((other - one).square().sum())
+            right += float(one.square().sum())
+    told = [wrong, right, same, count, float(not answers), other_shape]
     wrong, right, same, count, plain, other_shape = run.ranks.sum(told)
     if other_shape:
         return None
@@ -145,13 +146,15 @@ def _together(run: Run, batch: Batch, expected: Tensor) -> bool:
     return size_of(batch) == 1 or first.numel() * size_of(batch) == expected.numel()
 
 
-def _scores(run: Run) -> bool:
-    """Whether the original's outputs are scores of classes, one set for each sample, and not say coordinates."""
+def _scores(run: Run) -> tuple[bool, bool]:
+    """Whether the original's outputs are scores, and not say coordinates; whether each sample has one set of them.
+
+    What is added to all scores of a set changes nothing of what they say, and a fit to the answers may leave it so.
+    """
     assert run.held is not None
     result = call(run.original, next(iter(Merged(run.held))))
-    output = outputs_of(result)
-    scored = output.ndim == 2 and output.shape[1] > 1
-    return scored and match_for(run.original, result, run.settings.loss).kind == "kl"
+    output, scores = outputs_of(result), match_for(run.original, result, run.settings.loss).kind == "kl"
+    return scores, scores and output.ndim == 2 and output.shape[1] > 1
 
 
 def size_of_model(model: nn.Module, layers: Sequence[LayerTrace], shards: Shards = WHOLE) -> Size:
@@ -179,14 +182,19 @@ def _nonzeros(weight: Tensor, known: Mapping[int, int]) -> int:
 
 def warn_of(report: PruneReport) -> None:
     """One warning for all layers whose result is not what was asked for, or for a network that is far off."""
-    bad = [layer for layer in report.layers if layer.status in (Status.FELL_BACK, Status.POOR, Status.FEW_ROWS)]
+    worst = (Status.FELL_BACK, Status.POOR, Status.FEW_ROWS)
+    bad = [layer for status in worst for layer in report.layers if layer.status == status]
+    far = report.held is not None and report.held.far
     if bad:
-        first = f"{bad[0].name}: {bad[0].message}"
+        first = f"{bad[0].name}: {bad[0].message}" + (f"; {report.held}" if far else "")
         need = "needs" if len(bad) == 1 else "need"
         warn(f"{len(bad)} of {counted(len(report.layers), 'layer')} {need} a look; {first}", PruneWarning)
-    elif report.held is not None and report.held.far:
+    elif far:
         other = ", or give more samples" if report.effort is not None else ", or take effort='default'"
         warn(f"the network needs a look; {report.held}; prune less{other}", PruneWarning)
+    failed = [stage for stage in report.stages[1:] if stage.distance is None and stage.message != NO_TIME]
+    if failed and report.refinement is None:
+        warn(f"the network needs a look: it was not fitted as a whole; {failed[0].message}", PruneWarning)
     before, after = ((size.nonzeros if size else 0) for size in (report.before, report.after))
     if after > FULLER * before:
         said = f"pruned weights came back: the model had {before:,} that are not zero, and now {after:,}"

@@ -24,7 +24,7 @@ from feta.engine.run import Run
 from feta.errors import ConfigError, FetaError
 from feta.problem import Status
 from feta.ranks import RankError
-from feta.report import LayerReport, RefinePoint, RefineReport, StageReport
+from feta.report import NO_TIME, LayerReport, RefinePoint, RefineReport, StageReport
 from feta.tuning.bench import distance_of
 from feta.tuning.refine import RefineResult, fitted
 from feta.tuning.refinement import Refinement
@@ -167,7 +167,7 @@ class Recipe:
         """
         left = self.left()
         if left is not None and left <= 0:
-            self.stages.append(StageReport(name, 0.0, None, False, "no time was left"))
+            self.stages.append(StageReport(name, 0.0, None, False, NO_TIME))
             return
         started = self.run.clock()
         try:
@@ -198,7 +198,7 @@ def steps_said(report: RefineReport, asked: int, within: float | None) -> str:
 
     within: seconds that it was to take; None where the user has set them.
     """
-    why = "for want of time" if within is None else f"to take {within:.0f} s at the most"
+    why = "for want of time" if within is None else f"what was judged to take {within:.0f} s"
     cut = f" of {asked} ({why})" if report.steps < asked else ""
     return f"{report.steps} steps{cut}, rate {report.learning_rate:g}"
 
@@ -206,4 +206,6 @@ def steps_said(report: RefineReport, asked: int, within: float | None) -> str:
 def _said(error: Exception) -> str:
     """The first line of an error; of one that is not ours, with its kind."""
     first = shorten(next(iter(str(error).splitlines()), ""), 120, placeholder=" …")
+    if "does not require grad" in first:
+        return "its outputs have no gradient, as those of a forward under torch.no_grad(), or of an argmax"
     return first if isinstance(error, FetaError) else f"{type(error).__name__}: {first}"

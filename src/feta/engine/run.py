@@ -229,10 +229,10 @@ def _finite(batches: Iterable[Batch]) -> Iterator[Batch]:
                 got = f"{first}, then {kind}; of (inputs, labels) pass the inputs alone"
                 raise DataError(f"data must be batches of one kind, got {got}")
         for part in batch.values() if isinstance(batch, dict) else [batch]:
-            if isinstance(part, Tensor) and part.is_floating_point() and not bool(torch.isfinite(part.sum())):
-                bad = int((~torch.isfinite(part)).sum())
-                if bad:
-                    where = f"samples {start} to {start + size_of(batch) - 1}"
-                    raise DataError(f"data must be finite, got {bad} NaN or infinite values in {where}")
+            if not isinstance(part, Tensor) or not part.is_floating_point() or bool(torch.isfinite(part.sum())):
+                continue
+            if len(bad := (~torch.isfinite(part)).nonzero()):  # of large numbers only the sum is not
+                got = f"{len(bad)} NaN or infinite values, the first in sample {start + int(bad[0, :1].sum())}"
+                raise DataError(f"data must be finite, got {got}; leave such samples out, or torch.nan_to_num(data)")
         start += size_of(batch)
         yield batch

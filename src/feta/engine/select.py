@@ -53,9 +53,11 @@ def select(model: nn.Module, traces: Sequence[LayerTrace], layers: Sequence[str]
             weight_of(model, name)  # one that is computed may be all that is in the way: its error has the cure
         if not chosen:
             all_of = some([name or type(model).__name__ for name in names])
+            never = [f"{name} ({why})" for name, part in model.named_modules() if (why := _never(part)) is not None]
+            besides = f"; what cannot be pruned: {some(never)}" if never else ""
             raise ModelError(
                 "model must have a layer for the default choice, which leaves out the last one and convolutions that "
-                f"read the input, got none; layers='*' prunes what can be: {all_of}"
+                f"read the input, got none; layers='*' prunes what can be: {all_of}{besides}"
             )
         return chosen
     _refuse_what_cannot(model, [layers] if isinstance(layers, str) else layers)
@@ -77,12 +79,17 @@ def _refuse_what_cannot(model: nn.Module, named: Sequence[str]) -> None:
     """Raise ConfigError for a module that is named, and that is listed as one that cannot be pruned."""
     modules = dict(model.named_modules())
     for name in named:
-        why = next((why for kind, why in REASONS.items() if isinstance(modules.get(name), kind)), None)
+        why = _never(modules.get(name))
         if why is not None and not isinstance(modules[name], nn.MultiheadAttention):
             kind = type(modules[name]).__name__
             raise ConfigError(
                 f"layers must name layers that can be pruned, got {quoted(name)} of class {kind}: {why}"
             )
+
+
+def _never(module: nn.Module | None) -> str | None:
+    """Why a module's weights cannot be pruned; None: nothing is known against it."""
+    return next((why for kind, why in REASONS.items() if isinstance(module, kind)), None)
 
 
 def spared(model: nn.Module, trace: LayerTrace) -> str | None:

@@ -72,6 +72,10 @@ def export(model: nn.Module, example: Batch, **paths: str | os.PathLike[str] | N
     if unknown := sorted(set(paths) - set(FORMS)):
         raise ConfigError(f"export must be asked for forms out of {', '.join(FORMS)}, got {', '.join(unknown)}")
     wanted = {form: Path(path) for form, path in paths.items() if path is not None}
+    if not wanted:
+        raise ConfigError(
+            f"export must be asked for a form, such as onnx='model.onnx', out of {', '.join(FORMS)}, got none"
+        )
     network = copied(model).cpu().eval()
     with running(example), torch.no_grad():
         batch = place(rows_of(example, slice(2)), device_of(network), float_dtype(network))

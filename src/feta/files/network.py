@@ -26,6 +26,7 @@ from feta.files.pickles import refuse_name
 from feta.files.plain import shortened
 from feta.files.sparse_file import Layout
 from feta.gates import gated
+from feta.layers import refuse_sparsified
 from feta.plugins import required
 
 FORMAT_VERSION = 2  # 1: before checksums and packed tensors
@@ -89,6 +90,7 @@ def save(
         raise FileError(f"save must be given a model or a Network, got a {type(network).__name__}; save result.model")
     path, model = Path(path), network.model if isinstance(network, Network) else network
     refuse_name("path", path)
+    refuse_sparsified(model, "network")
     if huggingface.is_pretrained(model) and path.suffix != ".safetensors":
         return folder.write(model, path, layout=layout, dtype=dtype)
     content = encode(network, dtype=dtype, layout=layout or "small")

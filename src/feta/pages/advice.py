@@ -110,6 +110,8 @@ def _effort(found: Found) -> list[str]:
         return [
             "Take effort='default', or leave out the method: then the whole network is fitted too, after its layers."
         ]
+    if found["effort"] == "fast" and (found["judged_by"] or 0) < 2:  # the others could not fit more (engine.recipe)
+        return []
     if found["effort"] == "fast":
         return [
             "Take effort='default': it fits the whole network too, up to a minute longer or some ten times as long."

@@ -7,7 +7,7 @@ from feta.pages.advice import CURES, advice
 from feta.pages.bars import Bar, columns_of_bars
 from feta.pages.document import document, facts, fold, listed, section, table, text
 from feta.pages.told import AS_PRUNED, HEADER, UNSEEN, Found, as_pruned, error_of, judged_on, layer_row, measure_of
-from feta.pages.words import amount, counted, percent, significant, smaller, some
+from feta.pages.words import agreed, amount, counted, percent, significant, smaller, some
 
 SAME = "same answer as the original"
 CHARTED = 24  # layers in the chart that is open
@@ -61,7 +61,7 @@ def _quality(found: Found) -> tuple[str, str, str]:
     on, error = f"on {counted(held['samples'], 'held-out sample')}", held["error"]
     if held["agreement"] is not None:
         far = "outputs not finite" if error is None else f"relative error of the outputs {significant(error)}"
-        return SAME, percent(held["agreement"], 1), f"{on}; {far}"
+        return SAME, agreed(held["samples"], held["agreement"]), f"{on}; {far}"
     return "relative error of the outputs", "–" if error is None else significant(error), on
 
 

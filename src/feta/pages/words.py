@@ -61,6 +61,11 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
 
 
+def agreed(samples: int, share: float) -> str:
+    """A share of equal answers; of few samples by their number, which no percentage hides."""
+    return percent(share, 1) if samples >= 40 else f"{round(share * samples)} of {samples}"
+
+
 def duration(seconds: float) -> str:
     """0:07, 12:40 or 1:02:33."""
     minutes, rest = divmod(int(seconds), 60)
