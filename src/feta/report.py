@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from feta.pages import notebook
 from feta.pages.told import HEADER as HEADER
-from feta.pages.told import MEASURES, UNSEEN, errors_said, measure_of
+from feta.pages.told import UNSEEN, errors_said, measure_of, measure_said
 from feta.pages.told import layer_row as layer_row
 from feta.pages.words import agreed, amount, counted, in_words, significant, some
 from feta.problem import Activation, Status
@@ -119,7 +119,7 @@ class RefineReport:
 
     def __repr__(self) -> str:
         before, after = significant(self.loss_before), significant(self.loss_after)
-        fell = f"{MEASURES[self.measure or self.loss]} of the outputs {before} → {after}"
+        fell = f"{measure_said(self.measure or self.loss)} of the outputs {before} → {after}"
         limit = ", its time limit" if self.stopped == "seconds" else ""
         return f"refined: {fell}, {self.steps} steps, {self.seconds:.2f} s{limit}"
 

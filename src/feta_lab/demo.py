@@ -4,18 +4,21 @@ The page and its figure are functions of the records alone.
 """
 
 import itertools
+import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from feta.cli.subject import prune_subject
+from feta.engine.finish import PruneWarning
 from feta.files.atomic import check_writable, write_atomic
 from feta_lab import data as datasets
 from feta_lab import networks, store
 from feta_lab.page.blocks import Block, Facts, Shown, Table
 from feta_lab.page.document import publish
 from feta_lab.page.figure import Figure, LineChart, Point
-from feta_lab.records import append, record
+from feta_lab.records import record
 from feta_lab.subject import subject_of
 from feta_lab.training import Training, train
 
@@ -47,7 +50,9 @@ def run_demo(folder: Path, *, seed: int = 0, tell: Callable[[str], None] = lambd
     for method, effort, sparsity in [*cells, *((OURS, effort, HARD) for effort in EFFORTS)]:
         tell(f"{method}{f', effort {effort}' if effort else ''}: pruning to {100 * sparsity:g} %")
         how = {"method": method} if effort is None else {"method": None, "effort": effort}
-        model, summary, kept = prune_subject(subject, sparsity, seed=seed, **how)
+        with warnings.catch_warnings():  # the page says of each what it lost
+            warnings.simplefilter("ignore", PruneWarning)
+            model, summary, kept = prune_subject(subject, sparsity, seed=seed, **how)
         content = subject.encode(model, kept, summary["accuracy"]["pruned"])
         summary["file_bytes"] = {"dense": dense_bytes, "pruned": len(content)}
         if (method, effort, sparsity) == (OURS, None, SHOWN):
@@ -55,7 +60,7 @@ def run_demo(folder: Path, *, seed: int = 0, tell: Callable[[str], None] = lambd
         config = {"network": preset.specification, "data": data.label, "method": method, "sparsity": sparsity}
         config["effort"] = effort
         runs.append(record("demo", config, seed, summary))
-        append(folder / "records.jsonl", runs[-1])
+    write_atomic(folder / "records.jsonl", "".join(json.dumps(run) + "\n" for run in runs).encode())
     write_demo(folder / "report.html", runs)
     return runs
 

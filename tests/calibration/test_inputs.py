@@ -35,6 +35,7 @@ FORMS = {
     "generator": lambda: (batch for batch in BATCHES),
     "iterator": lambda: iter(BATCHES),
     "DataLoader": lambda: DataLoader(TensorDataset(X, Y), batch_size=4),
+    "(dict, y) pairs": lambda: list(zip([{"x": x} for x in BATCHES], Y.split(4), strict=True)),
     "DataLoader of x alone": lambda: DataLoader(X, batch_size=4),
 }
 
@@ -43,7 +44,7 @@ FORMS = {
 def test_every_form_gives_the_rows_in_order_on_every_pass(make):
     inputs = Inputs(make(), batch_size=4)
     for _ in range(2):
-        batches = list(inputs)
+        batches = [batch["x"] if isinstance(batch, dict) else batch for batch in inputs]
         assert [len(batch) for batch in batches] == [4, 4, 2]
         assert torch.equal(torch.cat(batches), X)
 
@@ -340,7 +341,10 @@ def test_empty_batches_among_others_do_no_harm():
         (["a"], "data must yield tensors of samples, .* got"),
         ([[1, 2]], "data must yield tensors of samples, .* got"),
         ([()], "data must yield tensors of samples, .* got"),
-        (X.reshape(-1), r"samples as rows \(2 or more dimensions\), got shape \(20,\)"),
+        (X.reshape(-1), r"samples as rows \(2 or more dimensions\), got shape \(20,\)$"),
+        (Y, r"got shape \(10,\); if these are labels, give the inputs"),
+        ([X.numpy()], "write torch.from_numpy\\(x\\) for each"),
+        ([((X, X), Y)], "of several inputs give dicts by their names"),
     ],
 )
 def test_not_data(data, message):

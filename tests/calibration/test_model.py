@@ -14,7 +14,12 @@ X, WHOLE = torch.randn(8, 6), torch.arange(8)
 
 MORE = {"features": torch.zeros(8), "logits": X}
 OUTPUTS = [X, (X, 3), [None, WHOLE, X], ("x", X), MORE, SimpleNamespace(logits=X), {"loss": None, "scores": X}]
-OUTPUTS += [SimpleNamespace(scores=X), {"out": {"scores": X}}]
+OUTPUTS += [
+    SimpleNamespace(scores=X),
+    {"out": {"scores": X}},
+    (torch.tensor(0.5), X),
+    {"loss": X.mean(), "scores": X},
+]
 
 
 @pytest.mark.parametrize("result", OUTPUTS, ids=range(len(OUTPUTS)))
@@ -23,7 +28,17 @@ def test_the_output_among_what_a_model_returns(result):
     assert outputs_of(result) is X
 
 
-ONE = [X, (X, 3), {"scores": X}, MORE, (X, (X, X)), (X, {"hidden": [X]}), [[X], WHOLE], SimpleNamespace(scores=X)]
+ONE = [
+    X,
+    (X.mean(), X),
+    (X, 3),
+    {"scores": X},
+    MORE,
+    (X, (X, X)),
+    (X, {"hidden": [X]}),
+    [[X], WHOLE],
+    SimpleNamespace(scores=X),
+]
 SEVERAL = [(X, X), {"boxes": X, "scores": X}, [(X, X), {"aux": None}], {"preds": {"one": X, "two": X}}, [[X], [X]]]
 SEVERAL += [SimpleNamespace(one=X, two=X), [[WHOLE], ({"a": [X, X]},)]]
 
@@ -37,6 +52,12 @@ def test_whether_there_are_outputs_beside_it(result, several):
 @pytest.mark.parametrize("result", [None, 3, {}, (), {"label": WHOLE}, SimpleNamespace(label=WHOLE)], ids=str)
 def test_no_output(result):
     with pytest.raises(ModelError, match=f"or a tuple, list or mapping that holds one, got {type(result).__name__}$"):
+        outputs_of(result)
+
+
+@pytest.mark.parametrize("result", [X.mean(), [[X.mean()]]], ids=["a loss", "in a list"])
+def test_a_loss_alone_is_no_output(result):
+    with pytest.raises(ModelError, match="must return"):
         outputs_of(result)
 
 

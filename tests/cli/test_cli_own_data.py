@@ -127,6 +127,15 @@ def test_bytes_are_scaled_and_normalised_channel_by_channel():
     assert torch.allclose(found, torch.from_numpy(expected).float(), atol=1e-6)
 
 
+def test_whole_numbers_are_scaled_and_floats_are_not():
+    np.save("d.npy", np.arange(40).reshape(2, 20))
+    (found,) = batches("d.npy", Pair(), OwnOptions(scale=10))
+    assert torch.allclose(found, torch.arange(40.0).reshape(2, 20) / 10)
+    np.save("d.npy", rows(20))
+    with pytest.raises(Exception, match=r"--scale must go with bytes or other whole numbers, got d\.npy with floats"):
+        batches("d.npy", Pair(), OwnOptions(scale=10))
+
+
 @pytest.mark.parametrize(
     ("arrays", "words"),
     [

@@ -1,5 +1,6 @@
 """The result beside the original on held-out samples, its page, what notebooks show of it, and progress."""
 
+import dataclasses
 import warnings
 
 import pytest
@@ -28,12 +29,29 @@ def test_held_out_outputs_are_compared_with_the_originals(monkeypatch, at_once):
     model = nets.mlp(12, 20, 16, 4)
     result = feta.prune(model, X, 0.8, "threshold", settings=SCORES)
     one, other = (net.double()(held_rows().double()).detach() for net in (model, result.model))
-    held = result.report.held
+    held, same = result.report.held, int((one.argmax(1) == other.argmax(1)).sum())
+    one, other = (scores - scores.mean(1, keepdim=True) for scores in (one, other))
     assert held.samples == len(held_rows())
     assert held.error == pytest.approx(float((other - one).norm() / one.norm()), rel=1e-5)
-    assert held.agreement == pytest.approx(float((one.argmax(1) == other.argmax(1)).double().mean()))
+    assert held.agreement == pytest.approx(same / len(one))
     assert 0 < held.agreement < 1
-    assert f"held-out samples: the same answer for {100 * held.agreement:.1f} %" in repr(result)
+    assert f"held-out samples: the same answer for {same} of 24" in repr(result)  # too few for a percentage
+
+
+def test_what_all_scores_of_a_sample_have_in_common_is_no_error():
+    """Cross-entropy, and so a fit to answers, does not see it."""
+
+    class Shifted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net, self.shift = nets.mlp(12, 20, 16, 4), nn.Linear(12, 1)
+
+        def forward(self, x):
+            return self.net(x) + self.shift(x)
+
+    share, plain = {"shift": 0.9, "net.fc1": 0.0}, feta.Settings(loss="mse")
+    assert feta.prune(Shifted(), X, share, "threshold", settings=SCORES).report.held.error < 1e-6
+    assert feta.prune(Shifted(), X, share, "threshold", settings=plain).report.held.error > 0.01
 
 
 def test_the_model_is_compared_as_it_is_used_and_left_in_its_mode():
@@ -120,6 +138,54 @@ def test_the_page_of_a_result(tmp_path):
     assert "97.25 %" in (tmp_path / "scored.html").read_text(encoding="utf-8")
     with pytest.raises(FileError, match="cannot write"):
         result.save_report(tmp_path)
+
+
+class Unfittable(nn.Module):
+    """Outputs without gradients."""
+
+    def __init__(self, answers=False):
+        super().__init__()
+        self.net, self.answers = nets.mlp(12, 20, 16, 4), answers
+
+    def forward(self, x):
+        with torch.no_grad():
+            return self.net(x).argmax(1).float() if self.answers else self.net(x)
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_a_network_that_could_not_be_fitted_is_said(answers):
+    with pytest.warns(
+        feta.PruneWarning, match=r"not fitted as a whole; its outputs have no gradient, as those of a f"
+    ):
+        report = feta.prune(Unfittable(answers), X, 0.6).report
+    assert report.refinement is None
+
+
+def test_where_nothing_is_lost_nothing_is_fitted():
+    model = nets.mlp(12, 20, 16, 4)
+    with torch.no_grad():
+        model.fc1.weight[:, 6:] = 0
+    report = feta.prune(model, X, {"fc1": 0.5, "fc2": 0.0}, settings=SCORES).report
+    assert [stage.name for stage in report.stages] == ["layer by layer"]
+
+
+def test_the_worst_layer_is_the_one_that_is_named():
+    report = feta.prune(nets.mlp(12, 20, 16, 4), X, 0.3, "threshold").report
+    told = zip(report.layers, ("few-rows", "fell-back"), strict=True)
+    layers = tuple(dataclasses.replace(layer, status=status, message=status) for layer, status in told)
+    with pytest.warns(feta.PruneWarning, match="2 of 2 layers need a look; fc2: fell-back$"):
+        finish.warn_of(dataclasses.replace(report, layers=layers))
+
+
+def test_more_zeros_than_were_asked_for_are_said():
+    model = nets.mlp(12, 20, 16, 4)
+    with torch.no_grad():
+        for layer in (model.fc1, model.fc2):
+            layer.weight[:, ::2] = 0
+    report = feta.prune(model, X, 0.2, "threshold").report
+    assert report.sparsity > 0.4
+    assert "20 % zeros were asked for: the others came of themselves" in str(report)
+    assert "were asked for" not in str(feta.prune(model, X, 0.6, "threshold").report)
 
 
 def test_the_error_of_a_layer_outlives_the_fit(monkeypatch):

@@ -542,7 +542,9 @@ def test_errors_of_a_method_get_the_layers_name_once(name, kind):
 def test_data_that_is_not_finite(bad, options):
     data = X.clone()
     data[3, 2] = bad
-    with pytest.raises(DataError, match=r"data must be finite, got 1 NaN or infinite values in samples 0 to 49"):
+    with pytest.raises(
+        DataError, match=r"data must be finite, got 1 NaN or infinite values, the first in sample 3; leave"
+    ):
         thresholded(mlp(), data, 0.5, **options)
 
 

@@ -176,7 +176,7 @@ def test_of_deep_networks_the_survivors_alone_are_fitted(monkeypatch):
     assert report.stages[1].message.startswith("320 steps, rate ")
 
 
-@pytest.mark.parametrize(("pace", "expected"), [(0.0, (400, 1600)), (1.0, (100, 100)), (60 / 4 / 200, (200, 400))])
+@pytest.mark.parametrize(("pace", "expected"), [(0.0, (400, 1600)), (1.0, (100, 100)), (0.05, (200, 800))])
 def test_steps_are_halved_until_they_fit_into_the_time(monkeypatch, pace, expected):
     """A quarter of a minute for the survivors, three for the moving support; 100 steps at the least."""
     monkeypatch.setattr(recipe, "STEPS", 1600)
@@ -240,7 +240,8 @@ def test_layers_that_need_a_look_are_not_called_so_after_a_fit_that_helped():
     fast = feta.prune(model, data, 0.8, effort="fast").report
     assert fast.layers[0].status != "ok"
     whole = feta.prune(model, data, 0.8).report
-    assert (whole.layers[0].status, whole.layers[0].message) == ("ok", "")
+    assert whole.layers[0].status == "ok"
+    assert whole.layers[0].message == f"before the network was fitted as a whole: {fast.layers[0].message}"
     assert whole.refinement is not None
 
 
@@ -290,7 +291,7 @@ def layers_alone(result: feta.PruneResult, expected: feta.PruneResult) -> None:
 @pytest.mark.filterwarnings("ignore:outputs of layers count alike")
 @pytest.mark.parametrize(
     ("through", "message"),
-    [(no_way_back, "RuntimeError: there is no way back"), (detached, "RuntimeError: element 0 of tensors does not")],
+    [(no_way_back, "RuntimeError: there is no way back"), (detached, "its outputs have no gradient")],
 )
 def test_a_model_without_a_way_back_keeps_its_layers(through, message):
     model = Odd(through).eval()
@@ -785,7 +786,7 @@ def test_a_network_that_is_far_off_is_said():
     with pytest.warns(PruneWarning, match="the network needs a look; beside the original, on .* held-out samples"):
         report = feta.prune(network(), X, 0.97).report
     assert report.held.far
-    with pytest.warns(PruneWarning, match="the network needs a look; .*; prune less, or take effort='default'"):
+    with pytest.warns(PruneWarning, match="the network needs a look; .*; prune less, or take the default effort"):
         feta.prune(network(), X, 0.9, "threshold")
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -169,6 +169,17 @@ def test_nothing_is_left_for_the_default():
     with pytest.raises(ModelError, match=r"layers='\*' prunes what can be: 0, 2"):
         chosen(model)
     assert chosen(model, "*") == ["0", "2"]
+
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn, self.head = nn.LSTM(4, 4, batch_first=True), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.head(self.rnn(x[..., 0])[0][:, -1])
+
+    with pytest.raises(ModelError, match=r"prunes what can be: head; what cannot be pruned: rnn \(recurrent"):
+        chosen(Recurrent())
     with pytest.raises(ModelError, match="a linear layer, a convolution or an attention to prune, got none"):
         chosen(nn.Sequential(nn.ReLU()))
 

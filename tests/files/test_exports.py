@@ -103,6 +103,12 @@ def test_half_precision_and_the_model_is_not_changed(tmp_path):
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+def test_anybody_may_read_what_is_exported(tmp_path, pruned):
+    (tmp_path / "any").touch()
+    (found,) = export(pruned, ROWS, safetensors=tmp_path / "net.safetensors")
+    assert found.path.stat().st_mode == (tmp_path / "any").stat().st_mode
+
+
 def test_nothing_is_left_of_a_file_that_is_not_the_model(tmp_path, monkeypatch, pruned):
     run = exports.WRITERS["safetensors"][1]
     wrong = (exports.WRITERS["safetensors"][0], lambda *given: run(*given) + 1)
@@ -115,6 +121,8 @@ def test_nothing_is_left_of_a_file_that_is_not_the_model(tmp_path, monkeypatch, 
 def test_what_cannot_be(tmp_path, pruned):
     with pytest.raises(feta.ConfigError, match=r"forms out of onnx, torch_export, safetensors, got tflite"):
         export(pruned, ROWS, tflite=tmp_path / "net")
+    with pytest.raises(feta.ConfigError, match=r"must be asked for a form, such as onnx='model.onnx', out of onnx"):
+        export(pruned, ROWS)
     (tmp_path / "file").write_text("")
     with pytest.raises(feta.FileError, match="cannot write"):
         export(pruned, ROWS, safetensors=tmp_path / "file" / "net.safetensors")

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 import feta
 from feta.errors import ConfigError, ModelError
+from feta.files.exports import export
 from feta.inference import calls
 from feta.inference.chain import Chain
 from feta.inference.convolution import SparseConv2d
@@ -71,6 +72,7 @@ def test_neighbours_become_one_chain():
         assert relative(found.model(rows), model(rows).double()) < 1e-5
     assert (found.sparse_ms, found.dense_ms) == ({1: 0.1, 7: 0.1}, {1: 1.0, 7: 1.0})
     assert found.bytes < found.dense_bytes
+    assert found.joined == 6  # three layers, with what stands between them
 
 
 @OWN
@@ -125,6 +127,18 @@ def test_the_result_copies_saves_loads_and_refuses_training(times):
     assert relative(made.double()(x.double()), y.double()) < 1e-5
     with pytest.raises(ModelError, match="inference alone"):
         made.train()
+
+
+def test_what_others_do_with_weights_is_refused(tmp_path):
+    """A file of it would fit no model, and there is no weight left to prune or to export."""
+    x = torch.randn(4, 30)
+    made = sparsified(mlp(), x, timer=FakeTimer(**CSR)).model
+    ways = [lambda: feta.save(made, tmp_path / "net.safetensors"), lambda: feta.prune(made, x, method="threshold")]
+    ways += [lambda: export(made, x, safetensors=tmp_path / "net.safetensors")]
+    for way in ways:
+        with pytest.raises(ModelError, match=r"must be made of plain layers, got one that feta\.sparsify made; give"):
+            way()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("sparse", [1.0, 1.2])

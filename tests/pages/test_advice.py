@@ -61,8 +61,8 @@ def test_layers_that_fell_back_are_to_be_pruned_less():
 
 
 def test_a_lower_sparsity_where_much_was_lost_and_a_higher_one_where_nothing_was():
-    assert "Prune less: 5.0 % of the answers were lost at 0.9; sparsity=0.8" in told(run())
-    assert "sparsity=0.95" in told(run(held=Held(1000, 0.1, 0.999)))
+    assert "Prune less: 5.0 % of the answers were lost at 0.9; a sparsity of 0.8" in told(run())
+    assert "a sparsity of 0.95" in told(run(held=Held(1000, 0.1, 0.999)))
     scores = {"dense": {"test": 90.0}, "pruned": {"test": 81.0}}
     assert answers_lost(run().to_dict() | {"accuracy": scores}) == pytest.approx(0.1)
     assert "Prune less: 10.0 %" in told(run(), accuracy=scores)
@@ -74,9 +74,9 @@ def test_more_is_advised_only_where_much_says_so():
     few, many = (told(run(held=Held(count, 0.1, 1.0))) for count in (100, 300))
     assert "Prune more" not in few
     assert "100 held-out samples with the same answers say too little" in few
-    assert "sparsity=0.95 may do as well; measure it on data that the network never saw." in many
+    assert "a sparsity of 0.95 may do as well; measure it on data that the network never saw." in many
     scores = {"dense": {"test": 90.0}, "pruned": {"test": 90.0}}
-    assert "sparsity=0.95 may do as well." in told(run(held=None), accuracy=scores)
+    assert "a sparsity of 0.95 may do as well." in told(run(held=None), accuracy=scores)
 
 
 def test_a_few_held_out_samples_say_nothing_of_the_answers():
@@ -87,9 +87,9 @@ def test_a_few_held_out_samples_say_nothing_of_the_answers():
 @pytest.mark.parametrize(
     ("effort", "words"),
     [
-        (None, "effort='default'"),
-        ("fast", "effort='default'"),
-        ("default", "effort='best'"),
+        (None, "the default effort"),
+        ("fast", "the default effort"),
+        ("default", "the best effort"),
         ("best", "feta.retrain"),
     ],
 )

@@ -43,7 +43,7 @@ def test_accuracy_and_file_go_before_what_the_engine_measured():
     [
         (Held(7, 0.5, None), "0.500", "on 7 held-out samples"),
         (Held(7, None, None), "–", "on 7 held-out samples"),
-        (Held(7, None, 0.5), "50.0 %", "on 7 held-out samples; outputs not finite"),
+        (Held(8, None, 0.5), "4 of 8", "on 8 held-out samples; outputs not finite"),
         (None, "–", "no samples were held out to measure it on"),
     ],
 )

@@ -97,7 +97,7 @@ def cure_of(given: Sequence[Tensor], said: str) -> str:
     if "indices" in said:
         return "; tokens must be int64: data.long()"
     whole = any(not tensor.is_floating_point() for tensor in given)
-    return "; it takes floats, such as images / 255" if whole else ""
+    return "; it takes floats: images / 255, or data.float()" if whole else ""
 
 
 class _Notes(TorchFunctionMode):

@@ -40,6 +40,8 @@ def read_arrays(
     rows = drawn(n, samples, seed)
     # NumPy takes a tensor of one index for a plain number, and the rows would lose a dimension.
     chosen = {name: array[rows] if isinstance(array, Tensor) else array[rows.numpy()] for name, array in kept.items()}
+    if options.scale is not None and all("float" in str(array.dtype) for array in chosen.values()):
+        raise ConfigError(f"--scale must go with bytes or other whole numbers, got {path} with floats; leave it out")
     inputs = {name: _ready(array, name, path, options) for name, array in chosen.items()}
     _normalise(inputs, options, path)
     return inputs, f"{len(rows)} of {n} {what} of {path}" if len(rows) < n else f"{n} {what} of {path}"
@@ -118,15 +120,15 @@ def _normalise(inputs: Arrays, options: OwnOptions, path: Path) -> None:
 
 
 def _ready(array: Any, name: str, path: Path, options: OwnOptions) -> Tensor:
-    """An array as the model takes it: whole numbers as int64, others as they are. Bytes need --scale."""
+    """An array as the model takes it: whole numbers as int64 or by --scale, which bytes need, others as they are."""
     tensor = array if isinstance(array, Tensor) else _tensor(array, name, path)
-    if tensor.dtype == torch.uint8:
-        if options.scale is None:
-            raise DataError(
-                f"{path}: '{name}' must be numbers the model takes, got bytes (uint8); for images give --scale 255 "
-                "to divide by 255, tokens and masks must be saved as int64 or bool"
-            )
+    if options.scale is not None and not tensor.is_floating_point() and tensor.dtype != torch.bool:
         return tensor.float() / options.scale
+    if tensor.dtype == torch.uint8 and options.scale is None:
+        raise DataError(
+            f"{path}: '{name}' must be numbers the model takes, got bytes (uint8); for images give --scale 255 "
+            "to divide by 255, tokens and masks must be saved as int64 or bool"
+        )
     if tensor.is_complex():
         raise DataError(f"{path}: '{name}' must hold real numbers, got {tensor.dtype}")
     if not tensor.is_floating_point():

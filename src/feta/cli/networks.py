@@ -44,6 +44,7 @@ def info(file: Path, /, *, json: Json = False) -> None:
     from feta.cli.huggingface import check_folder, network_of
     from feta.files import sparse_file
     from feta.files.huggingface import weight_files
+    from feta.pages.words import amount, percent
     from feta.sparsity import measured
 
     if file.is_dir():
@@ -71,6 +72,11 @@ def info(file: Path, /, *, json: Json = False) -> None:
         return
     plain = sum(layer["dense_bytes"] for layer in layers)
     out().print(f"{file}: {size(n_bytes)} on disk for {size(plain)} of weights ({plain / n_bytes:.1f}×)")
+    values = sum(tensor.numel() for tensor in tensors.values())
+    zeros = values - sum(layer["nonzeros"] for layer in layers)
+    out().print(
+        f"{amount(zeros).strip()} of {amount(values).strip()} values are zero ({percent(zeros / max(values, 1))})"
+    )
     for line in history(about):
         out().print(line)
     rows = []

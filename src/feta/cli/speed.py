@@ -13,7 +13,7 @@ from feta.cli.console import err, out, print_json, print_table, progress_bar, re
 from feta.cli.options import Force, Json, whole_numbers
 from feta.cli.own_options import OwnOptions
 from feta.cli.places import check_network, check_output, check_places
-from feta.cli.speed_page import WHOLE, speed_page, whole_rows
+from feta.cli.speed_page import WHOLE, changes_said, forms_said, speed_page, whole_rows
 from feta.pages.words import smaller
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _add(found: dict[str, Any], result: "Sparsified", team: int) -> None:
     for layer in result.layers:
         found["layers"].append({"threads": team, **vars(layer)})
     found["memory"] = {"dense_bytes": result.dense_bytes, "sparse_bytes": result.bytes}
-    found["dead_neurons"] = result.dead_neurons
+    found["dead_neurons"], found["joined"] = result.dead_neurons, result.joined
     found["notes"] += [note for note in result.notes if note not in found["notes"]]
 
 
@@ -150,10 +150,10 @@ def _show(found: Mapping[str, Any]) -> None:
     columns = ("layer", "zeros", "form", *(f"ms at {batch}" for batch in batches), "bytes")
     for team in teams:
         mine = [row for row, layer in zip(rows, found["layers"], strict=True) if layer["threads"] == team]
-        print_table(f"Layers, {team} thread{'s' * (team > 1)}: dense → the fastest form", columns, mine)
+        print_table(f"Layers, {team} thread{'s' * (team > 1)}: {forms_said(found)}", columns, mine)
     print_table(f"The whole: {found['network']}", WHOLE, whole_rows(found))
-    if found["dead_neurons"]:
-        out().print(f"{found['dead_neurons']} neurons that do nothing were taken out first")
+    for line in changes_said(found):
+        out().print(line)
     memory = found["memory"]
     dense, sparse = memory["dense_bytes"], memory["sparse_bytes"]
     out().print(f"in memory {size(dense)} → {size(sparse)} ({smaller(dense, sparse)})")

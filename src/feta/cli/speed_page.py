@@ -21,13 +21,13 @@ def speed_page(found: Mapping[str, Any]) -> str:
     )
     facts += f"{size(sparse)} sparse; in a file {size(found['file_bytes'])}."
     machine = f"{place['cpu']}, {found['device']}, torch {place['torch']}; each the least of at least seven turns."
-    notes = text(machine, *found["notes"], note=True)
+    notes = text(machine, *changes_said(found), *found["notes"], note=True)
     return document(
         found["network"],
         facts,
         notes,
         section("The whole network", paired_bars(map(_pair, found["batches"])), table(WHOLE, whole_rows(found))),
-        section("Layers", table(COLUMNS, _rows(found), words=("form",))),
+        section(f"Layers: {forms_said(found)}", table(COLUMNS, _rows(found), words=("form",))),
     )
 
 
@@ -37,6 +37,19 @@ def whole_rows(found: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         (row["batch"], row["threads"], f"{row['dense_ms']:.3f}", f"{row['sparse_ms']:.3f}", _gain(row))
         for row in found["batches"]
     ]
+
+
+def forms_said(found: Mapping[str, Any]) -> str:
+    """What the table of layers shows."""
+    dense = any(note.startswith("the dense layers stay") for note in found["notes"])
+    return "dense → the fastest form" + ", by itself; the dense layers stay" * dense
+
+
+def changes_said(found: Mapping[str, Any]) -> list[str]:
+    """What was done to the network beside the forms of single layers, whose times do not show it."""
+    lines = [f"{found['dead_neurons']} neurons that do nothing were taken out first"] * bool(found["dead_neurons"])
+    joined = f"{found['joined']} neighbouring modules run in one call, which saves time that no single layer shows"
+    return lines + [joined] * bool(found["joined"])
 
 
 def _gain(row: Mapping[str, Any]) -> str:

@@ -190,7 +190,7 @@ def warn_of(report: PruneReport) -> None:
         need = "needs" if len(bad) == 1 else "need"
         warn(f"{len(bad)} of {counted(len(report.layers), 'layer')} {need} a look; {first}", PruneWarning)
     elif far:
-        other = ", or give more samples" if report.effort is not None else ", or take effort='default'"
+        other = ", or give more samples" if report.effort is not None else ", or take the default effort"
         warn(f"the network needs a look; {report.held}; prune less{other}", PruneWarning)
     failed = [stage for stage in report.stages[1:] if stage.distance is None and stage.message != NO_TIME]
     if failed and report.refinement is None:

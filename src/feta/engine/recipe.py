@@ -37,6 +37,7 @@ DEEP = 12  # pruned layers
 STEPS = 6000  # halved until they fit into the time; twice as many of deep networks
 TIMES, FLOOR = 9, 60  # times the seconds of the layers, or so many at the least, that the fits of `default` may take
 LONGER, USEFUL = 2, 0.98  # times as many steps, as long as the distance falls below this share of the one before
+NOTHING = 1e-6  # of a divergence or a difference of probabilities: no answer is another one
 ROUNDS, WIDER = 3, 4  # of longer fits, and how many times as many rows their steps see
 
 
@@ -86,7 +87,7 @@ class Recipe:
     def improve(self, effort: str) -> None:
         """Fit the whole network, as far as the effort goes."""
         layers = self.stages[0]
-        if layers.distance is None:
+        if layers.distance is None or (not layers.measure.startswith("mse") and layers.distance < NOTHING):
             return
         allowed = max(FLOOR, TIMES * layers.seconds)
         moving: Literal["moving", "free"] = "free" if self.free and self.pattern is None else "moving"
@@ -134,7 +135,8 @@ class Recipe:
         known |= {"nonzeros": count, "sparsity": 1 - count / mask.numel()}
         if layer.status != Status.FEW_ROWS:  # which holds for the fit as well
             few = too_few(self.run.judged())
-            known |= {"status": (Status.FEW_ROWS if few else Status.OK).value, "message": few or ""}
+            before = f"before the network was fitted as a whole: {layer.message}" if layer.message else ""
+            known |= {"status": (Status.FEW_ROWS if few else Status.OK).value, "message": few or before}
         return replace(layer, **known)
 
     def _fit(

@@ -53,6 +53,7 @@ def replacing(path: str | os.PathLike[str], *, folder: bool = False) -> Iterator
         with scratch(_start(target), target.parent) as place:
             part = place / target.name
             yield part
+            _make_readable(part, place)
             if before is not None:
                 with suppress(OSError, AttributeError):  # only root may, and not on every system
                     os.chown(part, before.st_uid, before.st_gid)
@@ -62,6 +63,16 @@ def replacing(path: str | os.PathLike[str], *, folder: bool = False) -> Iterator
         raise
     except OSError as error:
         raise FileError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _make_readable(part: Path, place: Path) -> None:
+    """Give what was written the mode of any new file: safetensors' writer leaves its files to their owner alone."""
+    fresh = place / ("mode" if part.name != "mode" else "other")
+    fresh.touch()
+    mode = stat.S_IMODE(fresh.stat().st_mode)
+    for file in part.rglob("*") if part.is_dir() else [part]:
+        if file.is_file():
+            os.chmod(file, mode)
 
 
 def check_writable(path: str | os.PathLike[str], *, folder: bool = False) -> None:

@@ -38,7 +38,8 @@ def refusal(where: str, path: Path, then: str, *, weights: bool = True, to: Path
     """
     return FileError(
         f"{where} must not be a pickle, got {path}, which feta never loads: reading one can run code. If you trust "
-        f"it, convert it: {conversion(path, to or beside(path), weights=weights)} and then: {then}"
+        f"it, convert it: {conversion(path, to or beside(path), weights=weights)} and then: {then} (of a whole "
+        "model that was pickled, save model.state_dict() where its code is)"
     )
 
 

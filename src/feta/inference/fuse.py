@@ -30,14 +30,14 @@ def fuse(
     inputs: Mapping[nn.Module, Mapping[int, Tensor]],
     timer: Timer,
     cold: bool,
-) -> None:
-    """Replace runs by chains, in place, where measuring says so.
+) -> int:
+    """Replace runs by chains, in place, where measuring says so; how many modules are in one of them.
 
     originals: the dense form of each layer that may be part of one.  inputs: of the dense forms, by batch size.
     """
     if calls.kernels() is None:
-        return
-    single = used_once(model)
+        return 0
+    single, joined = used_once(model), 0
     for sequential in plain_sequentials(model):
         for run in _runs(sequential, originals, single):
             kept = [sequential.get_submodule(name) for name in run.names]
@@ -45,9 +45,11 @@ def fuse(
                 continue
             chain = Chain([Grouped(layer.weight, layer.bias, relu) for layer, relu in run.layers])
             if _faster(chain, nn.Sequential(*kept), inputs[run.layers[0][0]], timer, cold):
+                joined += len(run.names)
                 sequential._modules[run.names[0]] = chain
                 for name in run.names[1:]:
                     del sequential._modules[name]
+    return joined
 
 
 def _runs(sequential: nn.Sequential, originals: Mapping[nn.Module, nn.Linear], single: set[nn.Module]) -> list[Run]:

@@ -61,6 +61,7 @@ class Sparsified:
     dense_bytes: int = 0
     bytes: int = 0
     dead_neurons: int = 0
+    joined: int = 0  # modules that run in one call with their neighbours
     notes: list[str] = field(default_factory=list)
 
 
@@ -120,7 +121,7 @@ def sparsified(
         if calls.kernels() is None and any(_could_gain(layer) for layer in inputs):
             result.notes.append(NO_NUMBA)
         originals = _replace(fast, inputs, Chooser(timer, cold), result, progress)
-        fuse(fast, originals, inputs, timer, cold)
+        result.joined = fuse(fast, originals, inputs, timer, cold)
         _judge(dense, examples, timer, result)
     return result
 
@@ -172,7 +173,7 @@ def _unchanged(layers: Iterable[LayerChoice]) -> str:
     if most < LEAST_ZEROS:
         least = f"{100 * LEAST_ZEROS:.0f} %"
         return f"no layer has the {least} zeros that a sparse form needs, at most {100 * most:.3g} %"
-    return "each was measured to be fastest as it is; more zeros, or whole neurons (pattern='neurons'), help"
+    return "each was measured to be fastest as it is; more zeros, or whole neurons (pattern neurons), help"
 
 
 def _judge(dense: nn.Module, examples: Mapping[int, Example], timer: Timer, result: Sparsified) -> None:
@@ -203,3 +204,4 @@ def _judge(dense: nn.Module, examples: Mapping[int, Example], timer: Timer, resu
         packed = any(isinstance(part, nn.TransformerEncoder) and part.use_nested_tensor for part in dense.modules())
         result.notes.append(f"the dense layers stay: {NESTED if packed else _unchanged(result.layers)}")
     result.model, result.bytes, result.sparse_ms = dense, result.dense_bytes, dict(result.dense_ms)
+    result.joined = result.dead_neurons = 0

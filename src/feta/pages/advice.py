@@ -34,8 +34,8 @@ def advice(found: Found) -> list[str]:
     steps = [*_data(found), *(_layers(found) if not unhurt else [])]
     if lost is not None and lost > MUCH and isinstance(share, float) and share > 0 and found["pattern"] is None:
         steps.append(
-            f"Prune less: {percent(lost, 1)} of the answers were lost at {share:g}; sparsity={halved(share):g} keeps "
-            "twice as many weights."
+            f"Prune less: {percent(lost, 1)} of the answers were lost at {share:g}; a sparsity of {halved(share):g} "
+            "keeps twice as many weights."
         )
     steps += _effort(found) if not unhurt else []
     if unhurt and not steps and isinstance(share, float) and found["pattern"] is None:
@@ -63,7 +63,7 @@ def _more(found: Found, share: float) -> str:
     known, samples = found.get("accuracy"), (found["held"] or {"samples": 0})["samples"]
     if known or samples >= PLENTY:
         check = "" if known else "; measure it on data that the network never saw"
-        return f"Prune more: hardly an answer was lost, so sparsity={(1 + share) / 2:g} may do as well{check}."
+        return f"Prune more: hardly an answer was lost, so a sparsity of {(1 + share) / 2:g} may do as well{check}."
     return (
         f"Measure the accuracy on data that the network never saw before you prune more: {samples} held-out samples "
         "with the same answers say too little."
@@ -107,17 +107,15 @@ def _effort(found: Found) -> list[str]:
     if any(re.search(TIME_RAN_OUT, stage["message"]) for stage in found["stages"]):
         return ["Give it more seconds: the fits of the whole network were cut short."]
     if found["effort"] is None:
-        return [
-            "Take effort='default', or leave out the method: then the whole network is fitted too, after its layers."
-        ]
-    if found["effort"] == "fast" and (found["judged_by"] or 0) < 2:  # the others could not fit more (engine.recipe)
+        return ["Take the default effort, or leave out the method: it fits the whole network too, after its layers."]
+    if found["effort"] == "fast" and found.get("judged_by") in (0, 1):  # the others could not fit more (engine.recipe)
         return []
     if found["effort"] == "fast":
         return [
-            "Take effort='default': it fits the whole network too, up to a minute longer or some ten times as long."
+            "Take the default effort: it fits the whole network too, up to a minute longer or some ten times as long."
         ]
     if found["effort"] == "default":
-        return ["Take effort='best': it goes on for as long as held-out samples say that it helps."]
+        return ["Take the best effort: it goes on for as long as held-out samples say that it helps."]
     return ["With labels, feta.retrain goes on from here with the zeros held."]
 
 

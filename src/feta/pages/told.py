@@ -11,6 +11,7 @@ FITTED = "on the samples that were fitted"
 HEADER = ("layer", "shape", "non-zeros", "zeros", "error", "seconds", "status")
 AS_PRUNED = "as the layers were pruned, before the network was fitted as a whole"
 UNSEEN = "held-out samples come from the calibration data; on data the network never saw expect more changes"
+MIXED = "+mixtures"  # behind a measure of few samples and of mixtures of them
 MEASURES = {
     "kl": "KL divergence",
     "mse": "mean squared difference",
@@ -51,4 +52,9 @@ def errors_said(found: Found) -> str:
 
 def measure_of(found: Found) -> str:
     """By what the stages' distances are measured: all are judged alike."""
-    return next((MEASURES[stage["measure"]] for stage in found["stages"] if stage["measure"]), "")
+    return next((measure_said(stage["measure"]) for stage in found["stages"] if stage["measure"]), "")
+
+
+def measure_said(measure: str) -> str:
+    """A measure in words."""
+    return MEASURES[measure.removesuffix(MIXED)] + " (also on mixtures of samples)" * measure.endswith(MIXED)

@@ -11,6 +11,7 @@ from feta.calibration.inputs import Inputs, Merged, generator_of, size_of
 from feta.calibration.model import call, clock, outputs_of
 from feta.errors import ConfigError, ModelError
 from feta.masks import ZeroHold
+from feta.pages.told import MIXED
 from feta.ranks import ALONE, Ranks
 from feta.report import RefinePoint
 from feta.tuning.draws import Draws, Original, Rows, own_part, targets
@@ -44,7 +45,8 @@ class Judge:
         enough = answers // len(target) * held.count >= ENOUGH
         wanted, every = JUDGED - answers // len(target) * held.count, replace(mixing, mix=1.0)
         self.classes = enough and match.kind == "kl" and target.ndim == 2
-        if not enough and mixing.mix:
+        self.mixed = bool(not enough and mixing.mix)
+        if self.mixed:
             generator = generator_of(0, 0)
             pairs = Rows(list(self.held), original.device, original.dtype).pairs(min(wanted, MOST), generator)
             while wanted > 0:
@@ -57,8 +59,8 @@ class Judge:
 
     @property
     def measure(self) -> str:
-        """What the distance is: the match's kind, or "probabilities" for the differences of these."""
-        return "probabilities" if self.classes else self.match.kind
+        """The match's kind, or "probabilities" for the differences of these; and whether mixtures are judged too."""
+        return "probabilities" if self.classes else self.match.kind + MIXED * self.mixed
 
     @torch.no_grad()
     def __call__(self, model: nn.Module) -> float:

@@ -120,7 +120,7 @@ def fitted(
 ) -> RefineResult:
     """`refine` on rows to fit and rows to judge by.
 
-    within: seconds that the steps may take at the pace of the rate's trials; they are halved until they do.
+    within: seconds that trials and steps may take at the pace of the trials; steps are halved until they do.
     thaw: whether what was pruned is fitted even where it is frozen.
     ranks: processes that have the same rows, and work on their share of every batch.
     wider: times as many rows in a batch as usual, where no size is asked for and as many run well.
@@ -141,7 +141,8 @@ def fitted(
         moving = settings.support != "fixed"
         rate = settings.learning_rate or bench.best_rate(moving)
         steps = settings.steps
-        while steps >= 2 * LEAST_STEPS and steps * bench.pace > within:
+        left = max(within - (clock(where) - started), within / 2)  # the rate was tried, and texts were written
+        while steps >= 2 * LEAST_STEPS and steps * bench.pace > left:
             steps //= 2
         fit = bench.fit(work, steps, rate, moving, callback)
         with fit.hold:
