@@ -115,7 +115,7 @@ def test_arrays_reach_it_by_their_names(run, transformers):
     write(transformers, "bert")
     ids = np.random.default_rng(0).integers(2, 100, (30, 12))
     np.savez("d.npz", input_ids=ids, attention_mask=np.ones_like(ids), labels=ids[:, 0])
-    assert run("prune bert --data d.npz --sparsity 0.5 --json").json()["sparsity"] == pytest.approx(0.5)
+    assert run("prune bert --data d.npz --sparsity 0.3 --json").json()["sparsity"] == pytest.approx(0.3, abs=1e-3)
 
 
 def test_weights_that_are_not_all_there(run, transformers):

@@ -173,7 +173,7 @@ def test_the_worst_layer_is_the_one_that_is_named():
     report = feta.prune(nets.mlp(12, 20, 16, 4), X, 0.3, "threshold").report
     told = zip(report.layers, ("few-rows", "fell-back"), strict=True)
     layers = tuple(dataclasses.replace(layer, status=status, message=status) for layer, status in told)
-    with pytest.warns(feta.PruneWarning, match="2 of 2 layers need a look; fc2: fell-back$"):
+    with pytest.warns(feta.PruneWarning, match="2 of 2 layers need a look; fc2: fell-back; fc1: few-rows$"):
         finish.warn_of(dataclasses.replace(report, layers=layers))
 
 

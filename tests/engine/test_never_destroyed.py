@@ -60,7 +60,7 @@ def distance(one: nn.Module, other: nn.Module, x: Tensor) -> float:
 @pytest.mark.parametrize("method", ["feta", "alps", "sparsegpt"])
 def test_few_samples_are_said_with_how_many_would_do(method):
     model = nets.mlp(784, 20, 10, 5)
-    with pytest.warns(PruneWarning, match=r"layers need a look; fc1: .*"):
+    with pytest.warns(PruneWarning, match=r"layers need a look; .*fc1: .*"):
         result = feta.prune(model, pixels(20), 0.9, method)
     first = result.report.layers[0]
     assert first.status in ("few-rows", "fell-back", "poor")

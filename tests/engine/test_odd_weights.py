@@ -363,7 +363,7 @@ REFUSED = {
         nets.mlp(6, 8, 2),
         X.byte(),
         DataError,
-        r"got samples of \(6,\) torch.uint8, on which layer 'fc1' fails: .*; it takes floats, such as images / 255$",
+        r"torch.uint8, on which layer 'fc1' fails: .*; it takes floats: images / 255, or data.float\(\)$",
     ),
     "one input of two": (
         Sum(),

@@ -198,12 +198,9 @@ def test_the_table_says_what_the_records_say():
     lines += [record("threshold", 0.9, None), record("feta", 0.5, 99.0, limit=10)]
     text = real_table.tables(lines)
     assert text.startswith("Measured on a processor, threads: 1, code of commit 0123456.\n\n")
-    assert (
-        "| accuracy at 50 / 90 % | threshold | sparsegpt | alps | feta | alps, then the fits of default | default |"
-        in text
-    )
-    scores = "– / failed | – / – | 72.0 / **50.0** | **75.0** / 90.0 (1 of 2) | – / – | – / – |"
-    assert f"| resnet-20, uniform (dense 81.0) | {scores}\n| seconds | – | – | 2.0 | 2.0 | – | – |" in text
+    assert "| accuracy at 50 / 90 % | threshold | alps | feta |\n" in text  # methods that were run
+    scores = "– / failed | 72.0 / **50.0** | **75.0** / 90.0 (1 of 2) |"
+    assert f"| resnet-20, uniform (dense 81.0) | {scores}\n| seconds | – | 2.0 | 2.0 |" in text
 
 
 def test_means_never_mix_settings():

@@ -94,7 +94,15 @@ def test_a_few_held_out_samples_say_nothing_of_the_answers():
     ],
 )
 def test_the_next_effort(effort, words):
-    assert words in told(run(effort=effort))
+    stages = tuple(StageReport(name, 1.5, 0.012, True) for name in ("layer by layer", "survivors fitted"))
+    assert words in told(run(effort=effort, stages=stages))
+
+
+@pytest.mark.parametrize("effort", ["fast", "default"])
+def test_no_longer_effort_where_nothing_could_be_fitted(effort):
+    unfit = StageReport("survivors fitted", 0.1, None, False, "its outputs have no gradient")
+    more = {"judged_by": 1} if effort == "fast" else {"stages": (*run().stages, unfit)}
+    assert "effort:" not in told(run(effort=effort, **more))
 
 
 @pytest.mark.parametrize("said", ["500 of 2000 (for want of time)", "no time was left"])

@@ -183,12 +183,12 @@ def _nonzeros(weight: Tensor, known: Mapping[int, int]) -> int:
 def warn_of(report: PruneReport) -> None:
     """One warning for all layers whose result is not what was asked for, or for a network that is far off."""
     worst = (Status.FELL_BACK, Status.POOR, Status.FEW_ROWS)
-    bad = [layer for status in worst for layer in report.layers if layer.status == status]
+    bad = [[layer for layer in report.layers if layer.status == status] for status in worst]
     far = report.held is not None and report.held.far
-    if bad:
-        first = f"{bad[0].name}: {bad[0].message}" + (f"; {report.held}" if far else "")
-        need = "needs" if len(bad) == 1 else "need"
-        warn(f"{len(bad)} of {counted(len(report.layers), 'layer')} {need} a look; {first}", PruneWarning)
+    if count := sum(map(len, bad)):
+        said = "; ".join([f"{mine[0].name}: {mine[0].message}" for mine in bad if mine] + [str(report.held)] * far)
+        need = "needs" if count == 1 else "need"
+        warn(f"{count} of {counted(len(report.layers), 'layer')} {need} a look; {said}", PruneWarning)
     elif far:
         other = ", or give more samples" if report.effort is not None else ", or take the default effort"
         warn(f"the network needs a look; {report.held}; prune less{other}", PruneWarning)

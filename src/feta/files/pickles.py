@@ -37,9 +37,9 @@ def refusal(where: str, path: Path, then: str, *, weights: bool = True, to: Path
     then: what to do with the new file.
     """
     return FileError(
-        f"{where} must not be a pickle, got {path}, which feta never loads: reading one can run code. If you trust "
-        f"it, convert it: {conversion(path, to or beside(path), weights=weights)} and then: {then} (of a whole "
-        "model that was pickled, save model.state_dict() where its code is)"
+        f"{where} must not be a pickle, got {path}, which feta never loads: reading one can run code (of a whole "
+        "model that was pickled save its state_dict() first, where its code is). If you trust it, convert it: "
+        f"{conversion(path, to or beside(path), weights=weights)} and then: {then}"
     )
 
 

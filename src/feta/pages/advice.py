@@ -108,13 +108,13 @@ def _effort(found: Found) -> list[str]:
         return ["Give it more seconds: the fits of the whole network were cut short."]
     if found["effort"] is None:
         return ["Take the default effort, or leave out the method: it fits the whole network too, after its layers."]
-    if found["effort"] == "fast" and found.get("judged_by") in (0, 1):  # the others could not fit more (engine.recipe)
+    if found.get("judged_by") in (0, 1):  # a longer effort could not fit more either (engine.recipe)
         return []
     if found["effort"] == "fast":
         return [
             "Take the default effort: it fits the whole network too, up to a minute longer or some ten times as long."
         ]
-    if found["effort"] == "default":
+    if found["effort"] == "default" and any(stage["distance"] is not None for stage in found["stages"][1:]):
         return ["Take the best effort: it goes on for as long as held-out samples say that it helps."]
     return ["With labels, feta.retrain goes on from here with the zeros held."]
 
