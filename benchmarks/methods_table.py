@@ -11,6 +11,7 @@ from feta_lab.page.sections.bench import sparsity_charts
 from feta_lab.records import Record, groups
 from feta_lab.results.summaries import method_order
 
+CLOSE = 0.05  # points of accuracy that rounding may move
 METHODS = ("threshold", "lobs", "sparsegpt", "exact-obs", "alps", "feta")
 
 
@@ -65,6 +66,21 @@ def sentence(records: Sequence[Record]) -> str:
     return (
         f"Of {count} methods ({' and '.join(others)} beside those of the table) feta is the most accurate in "
         f"{len(gaps) - len(behind)} of the {len(gaps)} cells{under}{said}."
+    )
+
+
+def agreement(records: Sequence[Record], others: Sequence[Record]) -> str:
+    """How far apart the same cells are on two machines."""
+    here, there = means(records), means([one for one in others if not one["refine"]])
+    apart: dict[str, list[float]] = {}
+    for place in here.keys() & there.keys():
+        for method in here[place].keys() & there[place].keys():
+            apart.setdefault(method, []).append(abs(here[place][method] - there[place][method]))
+    close = sorted(method for method, far in apart.items() if max(far) <= CLOSE)
+    most = max(max(far) for far in apart.values())
+    return (
+        f"The same networks pruned on a CPU (next section) differ by at most {CLOSE:g} points for {', '.join(close)}, "
+        f"and by up to {most:.2f} for the others"
     )
 
 

@@ -86,6 +86,21 @@ def seconds(cells: Sequence[Record], method: str) -> str:
     return f"{statistics.median(values):.1f}" if values else "–"
 
 
+def on_cpu(records: Sequence[Record], others: Sequence[Record]) -> str:
+    """What the default call comes to where the clock cuts its fits; others: the same cells on a GPU."""
+    told = []
+    for one in sorted(records, key=lambda one: one["sparsity"]):
+        same = {name: one[name] for name in ("net", "sparsity", "method")}
+        there = mean([other for other in others if same.items() <= other.items()], "accuracy")
+        told.append(f"{one['accuracy']:.1f} at {100 * one['sparsity']:g} % ({there:.1f} on the GPU)")
+    steps = {one["stages"][-1]["message"].split(" (")[0] for one in records}
+    minutes = statistics.mean(one["seconds"] for one in records) / 60
+    return (
+        f"On one CPU thread the default call on {records[0]['net']} ends at {' and '.join(told)}: the clock cut its "
+        f"fits to {' or '.join(sorted(steps))}, and it took {minutes:.0f} minutes"
+    )
+
+
 def tables(records: Sequence[Record]) -> str:
     texts = []
     for table in TABLES:

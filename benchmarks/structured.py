@@ -163,7 +163,7 @@ def scores_of(choice: str, subject: Subject, groups: list[Group]) -> dict[str, T
 
 def lowest(scores: Mapping[str, Tensor], widths: Widths, share: float, spread: str) -> dict[str, Tensor]:
     """The channels with the lowest scores, as many as the share of the multiply-adds needs."""
-    orders = {root: found.argsort(stable=True) for root, found in scores.items()}
+    orders = {root: found.argsort(stable=True).cpu() for root, found in scores.items()}
     if spread == "uniform":
         counts = widths.uniform(share)
     else:

@@ -24,6 +24,28 @@ def tables(records: Sequence[Record]) -> str:
     return "\n\n".join([*(table(net, mine) for (net,), mine in groups(good, "net").items()), origin(good)])
 
 
+def gains(records: Sequence[Record]) -> str:
+    """How far feta's better choice is ahead of the best other one after the refit, by network."""
+    refitted = [one for one in records if "failure" not in one and one["after"] == "refit"]
+    shares, told = sorted({one["share"] for one in refitted}), []
+    for (net,), mine in groups(refitted, "net").items():
+        ahead = [lead([one for one in mine if one["share"] == share]) for share in shares]
+        told.append(f"{net} {' / '.join(f'{points:+.1f}' for points in ahead)}")
+    asked = " / ".join(f"−{100 * share:g}" for share in shares)
+    return (
+        f"after the refit, at {asked} %, the better of feta's choices is ahead of the best other one by these points: "
+        f"{', '.join(told)}"
+    )
+
+
+def lead(records: Sequence[Record]) -> float:
+    scores = {choice: summary(same, "accuracy") or 0.0 for (choice,), same in groups(records, "choice").items()}
+    ours, others = (
+        max(score for name, score in scores.items() if name.startswith("feta") == mine) for mine in (True, False)
+    )
+    return round(ours - others, 1) + 0.0  # not -0.0
+
+
 def table(net: str, records: list[Record]) -> str:
     cells = groups(records, "share", "after", "choice")
     columns = sorted(groups(records, "share", "after"), key=lambda column: (column[0], list(AFTERS).index(column[1])))
