@@ -33,7 +33,7 @@ def gains(records: Sequence[Record]) -> str:
         told.append(f"{net} {' / '.join(f'{points:+.1f}' for points in ahead)}")
     asked = " / ".join(f"−{100 * share:g}" for share in shares)
     return (
-        f"after the refit, at {asked} %, the better of feta's choices is ahead of the best other one by these points: "
+        f"after the refit, at {asked} %, the better of feta's choices is ahead of the best other one by points: "
         f"{', '.join(told)}"
     )
 

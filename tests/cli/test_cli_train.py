@@ -51,7 +51,7 @@ def test_a_killed_run_goes_on(run, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Loop, "_one_pass", killed)
         answer = run(f"{TRAIN} 2 -o net.safetensors")
-    assert (answer.code, answer.err) == (130, "feta: interrupted\n")
+    assert (answer.code, answer.err) == (130, "feta: interrupted; the same command goes on where it stopped\n")
     assert sorted(os.listdir()) == ["net.safetensors.partial", "whole.safetensors"]
     monkeypatch.setattr(Loop, "_one_pass", lambda *a: epochs.append(1) or whole(*a))
     assert run(f"{TRAIN} 2 -o net.safetensors").code == 0

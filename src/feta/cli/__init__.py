@@ -111,7 +111,7 @@ def main() -> None:
                 raise FetaError(f"the command line must hold no control characters, got {shown(word)}")
         app(sys.argv[1:])
     except KeyboardInterrupt:
-        on = "; the same command goes on where it stopped" if "--resume" in sys.argv else ""
+        on = "; the same command goes on where it stopped" if "--resume" in sys.argv or wanted == "train" else ""
         sys.stderr.write(f"feta: interrupted{on}\n")
         sys.exit(130)
     except BrokenPipeError:

@@ -38,7 +38,7 @@ Device = Annotated[str | None, Parameter(help="cpu, cuda, …; by default a GPU 
 Json = Annotated[Flag, Parameter(name="--json", help="Print one JSON object instead of a table.")]
 Place = Annotated[Path | None, Parameter(name=("--output", "-o"))]  # where the command has more to say about it
 Output = Annotated[Place, Parameter(help="File to write; by default nothing is saved.")]
-Force = Annotated[Flag, Parameter(help="Replace files that are there already.")]
+Force = Annotated[Flag, Parameter(help="Replace files that are there already; folders never.")]
 Report = Annotated[
     Path | None, Parameter(help="HTML file to write: what was lost and saved, layer by layer, and what to try next.")
 ]
