@@ -67,8 +67,7 @@ def _speed(names: Names) -> dict[str, Any]:
         "device": names(4),
         "file_bytes": 10,
         "notes": [names(3)],
-        "dead_neurons": 2,
-        "joined": 3,
+        "teams": [{"threads": 1, "dead_neurons": 2, "joined": 3, "notes": [names(3)]}],
         "batches": [times | {"batch": 1}],
     }
     environment = {"cpu": names(5), "torch": names(6)}

@@ -37,7 +37,7 @@ def cast(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 def refuse_sparsified(model: nn.Module, where: str = "model") -> None:
     """Raise ModelError for a model of feta.sparsify: its layers hold no weights as others know them."""
-    if any(getattr(module, "for_inference", False) for module in model.modules()):
+    if any(getattr(type(module), "_feta_inference", None) is True for module in model.modules()):
         raise ModelError(
             f"{where} must be made of plain layers, got one that feta.sparsify made; give the model that it was made "
             "of, and sparsify again where it runs"

@@ -12,7 +12,6 @@ from feta.pages.told import layer_row as layer_row
 from feta.pages.words import agreed, amount, counted, in_words, significant, some
 from feta.problem import Activation, Status
 
-NO_TIME = "no time was left"  # of a stage that was not begun
 FAR, SAME = 0.7, 0.8  # a relative error of the outputs, and a share of equal answers, that say a network is spoilt
 
 
@@ -112,7 +111,7 @@ class RefineReport:
     seed: int  # of every draw
     learning_rate: float  # at the start
     support: str  # "fixed", "moving" or "free"
-    measure: str = ""  # of the losses here: `loss`, or "probabilities", by whose differences many scores are judged
+    measure: str = ""  # of the losses here: `loss`, or "probabilities", their differences; "+mixtures": of these too
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "history": [list(point) for point in self.history]}

@@ -4,7 +4,6 @@ The page and its figure are functions of the records alone.
 """
 
 import itertools
-import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from feta_lab import networks, store
 from feta_lab.page.blocks import Block, Facts, Shown, Table
 from feta_lab.page.document import publish
 from feta_lab.page.figure import Figure, LineChart, Point
-from feta_lab.records import record
+from feta_lab.records import append, record
 from feta_lab.subject import subject_of
 from feta_lab.training import Training, train
 
@@ -60,7 +59,7 @@ def run_demo(folder: Path, *, seed: int = 0, tell: Callable[[str], None] = lambd
         config = {"network": preset.specification, "data": data.label, "method": method, "sparsity": sparsity}
         config["effort"] = effort
         runs.append(record("demo", config, seed, summary))
-    write_atomic(folder / "records.jsonl", "".join(json.dumps(run) + "\n" for run in runs).encode())
+        append(folder / "records.jsonl", runs[-1])
     write_demo(folder / "report.html", runs)
     return runs
 

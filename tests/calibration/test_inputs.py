@@ -345,6 +345,7 @@ def test_empty_batches_among_others_do_no_harm():
         (Y, r"got shape \(10,\); if these are labels, give the inputs"),
         ([X.numpy()], "write torch.from_numpy\\(x\\) for each"),
         ([((X, X), Y)], "of several inputs give dicts by their names"),
+        ([[{"x": X}, {"x": X}]], "data must yield tensors of samples"),  # of the samples all but the first would go
     ],
 )
 def test_not_data(data, message):

@@ -19,6 +19,7 @@ OUTPUTS += [
     {"out": {"scores": X}},
     (torch.tensor(0.5), X),
     {"loss": X.mean(), "scores": X},
+    ({"loss": X.mean()}, {"scores": X}),
 ]
 
 
@@ -39,6 +40,7 @@ ONE = [
     [[X], WHOLE],
     SimpleNamespace(scores=X),
 ]
+ONE += [({"loss": X.mean()}, {"scores": X})]
 SEVERAL = [(X, X), {"boxes": X, "scores": X}, [(X, X), {"aux": None}], {"preds": {"one": X, "two": X}}, [[X], [X]]]
 SEVERAL += [SimpleNamespace(one=X, two=X), [[WHOLE], ({"a": [X, X]},)]]
 

@@ -131,8 +131,14 @@ def test_whole_numbers_are_scaled_and_floats_are_not():
     np.save("d.npy", np.arange(40).reshape(2, 20))
     (found,) = batches("d.npy", Pair(), OwnOptions(scale=10))
     assert torch.allclose(found, torch.arange(40.0).reshape(2, 20) / 10)
+    np.savez("d.npz", x=np.full((2, 20), 51, np.uint8), mask=np.ones((2, 20), np.int64))
+    (found,) = batches("d.npz", Pair(), OwnOptions(scale=255))
+    assert float(found["x"].unique()) == pytest.approx(0.2)
+    assert torch.equal(found["mask"], torch.ones(2, 20, dtype=torch.int64))  # no number to divide
     np.save("d.npy", rows(20))
-    with pytest.raises(Exception, match=r"--scale must go with bytes or other whole numbers, got d\.npy with floats"):
+    with pytest.raises(
+        Exception, match=r"--scale must go with bytes, or one array of whole numbers, got d\.npy with f"
+    ):
         batches("d.npy", Pair(), OwnOptions(scale=10))
 
 

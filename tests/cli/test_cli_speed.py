@@ -9,7 +9,7 @@ import pytest
 import torch
 from own_models import CODE, rows, write_code
 
-from feta.cli.speed_page import speed_page
+from feta.cli.speed_page import changes_said, forms_said, speed_page
 from feta.inference import calls, timing
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*:UserWarning")
@@ -36,6 +36,16 @@ def test_json_of_a_pruned_file(run, pruned):
     assert first["dense_bytes"] > 0
     assert {"torch", "cpu", "python"} == set(found["environment"])
     assert torch.get_num_threads() == 1  # as it was before
+
+
+def test_what_no_single_layer_shows_is_said():
+    teams = [{"threads": 1, "dead_neurons": 0, "joined": 5, "notes": []}]
+    assert forms_said(teams) == "dense → the fastest form"
+    assert changes_said({"teams": teams}) == ["5 neighbouring modules run in one call: no single layer shows that"]
+    teams.append({"threads": 2, "dead_neurons": 1, "joined": 0, "notes": ["the dense layers stay: they are fast"]})
+    assert forms_said(teams) == "dense → the fastest form, by itself; the dense layers stay with 2 threads"
+    assert forms_said(teams[1:]) == "dense → the fastest form, by itself; the dense layers stay"
+    assert changes_said({"teams": teams})[1] == "with 2 threads 1 neuron without effect taken out first"
 
 
 def test_what_it_says_and_the_page(run, pruned):

@@ -140,6 +140,15 @@ def test_the_page_of_a_result(tmp_path):
         result.save_report(tmp_path)
 
 
+def test_only_what_a_softmax_does_not_see_is_left_out():
+    """Not of one output, nor of probabilities, whose mean is the same for all."""
+    one, soft = nets.mlp(12, 20, 16, 1), nn.Sequential(nets.mlp(12, 20, 16, 4), nn.Softmax(-1))
+    for model, settings in ((one, SCORES), (soft, None)):
+        result = feta.prune(model, X, 0.9, "threshold", settings=settings)
+        before, after = (net.double()(held_rows().double()).detach() for net in (model, result.model))
+        assert result.report.held.error == pytest.approx(float((after - before).norm() / before.norm()), rel=1e-4)
+
+
 class Unfittable(nn.Module):
     """Outputs without gradients."""
 
@@ -165,8 +174,11 @@ def test_where_nothing_is_lost_nothing_is_fitted():
     model = nets.mlp(12, 20, 16, 4)
     with torch.no_grad():
         model.fc1.weight[:, 6:] = 0
-    report = feta.prune(model, X, {"fc1": 0.5, "fc2": 0.0}, settings=SCORES).report
-    assert [stage.name for stage in report.stages] == ["layer by layer"]
+    many = torch.randn(1200, 12, generator=torch.Generator().manual_seed(1))
+    report = feta.prune(model, many, {"fc1": 0.5, "fc2": 0.0}, settings=SCORES).report
+    assert [stage.name for stage in report.stages] == ["layer by layer", "fits of the whole network"]
+    assert report.stages[1].message == "left out, for the outputs are within 0.2 % of the original's"
+    assert report.refinement is None
 
 
 def test_the_worst_layer_is_the_one_that_is_named():
@@ -174,7 +186,7 @@ def test_the_worst_layer_is_the_one_that_is_named():
     told = zip(report.layers, ("few-rows", "fell-back"), strict=True)
     layers = tuple(dataclasses.replace(layer, status=status, message=status) for layer, status in told)
     with pytest.warns(feta.PruneWarning, match="2 of 2 layers need a look; fc2: fell-back; fc1: few-rows$"):
-        finish.warn_of(dataclasses.replace(report, layers=layers))
+        finish.warn_of(dataclasses.replace(report, layers=layers), None)
 
 
 def test_more_zeros_than_were_asked_for_are_said():

@@ -191,7 +191,7 @@ def test_steps_are_halved_until_they_fit_into_the_time(monkeypatch, pace, expect
     monkeypatch.setattr(Bench, "best_rate", slow)
     _, *fits = feta.prune(network(), X, 0.8).report.stages
     assert tuple(int(fit.message.split()[0]) for fit in fits) == expected
-    told = [f" of {asked} (what was judged to take {limit} s), " for asked, limit in ((400, 15), (1600, 45))]
+    told = [f" of {asked} (in some {limit} s), " for asked, limit in ((400, 15), (1600, 45))]
     for fit, said, steps, asked in zip(fits, told, expected, (400, 1600), strict=True):
         assert (said in fit.message) == (steps < asked)
 

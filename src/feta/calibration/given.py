@@ -53,7 +53,8 @@ def model_input(batch: Any, required: Sequence[str]) -> Batch:
     if isinstance(batch, tuple | list) and batch and isinstance(batch[0], Tensor) and batch[0].ndim:
         several = len(batch) >= len(required) > 1
         return dict(zip(required, batch, strict=False)) if several else batch[0]
-    if isinstance(batch, tuple | list) and batch and isinstance(batch[0], Mapping):  # and its labels
+    dicts = [isinstance(part, Mapping) for part in batch] if isinstance(batch, tuple | list) else []
+    if dicts[:1] == [True] and not any(dicts[1:]):  # what follows are labels; more dicts would be more samples
         return model_input(batch[0], required)
     cure = (
         "; write torch.from_numpy(x) for each" if _arrays(batch) else "; of several inputs give dicts by their names"

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -81,9 +81,11 @@ def outputs_of(result: Any) -> Tensor:
             return value  # type: ignore[no-any-return]
     for value in values:
         if isinstance(value, Mapping | tuple | list):
-            return outputs_of(value)
+            with suppress(ModelError):
+                return outputs_of(value)
     raise ModelError(
-        f"model must return a float tensor, or a tuple, list or mapping that holds one, got {type(result).__name__}"
+        f"model must return a float tensor with samples as rows, or a tuple, list or mapping that holds one, got "
+        f"{type(result).__name__}"
     )
 
 
@@ -112,7 +114,7 @@ def _has_rows(value: Any) -> bool:
 
 def _has_floats(result: Any) -> bool:
     if isinstance(result, Tensor):
-        return result.is_floating_point()
+        return _has_rows(result)
     parts = result.values() if isinstance(result, Mapping) else result if isinstance(result, tuple | list) else ()
     return any(map(_has_floats, parts))
 

@@ -87,11 +87,8 @@ def cure_of(given: Sequence[Tensor], said: str) -> str:
         return "; give dicts with the names in the model's forward, such as {'x': …, 'mask': …}"
     if any(tensor.ndim == 1 or (tensor.ndim == 3 and "channels" in said) for tensor in given):
         labels = any(tensor.ndim == 1 and not tensor.is_floating_point() for tensor in given)
-        return (
-            "; if these are labels, put the inputs first: (inputs, labels)"
-            if labels
-            else "; of samples that come one by one make batches: torch.stack(samples), or a DataLoader"
-        )
+        first = "; if these are labels, put the inputs first: (inputs, labels)" if labels else ""
+        return f"; of samples that come one by one make batches: torch.stack(samples), or a DataLoader{first}"
     if not any(word in said.lower() for word in ("type", "byte", "long")):
         return ""
     if "indices" in said:

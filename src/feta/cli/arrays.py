@@ -40,9 +40,9 @@ def read_arrays(
     rows = drawn(n, samples, seed)
     # NumPy takes a tensor of one index for a plain number, and the rows would lose a dimension.
     chosen = {name: array[rows] if isinstance(array, Tensor) else array[rows.numpy()] for name, array in kept.items()}
-    if options.scale is not None and all("float" in str(array.dtype) for array in chosen.values()):
-        raise ConfigError(f"--scale must go with bytes or other whole numbers, got {path} with floats; leave it out")
-    inputs = {name: _ready(array, name, path, options) for name, array in chosen.items()}
+    scaled = () if options.scale is None else _scaled(chosen, path)
+    scales = {name: options.scale if name in scaled else None for name in chosen}
+    inputs = {name: _ready(array, name, path, scales[name]) for name, array in chosen.items()}
     _normalise(inputs, options, path)
     return inputs, f"{len(rows)} of {n} {what} of {path}" if len(rows) < n else f"{n} {what} of {path}"
 
@@ -119,12 +119,22 @@ def _normalise(inputs: Arrays, options: OwnOptions, path: Path) -> None:
         inputs[name] = normalised(inputs[name], options)
 
 
-def _ready(array: Any, name: str, path: Path, options: OwnOptions) -> Tensor:
-    """An array as the model takes it: whole numbers as int64 or by --scale, which bytes need, others as they are."""
+def _scaled(arrays: Mapping[str, Any], path: Path) -> list[str]:
+    """What --scale divides: bytes, or else whole numbers that are alone; others are tokens and masks."""
+    bytes_ = [name for name, array in arrays.items() if str(array.dtype).endswith("uint8")]
+    whole = [name for name, array in arrays.items() if "int" in str(array.dtype)]
+    if not bytes_ and not (len(arrays) == 1 and whole):
+        kinds = ", ".join(sorted({str(array.dtype) for array in arrays.values()}))
+        raise ConfigError(f"--scale must go with bytes, or one array of whole numbers, got {path} with {kinds}")
+    return bytes_ or whole
+
+
+def _ready(array: Any, name: str, path: Path, scale: float | None) -> Tensor:
+    """An array as the model takes it: whole numbers as int64 or divided by a scale, others as they are."""
     tensor = array if isinstance(array, Tensor) else _tensor(array, name, path)
-    if options.scale is not None and not tensor.is_floating_point() and tensor.dtype != torch.bool:
-        return tensor.float() / options.scale
-    if tensor.dtype == torch.uint8 and options.scale is None:
+    if scale is not None:
+        return tensor.float() / scale
+    if tensor.dtype == torch.uint8:
         raise DataError(
             f"{path}: '{name}' must be numbers the model takes, got bytes (uint8); for images give --scale 255 "
             "to divide by 255, tokens and masks must be saved as int64 or bool"

@@ -40,7 +40,9 @@ class OwnOptions:
     channels: Annotated[
         Literal["1", "3"] | None, _option("Images: 3 for colour, 1 for grey; by default what the model takes.")
     ] = None
-    scale: Annotated[float | None, _option("Arrays of bytes: divide by this; images of a folder by 255.")] = None
+    scale: Annotated[
+        float | None, _option("Arrays of bytes or whole numbers: divide by this; images of a folder by 255.")
+    ] = None
     mean: Annotated[str | None, _option("Images: subtract this, one number or one per channel: 0.49,0.48,0.45.")] = (
         None
     )

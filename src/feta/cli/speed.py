@@ -14,7 +14,7 @@ from feta.cli.options import Force, Json, whole_numbers
 from feta.cli.own_options import OwnOptions
 from feta.cli.places import check_network, check_output, check_places
 from feta.cli.speed_page import WHOLE, changes_said, forms_said, speed_page, whole_rows
-from feta.pages.words import smaller
+from feta.pages.words import counted, smaller
 
 if TYPE_CHECKING:
     from torch import nn
@@ -95,7 +95,7 @@ def _measured(model: "nn.Module", example: "Example", batches: list[int], teams:
     from feta.inference.sparsify import sparsified
 
     before = torch.get_num_threads()
-    found: dict[str, Any] = {"batches": [], "layers": [], "notes": []}
+    found: dict[str, Any] = {"batches": [], "layers": [], "teams": [], "notes": []}
     try:
         for team in teams:
             torch.set_num_threads(team)
@@ -118,7 +118,8 @@ def _add(found: dict[str, Any], result: "Sparsified", team: int) -> None:
     for layer in result.layers:
         found["layers"].append({"threads": team, **vars(layer)})
     found["memory"] = {"dense_bytes": result.dense_bytes, "sparse_bytes": result.bytes}
-    found["dead_neurons"], found["joined"] = result.dead_neurons, result.joined
+    changes = {"dead_neurons": result.dead_neurons, "joined": result.joined, "notes": result.notes}
+    found["teams"].append({"threads": team, **changes})
     found["notes"] += [note for note in result.notes if note not in found["notes"]]
 
 
@@ -150,7 +151,8 @@ def _show(found: Mapping[str, Any]) -> None:
     columns = ("layer", "zeros", "form", *(f"ms at {batch}" for batch in batches), "bytes")
     for team in teams:
         mine = [row for row, layer in zip(rows, found["layers"], strict=True) if layer["threads"] == team]
-        print_table(f"Layers, {team} thread{'s' * (team > 1)}: {forms_said(found)}", columns, mine)
+        said = forms_said([one for one in found["teams"] if one["threads"] == team])
+        print_table(f"Layers, {counted(team, 'thread')}: {said}", columns, mine)
     print_table(f"The whole: {found['network']}", WHOLE, whole_rows(found))
     for line in changes_said(found):
         out().print(line)

@@ -1,11 +1,12 @@
 """The page of `feta speed`: a function of its JSON object alone."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from feta.cli.console import size
 from feta.pages.bars import Bar, paired_bars
 from feta.pages.document import document, section, table, text
+from feta.pages.words import counted
 
 WHOLE = ("batch", "threads", "ms dense", "ms sparse", "faster by")
 COLUMNS = ("layer", "threads", "zeros", "form", "batch", "ms dense", "ms sparse", "memory dense", "memory")
@@ -27,7 +28,7 @@ def speed_page(found: Mapping[str, Any]) -> str:
         facts,
         notes,
         section("The whole network", paired_bars(map(_pair, found["batches"])), table(WHOLE, whole_rows(found))),
-        section(f"Layers: {forms_said(found)}", table(COLUMNS, _rows(found), words=("form",))),
+        section(f"Layers: {forms_said(found['teams'])}", table(COLUMNS, _rows(found), words=("form",))),
     )
 
 
@@ -39,17 +40,27 @@ def whole_rows(found: Mapping[str, Any]) -> list[tuple[Any, ...]]:
     ]
 
 
-def forms_said(found: Mapping[str, Any]) -> str:
-    """What the table of layers shows."""
-    dense = any(note.startswith("the dense layers stay") for note in found["notes"])
-    return "dense → the fastest form" + ", by itself; the dense layers stay" * dense
+def forms_said(teams: Sequence[Mapping[str, Any]]) -> str:
+    """What a table of layers shows that were timed with these numbers of threads."""
+    dense = [team for team in teams if any(note.startswith("the dense layers stay") for note in team["notes"])]
+    with_ = (
+        ""
+        if len(dense) == len(teams)
+        else f" with {' and '.join(counted(team['threads'], 'thread') for team in dense)}"
+    )
+    return "dense → the fastest form" + f", by itself; the dense layers stay{with_}" * bool(dense)
 
 
 def changes_said(found: Mapping[str, Any]) -> list[str]:
     """What was done to the network beside the forms of single layers, whose times do not show it."""
-    lines = [f"{found['dead_neurons']} neurons that do nothing were taken out first"] * bool(found["dead_neurons"])
-    joined = f"{found['joined']} neighbouring modules run in one call, which saves time that no single layer shows"
-    return lines + [joined] * bool(found["joined"])
+    lines = []
+    for team in found["teams"]:
+        which = f"with {counted(team['threads'], 'thread')} " if len(found["teams"]) > 1 else ""
+        if team["dead_neurons"]:
+            lines.append(f"{which}{counted(team['dead_neurons'], 'neuron')} without effect taken out first")
+        if team["joined"]:
+            lines.append(f"{which}{team['joined']} neighbouring modules run in one call: no single layer shows that")
+    return lines
 
 
 def _gain(row: Mapping[str, Any]) -> str:

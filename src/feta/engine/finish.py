@@ -21,7 +21,7 @@ from feta.errors import warn
 from feta.layers import owner_of
 from feta.pages.words import counted
 from feta.problem import Status
-from feta.report import NO_TIME, Held, PruneReport, Size
+from feta.report import Held, PruneReport, Size
 from feta.sparsity import stored_size
 from feta.tuning.matching import match_for
 
@@ -113,7 +113,7 @@ def compared(run: Run, model: nn.Module) -> Held | None:
     """The result beside the original on held-out samples; None where the two cannot be put side by side."""
     if run.held is None or run.apart:
         return None
-    pruned, (scores, answers) = shell(model), _scores(run)
+    pruned, (loose, answers) = shell(model), _scores(run)
     wrong = right = same = count = other_shape = 0.0
     for batch in run.held.share(run.ranks):
         expected, found = (outputs_of(call(network, batch)) for network in (run.original, pruned))
@@ -128,7 +128,7 @@ def compared(run: Run, model: nn.Module) -> Held | None:
         size = max(1, COMPARED // max(1, expected[:1].numel()))  # outputs of a language model are large
         for one, other in zip(expected.split(size), found.split(size), strict=True):
             same += float((one.argmax(-1) == other.argmax(-1)).sum()) if answers else 0.0
-            one, other = (part.double() - (part.double().mean(-1, True) if scores else 0) for part in (one, other))
+            one, other = (part.double() - (part.double().mean(-1, True) if loose else 0) for part in (one, other))
             wrong += float((other - one).square().sum())
             right += float(one.square().sum())
     told = [wrong, right, same, count, float(not answers), other_shape]
@@ -147,14 +147,15 @@ def _together(run: Run, batch: Batch, expected: Tensor) -> bool:
 
 
 def _scores(run: Run) -> tuple[bool, bool]:
-    """Whether the original's outputs are scores, and not say coordinates; whether each sample has one set of them.
+    """Whether the original's outputs are scores before a softmax, and whether each sample has one set of scores.
 
-    What is added to all scores of a set changes nothing of what they say, and a fit to the answers may leave it so.
+    What is added to all of a set before a softmax changes nothing of what they say, and a fit may leave it so.
     """
     assert run.held is not None
     result = call(run.original, next(iter(Merged(run.held))))
-    output, scores = outputs_of(result), match_for(run.original, result, run.settings.loss).kind == "kl"
-    return scores, scores and output.ndim == 2 and output.shape[1] > 1
+    output, match = outputs_of(result), match_for(run.original, result, run.settings.loss)
+    scores = match.kind == "kl" and output.ndim > 1 and output.shape[-1] > 1
+    return scores and not match.probabilities, scores and output.ndim == 2
 
 
 def size_of_model(model: nn.Module, layers: Sequence[LayerTrace], shards: Shards = WHOLE) -> Size:
@@ -180,8 +181,11 @@ def _nonzeros(weight: Tensor, known: Mapping[int, int]) -> int:
     return known[id(weight)] if id(weight) in known else int(torch.count_nonzero(weight))
 
 
-def warn_of(report: PruneReport) -> None:
-    """One warning for all layers whose result is not what was asked for, or for a network that is far off."""
+def warn_of(report: PruneReport, failed: str | None) -> None:
+    """Warnings for layers whose result is not what was asked for, or a network that is far off or was not fitted.
+
+    failed: why an effort could not fit the network as a whole.
+    """
     worst = (Status.FELL_BACK, Status.POOR, Status.FEW_ROWS)
     bad = [[layer for layer in report.layers if layer.status == status] for status in worst]
     far = report.held is not None and report.held.far
@@ -192,9 +196,8 @@ def warn_of(report: PruneReport) -> None:
     elif far:
         other = ", or give more samples" if report.effort is not None else ", or take the default effort"
         warn(f"the network needs a look; {report.held}; prune less{other}", PruneWarning)
-    failed = [stage for stage in report.stages[1:] if stage.distance is None and stage.message != NO_TIME]
-    if failed and report.refinement is None:
-        warn(f"the network needs a look: it was not fitted as a whole; {failed[0].message}", PruneWarning)
+    if failed is not None and report.effort != "fast" and report.refinement is None:
+        warn(f"the network needs a look: it was not fitted as a whole; {failed}", PruneWarning)
     before, after = ((size.nonzeros if size else 0) for size in (report.before, report.after))
     if after > FULLER * before:
         said = f"pruned weights came back: the model had {before:,} that are not zero, and now {after:,}"

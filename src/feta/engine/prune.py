@@ -153,7 +153,7 @@ def prune(
     report = work.report()
     if work.walk.checkpoint is not None:
         work.walk.checkpoint.remove()
-    warn_of(report)
+    warn_of(report, work.recipe.failed)
     return PruneResult(pruned, {name: mask.to(home) for name, mask in work.recipe.masks.items()}, report)
 
 

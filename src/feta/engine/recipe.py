@@ -19,12 +19,13 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from feta.engine.finish import compared
 from feta.engine.judge import too_few
 from feta.engine.run import Run
 from feta.errors import ConfigError, FetaError
 from feta.problem import Status
 from feta.ranks import RankError
-from feta.report import NO_TIME, LayerReport, RefinePoint, RefineReport, StageReport
+from feta.report import LayerReport, RefinePoint, RefineReport, StageReport
 from feta.tuning.bench import distance_of
 from feta.tuning.refine import RefineResult, fitted
 from feta.tuning.refinement import Refinement
@@ -37,7 +38,7 @@ DEEP = 12  # pruned layers
 STEPS = 6000  # halved until they fit into the time; twice as many of deep networks
 TIMES, FLOOR = 9, 60  # times the seconds of the layers, or so many at the least, that the fits of `default` may take
 LONGER, USEFUL = 2, 0.98  # times as many steps, as long as the distance falls below this share of the one before
-NOTHING = 1e-6  # of a divergence or a difference of probabilities: no answer is another one
+NOTHING, MANY = 2e-3, 100  # relative error of so many held-out outputs, below which no fit gains anything
 ROUNDS, WIDER = 3, 4  # of longer fits, and how many times as many rows their steps see
 
 
@@ -60,6 +61,7 @@ class Recipe:
         self.rate: float | None = None  # that was found to be right
         self.steps = STEPS  # of the last fit
         self.stopped: Exception | None = None  # by the callback
+        self.failed: str | None = None  # why the whole network could not be fitted, or judged
 
     def layers_done(self, seconds: float) -> None:
         """The first stage: what pruning layer by layer has made."""
@@ -79,15 +81,21 @@ class Recipe:
             except (torch.OutOfMemoryError, RankError):
                 raise
             except Exception as error:  # of a model that takes no mixtures, say
-                said = _said(error)
+                said = self.failed = _said(error)
         if far is not None and not math.isfinite(far):
             far, said = None, f"outputs must be finite to be judged by, got a distance of {far}"
+            self.failed = said
         self.stages.append(StageReport("layer by layer", seconds, far, True, said, measure))
 
     def improve(self, effort: str) -> None:
         """Fit the whole network, as far as the effort goes."""
         layers = self.stages[0]
-        if layers.distance is None or (not layers.measure.startswith("mse") and layers.distance < NOTHING):
+        if layers.distance is None:
+            return
+        near = compared(self.run, self.best) if self.run.judged().by >= MANY else None
+        if near is not None and near.error is not None and near.error < NOTHING:
+            said = f"left out, for the outputs are within {100 * NOTHING:g} % of the original's"
+            self.stages.append(StageReport("fits of the whole network", 0.0, None, False, said))
             return
         allowed = max(FLOOR, TIMES * layers.seconds)
         moving: Literal["moving", "free"] = "free" if self.free and self.pattern is None else "moving"
@@ -169,7 +177,7 @@ class Recipe:
         """
         left = self.left()
         if left is not None and left <= 0:
-            self.stages.append(StageReport(name, 0.0, None, False, NO_TIME))
+            self.stages.append(StageReport(name, 0.0, None, False, "no time was left"))
             return
         started = self.run.clock()
         try:
@@ -180,7 +188,8 @@ class Recipe:
         except Exception as error:  # a model without a backward pass, or a fit that ran away
             if error is self.stopped:
                 raise
-            self.stages.append(StageReport(name, self.run.clock() - started, None, False, _said(error)))
+            self.failed = _said(error)
+            self.stages.append(StageReport(name, self.run.clock() - started, None, False, self.failed))
             return
         report = done.report
         self.rate, self.steps = report.learning_rate, report.steps
@@ -200,7 +209,7 @@ def steps_said(report: RefineReport, asked: int, within: float | None) -> str:
 
     within: seconds that it was to take; None where the user has set them.
     """
-    why = "for want of time" if within is None else f"what was judged to take {within:.0f} s"
+    why = "for want of time" if within is None else f"in some {within:.0f} s"
     cut = f" of {asked} ({why})" if report.steps < asked else ""
     return f"{report.steps} steps{cut}, rate {report.learning_rate:g}"
 

@@ -71,7 +71,7 @@ def _make_readable(part: Path, place: Path) -> None:
     fresh.touch()
     mode = stat.S_IMODE(fresh.stat().st_mode)
     for file in part.rglob("*") if part.is_dir() else [part]:
-        if file.is_file():
+        if file.is_file() and not file.is_symlink():
             os.chmod(file, mode)
 
 

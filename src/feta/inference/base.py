@@ -18,7 +18,7 @@ from feta.errors import ModelError
 class ForInference(nn.Module):
     """A layer without gradients. What it works out at its first call is lost when it is copied, moved or loaded."""
 
-    for_inference = True  # what feta.layers.refuse_sparsified knows it by
+    _feta_inference = True  # what feta.layers.refuse_sparsified knows it by
 
     def __init__(self) -> None:
         super().__init__()

@@ -120,7 +120,8 @@ def fitted(
 ) -> RefineResult:
     """`refine` on rows to fit and rows to judge by.
 
-    within: seconds that trials and steps may take at the pace of the trials; steps are halved until they do.
+    within: seconds that trials and steps may take, steps at least half of them; they are halved until they do, at
+        the pace of the trials.
     thaw: whether what was pruned is fitted even where it is frozen.
     ranks: processes that have the same rows, and work on their share of every batch.
     wider: times as many rows in a batch as usual, where no size is asked for and as many run well.
@@ -141,7 +142,8 @@ def fitted(
         moving = settings.support != "fixed"
         rate = settings.learning_rate or bench.best_rate(moving)
         steps = settings.steps
-        left = max(within - (clock(where) - started), within / 2)  # the rate was tried, and texts were written
+        # The rate was tried, and texts were written: that counts, as long as half of the time is left for steps.
+        left = max(within - ranks.most(clock(where) - started), within / 2)
         while steps >= 2 * LEAST_STEPS and steps * bench.pace > left:
             steps //= 2
         fit = bench.fit(work, steps, rate, moving, callback)
