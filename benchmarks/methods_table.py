@@ -79,8 +79,8 @@ def agreement(records: Sequence[Record], others: Sequence[Record]) -> str:
     close = sorted(method for method, far in apart.items() if max(far) <= CLOSE)
     most = max(max(far) for far in apart.values())
     return (
-        f"The same networks pruned on a CPU (next section) differ by {CLOSE:g} points for {', '.join(close)}, "
-        f"and by up to {most:.2f} for the others"
+        f"the same networks pruned on a CPU (next section) differ by at most {CLOSE:g} points for "
+        f"{', '.join(close)}, and by up to {most:.2f} for the others"
     )
 
 

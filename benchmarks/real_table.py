@@ -96,7 +96,7 @@ def on_cpu(records: Sequence[Record], others: Sequence[Record]) -> str:
     steps = {one["stages"][-1]["message"].split(" (")[0] for one in records}
     minutes = statistics.mean(one["seconds"] for one in records) / 60
     return (
-        f"On one CPU thread the default call on {records[0]['net']} ends at {' and '.join(told)}: the clock cut its "
+        f"on one CPU thread the default call on {records[0]['net']} ends at {' and '.join(told)}: the clock cut its "
         f"fits to {' or '.join(sorted(steps))}, and it took {minutes:.0f} minutes"
     )
 
