@@ -102,7 +102,7 @@ def prune(
     check_network(network, own)
     check_network_output(output, force, network, *own.files)
     from feta.cli.source import Source
-    from feta.cli.subject import prune_subject
+    from feta.cli.subject import prune_subject, working
     from feta.engine.select import check_pattern, share_asked
     from feta.engine.settings import Settings, on_bar
     from feta.patterns import parse_pattern
@@ -135,7 +135,7 @@ def prune(
         needing = "pruning" if method is None else f"--method {method}"
     with job(where) as first:
         subject = _open(source, needing, data_dir, samples=samples, seed=seed, batch_size=batch_size)
-        with progress_bar(f"pruning by {pruner.name}") as update:
+        with progress_bar(f"pruning by {pruner.name}") as update, working(where):
             work["callback"] = lambda event: update(**on_bar(event))
             model, summary, kept = prune_subject(subject, target, method, **spread, **work)
     if not first:

@@ -179,8 +179,7 @@ def prune_subject(
     rows: Any = subject.inputs
     if subject.data is not None:
         rows = subject.rows("train", device)[0]
-    with working(device):
-        result = prune(subject.model, rows, sparsity, method, device=device, **options)
+    result = prune(subject.model, rows, sparsity, method, device=device, **options)
     summary = json.loads(result.report.to_json())
     summary["notes"] = [*result.report.headline()[1:], *result.report.notes()]
     for layer in summary["layers"]:
