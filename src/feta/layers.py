@@ -168,26 +168,31 @@ class LayerView:
         """Half-precision layers are solved in float32 and cast back."""
         return self.weight.dtype if self.weight.dtype in (torch.float32, torch.float64) else torch.float32
 
+    def part(self, tensor: Tensor, group: int, dim: int = 0) -> Tensor:
+        """What of a tensor belongs to one group: a view."""
+        size = tensor.shape[dim] // self.groups
+        return tensor.narrow(dim, group * size, size)
+
     def matrix(self, group: int = 0) -> Tensor:
         """W (d_in, d_out) of one group, a copy."""
         weight = self.weight.detach().t() if self.operator.transposed else self.weight.detach()
-        block = weight.reshape(len(weight), -1).chunk(self.groups)[group]
+        block = self.part(weight.reshape(len(weight), -1), group)
         return block.t().to(self.solve_dtype, copy=True).contiguous()
 
     def bias(self, group: int = 0) -> Tensor | None:
         if self.bias_parameter is None:
             return None
-        return self.bias_parameter.detach().chunk(self.groups)[group].to(self.solve_dtype, copy=True)
+        return self.part(self.bias_parameter.detach(), group).to(self.solve_dtype, copy=True)
 
     @torch.no_grad()
     def write(self, U: Tensor, bias: Tensor | None, group: int = 0) -> None:
         """Put a pruned matrix, and its bias, back into the layer."""
         weight = self.weight.t() if self.operator.transposed else self.weight
-        block = weight.chunk(self.groups)[group]
+        block = self.part(weight, group)
         # Not through a flat view: channels-last weights have none.
         block.copy_(cast(U, block.dtype).t().reshape(block.shape))
         if bias is not None and self.bias_parameter is not None:
-            self.bias_parameter.chunk(self.groups)[group].copy_(cast(bias, weight.dtype))
+            self.part(self.bias_parameter, group).copy_(cast(bias, weight.dtype))
 
     def flat(self, tensor: Tensor) -> Tensor:
         """A tensor of the weight's shape as a matrix (d_in, d_out) with all groups side by side."""
@@ -214,7 +219,7 @@ class LayerView:
         if not self.operator.spatial:
             A = x.reshape(-1, x.shape[-1])
             return A if picked is None else A[picked]
-        patches = self._patches(x.chunk(self.groups, dim=1)[group])  # (samples, positions …, d_in …)
+        patches = self._patches(self.part(x, group, 1))  # (samples, positions …, d_in …)
         if picked is None:
             return patches.flatten(self.operator.spatial + 1).flatten(0, -2)
         places = torch.unravel_index(picked, patches.shape[: self.operator.spatial + 1])
@@ -223,7 +228,7 @@ class LayerView:
     def output_rows(self, z: Tensor, group: int = 0, picked: Tensor | None = None) -> Tensor:
         """The rows of one group of an output, in the order of those of the input."""
         if self.operator.spatial:
-            z = z.chunk(self.groups, dim=1)[group].movedim(1, -1)
+            z = self.part(z, group, 1).movedim(1, -1)
         rows = z.reshape(-1, z.shape[-1])
         return rows if picked is None else rows[picked]
 

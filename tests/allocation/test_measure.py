@@ -206,3 +206,25 @@ def test_the_shift_of_a_batch_norm_makes_up_for_means_and_is_restored():
     net[1].register_parameter("bias", nn.Parameter(before["1.bias"]))
     assert with_shift.errors[1] < 0.9 * without.errors[1]
     assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
+
+
+@pytest.mark.parametrize("measure_of", ["outputs", "response"])
+def test_groups_cost_no_runs_of_the_network(measure_of):
+    runs = [0, 0]
+
+    class Counted(nn.Identity):
+        def forward(self, x):
+            runs[which] += 1
+            return x
+
+    for which, groups in enumerate((1, 8)):
+        torch.manual_seed(0)
+        middle = nn.Conv2d(8, 8, 3, groups=groups)
+        tail = nn.ReLU(), nn.Flatten(), nn.Linear(72, 3)
+        model = nn.Sequential(nn.Conv2d(2, 8, 3), Counted(), middle, *tail).double()
+        probe = probe_of(model, IMAGES, cut=False)
+        before = runs[which]
+        with evaluating(model, probe.fit.pruned):
+            probe.curves(["2"], measure_of)
+        runs[which] -= before
+    assert runs[0] >= runs[1] > 0  # a layer of fewer weights is tried at fewer counts

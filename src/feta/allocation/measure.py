@@ -27,7 +27,7 @@ from feta.calibration.inputs import Inputs, Merged, size_of
 from feta.calibration.lane import Lane
 from feta.calibration.model import call, outputs_of
 from feta.calibration.statistics import gram
-from feta.calibration.stream import LayerStream, Source, TensorStream, Through
+from feta.calibration.stream import LayerStream, Source, TensorStream, Through, sampled
 from feta.calibration.trace import LayerTrace
 from feta.errors import DataError
 from feta.layers import LayerView
@@ -48,51 +48,41 @@ Measure = Literal["outputs", "response"]
 
 
 @dataclass(frozen=True)
-class _Group:
-    """One group of a layer and what its rows say: enough to fit its weights on any mask."""
-
-    W: Tensor  # (d_in, d_out)
-    bias: Tensor | None
-    H: Tensor  # (d_in, d_in) with the ridge, of centred inputs where there is a bias
-    C: Tensor  # (d_in, d_out): H W
-    norms: Tensor  # (d_in,) of the inputs, centred likewise
-    mean: Tensor  # (d_in,); zero without a bias
-
-    @classmethod
-    def of(cls, W: Tensor, bias: Tensor | None, rows: ActivationStream) -> "_Group":
-        statistics = gram(rows, with_bias=bias is not None)
-        H, mean = statistics.H[: len(W), : len(W)], statistics.H.new_zeros(len(W))
-        if bias is not None:
-            mean = statistics.H[-1, :-1] / statistics.rows
-            H = H - statistics.rows * torch.outer(mean, mean)
-        norms = H.diagonal().clamp_min(0).sqrt().to(W.dtype)
-        H = H.to(W.dtype, copy=True)
-        H.diagonal().add_(RIDGE * float(norms.square().mean()))
-        return cls(W, bias, H, H @ W, norms, mean.to(W.dtype))
-
-    def at(self, mask: Tensor) -> tuple[Tensor, Tensor | None]:
-        start = self.W.where(mask, 0)
-        U = projected_cg(lambda D: self.H @ D, self.H.diagonal(), self.C, start, mask, ITERATIONS)
-        return U, None if self.bias is None else self.bias + self.mean @ (self.W - U)
-
-
-@dataclass(frozen=True)
 class HastyLayer:
-    """All groups of one layer; `write_` puts the answer for k weights into a copy of the layer, seen in frames."""
+    """All groups of one layer and what their rows say: enough to fit its weights on any mask."""
 
-    groups: tuple[_Group, ...]
+    W: Tensor  # (groups, d_in, d_out)
+    bias: Tensor | None  # (groups, d_out)
+    H: Tensor  # (groups, d_in, d_in) with the ridge, of centred inputs where there is a bias
+    C: Tensor  # (groups, d_in, d_out): H W
+    norms: Tensor  # (groups, d_in) of the inputs, centred likewise
+    mean: Tensor  # (groups, d_in); zero without a bias
 
     @classmethod
     def of(cls, frames: Sequence[Folded], streams: Sequence[ActivationStream]) -> "HastyLayer":
         """One frame and one stream of rows per group."""
-        pairs = zip(frames, streams, strict=True)
-        return cls(tuple(_Group.of(frame.W, frame.bias, rows) for frame, rows in pairs))
+        W, bias = torch.stack([frame.W for frame in frames]), [frame.bias for frame in frames]
+        biases = [own for own in bias if own is not None]
+        found = [gram(rows, with_bias=bool(biases)) for rows in streams]
+        H, rows = torch.stack([one.H for one in found]), found[0].rows
+        mean = H.new_zeros(W.shape[:2])
+        if biases:
+            mean = H[:, -1, :-1] / rows
+            H = H[:, :-1, :-1] - rows * mean[:, :, None] * mean[:, None]
+        norms = H.diagonal(dim1=1, dim2=2).clamp_min(0).sqrt().to(W.dtype)
+        H = H.to(W.dtype, copy=True)
+        H.diagonal(dim1=1, dim2=2).add_(RIDGE * norms.square().mean(1, keepdim=True))
+        return cls(W, torch.stack(biases) if biases else None, H, H @ W, norms, mean.to(W.dtype))
 
     def write_(self, frames: Sequence[Folded], count: int) -> None:
+        """Put the answer for `count` weights into a copy of the layer, seen in frames."""
         # Selected over all groups together, as the engine shares a layer's weights over its groups.
-        scores = torch.stack([group.W.abs() * group.norms[:, None] for group in self.groups])
-        for frame, group, mask in zip(frames, self.groups, top_k_mask(scores, count), strict=True):
-            frame.write(*group.at(mask))
+        mask = top_k_mask(self.W.abs() * self.norms[:, :, None], count)
+        start, diagonal = self.W.where(mask, 0), self.H.diagonal(dim1=1, dim2=2)
+        U = projected_cg(lambda D: self.H @ D, diagonal, self.C, start, mask, ITERATIONS)
+        moved = (self.mean[:, None] @ (self.W - U))[:, 0]
+        for group, frame in enumerate(frames):
+            frame.write(U[group], None if self.bias is None else self.bias[group] + moved[group])
 
 
 @dataclass
@@ -141,9 +131,9 @@ class Probe:
         name, samples = trace.name, held.inputs.count
         view, kept = (LayerView.of(model, name, trace.operator) for model in (held.pruned, held.original))
         frames = _frames(view, trace, held.pruned, with_norm=before is not None)
-        hasty = HastyLayer.of(frames, [part.sampled(FIT_ROWS) for part in _streams(fit, ahead[0], trace, kept)])
+        hasty = HastyLayer.of(frames, sampled(_streams(fit, ahead[0], trace, kept), FIT_ROWS))
         streams = [] if before is not None else _streams(held, ahead[0], trace, kept)
-        rows = [stream.sampled(FIT_ROWS) for stream in streams]
+        rows = sampled(streams, FIT_ROWS) if streams else []
         share = sum(part.n_rows for part in rows) / max(1, sum(stream.n_rows for stream in streams))
         size = kept.weight.numel()
         counts = sorted({0, *(round(share * size) for share in GRID)} - {size})
@@ -185,8 +175,9 @@ def _frames(view: LayerView, trace: LayerTrace, model: nn.Module, with_norm: boo
 def _restore(trace: LayerTrace, lane: Lane) -> None:
     """The copy's layer as the original's, its batch-norm included."""
     copy, own = (LayerView.of(model, trace.name, trace.operator) for model in (lane.pruned, lane.original))
-    for group in range(own.groups):
-        copy.write(own.matrix(group), own.bias(group), group)
+    copy.weight.copy_(own.weight)
+    if copy.bias_parameter is not None and own.bias_parameter is not None:
+        copy.bias_parameter.copy_(own.bias_parameter)
     if trace.follow.norm is not None:
         one, other = (model.get_submodule(trace.follow.norm) for model in (lane.pruned, lane.original))
         one.bias.copy_(other.bias)  # type: ignore[operator, arg-type]

@@ -32,7 +32,7 @@ class Folded:
         norm = model.get_submodule(trace.follow.norm)
         if not bool(_scale_and_shift(norm)[0].all()):  # a channel that is switched off says nothing of its weights
             return cls(view, group, Through(Activation.LINEAR))
-        scale, shift = (part.chunk(view.groups)[group].to(view.solve_dtype) for part in _scale_and_shift(norm))
+        scale, shift = (view.part(whole, group).to(view.solve_dtype) for whole in _scale_and_shift(norm))
         return cls(view, group, Through(activation, scale, shift, trace.follow.shortcut), norm)
 
     @property
@@ -61,7 +61,7 @@ class Folded:
         self.view.write(U / scale.where(scale != 0, 1), None, self.group)
         own = self.view.bias(self.group)
         moved = bias - (shift if own is None else own * scale + shift)
-        beta: Tensor = self.norm.bias.chunk(self.view.groups)[self.group]  # type: ignore[operator]
+        beta = self.view.part(self.norm.bias, self.group)  # type: ignore[arg-type]
         beta.add_(moved.to(beta.dtype))
 
 

@@ -21,6 +21,7 @@ from feta.problem import Activation, ActivationStream, Rows
 from feta.ranks import Ranks
 
 SEED = 20  # of the rows that stand for all
+Place = tuple[slice, Tensor | None]  # a chunk of a call, and which of its rows; None: all
 MIXERS = (-7046029254386353131, -4417276706812531889)  # odd, of 64 bits
 
 
@@ -83,7 +84,11 @@ class LayerStream:
     @property
     def shared(self) -> dict[Any, Any]:
         """What is known of the inputs of this group, for every layer that reads them as the same rows."""
-        key = self.group, self.view.operator, self.view.weight.shape[2:]  # another kernel makes other rows
+        return self._known(self.group)
+
+    def _known(self, group: int | None) -> dict[Any, Any]:
+        """What is known of the inputs of a group; None: of those of every group."""
+        key = group, self.view.operator, self.view.weight.shape[2:]  # another kernel makes other rows
         found: dict[Any, Any] = self.source.shared.setdefault(key, {})
         return found
 
@@ -97,12 +102,13 @@ class LayerStream:
 
     @property
     def n_rows(self) -> int:
-        if "rows" not in self.shared:
-            if "own rows" not in self.shared:
+        counted = self._known(None)
+        if "rows" not in counted:
+            if "own rows" not in counted:
                 for _ in self.inputs():
                     pass
-            self.shared["rows"] = int(self.ranks.sum([self.shared["own rows"]])[0])
-        return int(self.shared["rows"])
+            counted["rows"] = int(self.ranks.sum([counted["own rows"]])[0])
+        return int(counted["rows"])
 
     @property
     def rho(self) -> Activation:
@@ -125,12 +131,14 @@ class LayerStream:
                 if len(A):
                     self.shared.setdefault("first", call)
                     yield A.to(self.view.solve_dtype)
-        self.shared["own rows"] = count
+        self._known(None)["own rows"] = count
 
     def sampled(self, size: int) -> "TensorStream":
         """About `size` rows, drawn at random over all samples and positions of all processes; held by each."""
-        share = size / max(self.n_rows, 1)
-        picked = list(self._rows(share))
+        return sampled([self], size)[0]
+
+    def _held(self, picked: Sequence[tuple[Rows, Tensor]]) -> "TensorStream":
+        """Rows that were drawn, with those that other processes drew."""
         if not self.ranks.any(bool(picked)):
             picked = list(islice(self._rows(), 1))
         if not self.ranks.any(bool(picked)):
@@ -157,41 +165,57 @@ class LayerStream:
             parts = [part[places] for part in parts]
         return parts[0], parts[1], parts[2] if added else None
 
-    def _rows(self, share: float = 1.0) -> Iterator[tuple[Rows, Tensor]]:
-        """Rows by chunks, with their numbers: all of them, or a share drawn at random."""
-        view, dtype, through = self.view, self.view.solve_dtype, self.through
-        for call, seen in enumerate(self.source.calls(view.name)):
-            x, z = self._flat(seen.x), self._flat(seen.z)
-            extra = (seen.before, seen.now) if through.shortcut else (None, None)
-            before, now = (None if tensor is None else self._flat(tensor) for tensor in extra)
-            count = z.numel() // z.shape[1 if view.operator.spatial else -1]
-            numbers = _numbers(seen, view, count)
-            for part in view.chunks(x, self.chunk_values):
-                each = count // max(len(x), 1) if view.operator.spatial else 1  # rows of what is cut
-                here = numbers[part.start * each : part.stop * each]
-                chosen = None if share >= 1 else uniform(here) < share
-                if seen.keep is not None:
-                    keep = seen.keep[part].cpu()
-                    chosen = keep if chosen is None else keep & chosen
-                picked = None if chosen is None else chosen.nonzero()[:, 0]
-                if len(here) == 0 or (picked is not None and len(picked) == 0):
-                    continue
-                self.shared.setdefault("first", call)
-                here = here if picked is None else here[picked]
-                picked = None if picked is None else picked.to(x.device)
-                A = view.input_rows(x[part], self.group, picked).to(dtype)
-                Z = view.output_rows(z[part], self.group, picked).to(dtype)
-                if through.scale is not None and through.shift is not None:
-                    Z = Z * through.scale + through.shift
-                R = None
-                if before is not None and now is not None:
-                    Z = Z + view.output_rows(before[part], self.group, picked).to(dtype)
-                    R = view.output_rows(now[part], self.group, picked).to(dtype)
-                yield Rows(A, Z, R), here
+    def _rows(self) -> Iterator[tuple[Rows, Tensor]]:
+        """Rows by chunks, with their numbers."""
+        for call, seen in enumerate(self.source.calls(self.view.name)):
+            yield from ((self._at(call, seen, place), numbers) for place, numbers in self._places(seen))
+
+    def _places(self, seen: Seen, share: float = 1.0) -> Iterator[tuple[Place, Tensor]]:
+        """The rows of a call that count, or are drawn, by chunks; and their numbers."""
+        view, x, z = self.view, self._flat(seen.x), self._flat(seen.z)
+        count = z.numel() // z.shape[1 if view.operator.spatial else -1]
+        each = count // max(len(x), 1) if view.operator.spatial else 1  # rows of what is cut
+        numbers = _numbers(seen, view, count)
+        for part in view.chunks(x, self.chunk_values):
+            here = numbers[part.start * each : part.stop * each]
+            chosen = None if share >= 1 else uniform(here) < share
+            if seen.keep is not None:
+                keep = seen.keep[part].cpu()
+                chosen = keep if chosen is None else keep & chosen
+            picked = None if chosen is None else chosen.nonzero()[:, 0]
+            here = here if picked is None else here[picked]
+            if len(here):
+                yield (part, None if picked is None else picked.to(x.device)), here
+
+    def _at(self, call: int, seen: Seen, place: Place) -> Rows:
+        """The rows of this group at some places of a call."""
+        (part, picked), view, through, dtype = place, self.view, self.through, self.view.solve_dtype
+
+        def outputs(z: Tensor) -> Tensor:
+            return view.output_rows(self._flat(z)[part], self.group, picked).to(dtype)
+
+        self.shared.setdefault("first", call)
+        A, Z = view.input_rows(self._flat(seen.x)[part], self.group, picked).to(dtype), outputs(seen.z)
+        if through.scale is not None and through.shift is not None:
+            Z = Z * through.scale + through.shift
+        if not through.shortcut or seen.before is None or seen.now is None:
+            return Rows(A, Z, None)
+        return Rows(A, Z + outputs(seen.before), outputs(seen.now))
 
     def _flat(self, tensor: Tensor) -> Tensor:
         """Samples first, for a convolution; rows first, for a matrix product."""
         return self.view.batched(tensor) if self.view.operator.spatial else tensor.reshape(-1, tensor.shape[-1])
+
+
+def sampled(groups: Sequence[LayerStream], size: int) -> list["TensorStream"]:
+    """About `size` rows for each group of a layer, the same ones, of one pass over the calls."""
+    first, picked = groups[0], [list[tuple[Rows, Tensor]]() for _ in groups]
+    share = size / max(first.n_rows, 1)
+    for call, seen in enumerate(first.source.calls(first.view.name)):
+        for place, numbers in first._places(seen, share):
+            for group, found in zip(groups, picked, strict=True):
+                found.append((group._at(call, seen, place), numbers))
+    return [group._held(found) for group, found in zip(groups, picked, strict=True)]
 
 
 def _numbers(seen: Seen, view: LayerView, count: int) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from feta.calibration.fold import Folded
-from feta.calibration.stream import LayerStream, Source, Through
+from feta.calibration.stream import LayerStream, Source, Through, sampled
 from feta.calibration.trace import LayerTrace
 from feta.engine.judge import Choice, errors_of, few_rows, silenced, thresholded, verdict
 from feta.engine.run import Run
@@ -60,7 +60,7 @@ class LayerJob:
             stream = own
             if own.ranks.many and not shares:  # what it learns of the inputs holds for this process's rows as well
                 stream = replace(own.sampled(sys.maxsize), shared=own.shared)
-        weights = None if self.importance is None else self.importance.chunk(frame.view.groups)[frame.group]
+        weights = None if self.importance is None else frame.view.part(self.importance, frame.group)
         cascaded = self.sources is not None and self.sources[0].cascaded
         return LayerProblem(
             frame.W,
@@ -165,7 +165,7 @@ class LayerJob:
         fit, held = self.sources
         if fit.kept is None or fit is held or self.run.held is None or fit.lane.inputs.count >= 1000:
             return None
-        streams = [LayerStream(fit, frame.view, frame.through, frame.group).sampled(LOOKED_AT) for frame in judges]
+        streams = sampled([LayerStream(fit, frame.view, frame.through, frame.group) for frame in judges], LOOKED_AT)
         ((fitted, _),) = errors_of([found], judges, streams)
         return error / fitted if fitted > 1e-6 else (float("inf") if error > 1e-3 else None)
 

@@ -181,15 +181,15 @@ def projected_cg(
     V: Tensor,
     mask: Tensor,
     iterations: int,
-    sums: Callable[[Tensor], Tensor] = lambda X: X.sum(0),
+    sums: Callable[[Tensor], Tensor] = lambda X: X.sum(-2, keepdim=True),
 ) -> Tensor:
     """Steps of conjugate gradients from V for H V = C on the mask, where a factor would cost too much.
 
-    H is known by its products and its diagonal (d,), which preconditions them; V, C and mask are (d, d_out).
+    H is known by its products and its diagonal (…, d), which preconditions them; V, C and mask are (…, d, d_out).
 
     sums: of each column.
     """
-    weights = diagonal[:, None].where(diagonal[:, None] > 0, 1)
+    weights = diagonal.where(diagonal > 0, 1)[..., None]
     residual = (C - product(V)).where(mask, 0)
     direction = residual / weights
     energy = sums(residual * direction)

@@ -65,7 +65,7 @@ def _readers(
         bias = frame.bias
         sums = gram(stream, with_bias=bias is not None)
         W = frame.W if bias is None else torch.cat([frame.W, bias[None]])
-        own = None if weights is None else weights.chunk(view.groups)[part].to(W.device)
+        own = None if weights is None else view.part(weights, part).to(W.device)
         rows = input_rows(view, channels.flatten(), part).reshape(group.units, -1)
         assert run.fit is not None
         # Where rows are few anything could be fitted to them: more of a ridge, or units would look free to go.
