@@ -13,6 +13,7 @@ from feta.pages.words import agreed, amount, counted, in_words, significant, som
 from feta.problem import Activation, Status
 
 FAR, SAME = 0.7, 0.8  # a relative error of the outputs, and a share of equal answers, that say a network is spoilt
+CONSTANT = 0.9  # the error where answers are equal, but little else is said than by the mean of all outputs
 
 
 @dataclass(frozen=True)
@@ -58,15 +59,17 @@ class Held:
     """The pruned model beside the original, on samples that nothing was fitted to."""
 
     samples: int
-    # ||its outputs - the original's|| / ||the original's||, of scores without what all of a sample's have in common,
-    # which no answer depends on; None: not finite
+    # ||its outputs - the original's|| / ||the original's - their mean over the samples||, of scores without what all
+    # of a sample's have in common, which no answer depends on; None: not finite
     error: float | None
     agreement: float | None  # share of samples with the same largest output; None: outputs are no scores of classes
 
     @property
     def far(self) -> bool:
         """Whether the two networks have little in common any more."""
-        return self.error is None or self.error > FAR or (self.agreement is not None and self.agreement < SAME)
+        if self.error is None or self.agreement is None:
+            return self.error is None or self.error > FAR
+        return self.agreement < SAME or self.error > CONSTANT
 
     def __str__(self) -> str:
         same = "" if self.agreement is None else f"the same answer for {agreed(self.samples, self.agreement)}, "

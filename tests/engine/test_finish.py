@@ -1,6 +1,7 @@
 """The result beside the original on held-out samples, its page, what notebooks show of it, and progress."""
 
 import dataclasses
+import math
 import warnings
 
 import pytest
@@ -10,12 +11,18 @@ from torch import nn
 import feta
 import nets
 from feta.calibration.inputs import Inputs
-from feta.engine import finish, recipe
+from feta.engine import compare, recipe
+from feta.engine.finish import PruneWarning, warn_of
 from feta.errors import FileError
 
 X = torch.randn(240, 12, generator=torch.Generator().manual_seed(1))
 SCORES = feta.Settings(loss="kl")  # untrained networks do not look as if they scored classes
 EVIL = "<script>alert(1)</script>"
+
+
+def error_of(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """Relative to how far the outputs vary over the samples."""
+    return float((found - expected).norm() / (expected - expected.mean(0)).norm())
 
 
 def held_rows() -> torch.Tensor:
@@ -25,14 +32,14 @@ def held_rows() -> torch.Tensor:
 
 @pytest.mark.parametrize("at_once", [1, 2**22])
 def test_held_out_outputs_are_compared_with_the_originals(monkeypatch, at_once):
-    monkeypatch.setattr(finish, "COMPARED", at_once)
+    monkeypatch.setattr(compare, "COMPARED", at_once)
     model = nets.mlp(12, 20, 16, 4)
     result = feta.prune(model, X, 0.8, "threshold", settings=SCORES)
     one, other = (net.double()(held_rows().double()).detach() for net in (model, result.model))
     held, same = result.report.held, int((one.argmax(1) == other.argmax(1)).sum())
     one, other = (scores - scores.mean(1, keepdim=True) for scores in (one, other))
     assert held.samples == len(held_rows())
-    assert held.error == pytest.approx(float((other - one).norm() / one.norm()), rel=1e-5)
+    assert held.error == pytest.approx(error_of(other, one), rel=1e-5)
     assert held.agreement == pytest.approx(same / len(one))
     assert 0 < held.agreement < 1
     assert f"held-out samples: the same answer for {same} of 24" in repr(result)  # too few for a percentage
@@ -83,6 +90,59 @@ def test_answers_that_are_apart_for_each_sample_are_not_compared(width):
     assert feta.prune(Detector(), X, 0.5, "threshold").report.held is None
 
 
+@pytest.mark.parametrize("always", [1990.0, -1e9, torch.finfo(torch.float32).min, -math.inf])
+@pytest.mark.parametrize("settings", [SCORES, None])
+def test_what_outputs_always_are_says_nothing(always, settings):
+    """An offset of one output, as of years, and classes that are masked."""
+
+    class Always(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = nets.mlp(12, 20, 16, 4)
+
+        def forward(self, x):
+            return torch.cat([self.net(x), torch.full_like(x[:, :1], always)], 1)
+
+    model = Always()
+    held = feta.prune(model, X, 0.9, "threshold", layers=["net.fc2"], settings=settings).report.held
+    plain = feta.prune(model.net, X, 0.9, "threshold", layers=["fc2"], settings=feta.Settings(loss="mse")).report.held
+    assert held.error == pytest.approx(plain.error, rel=0.3 if settings else 1e-4)  # the mean is over one score more
+
+
+def test_outputs_that_are_always_the_same_are_beside_their_size():
+    model = nets.mlp(12, 20, 16, 4)
+    with pytest.warns(PruneWarning, match="only 1 differ"):
+        report = feta.prune(model, X[:1].repeat(40, 1), 0.9, "alps").report
+    assert report.held.error < 1.5
+    assert [layer.status for layer in report.layers] == ["few-rows", "few-rows"]
+
+
+def test_outputs_that_are_cut_to_the_longest_sample_are_compared():
+    class Cut(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = nets.mlp(6, 8, 4)
+
+        def forward(self, x, lengths):
+            return self.net(x[:, : int(lengths.max())])
+
+    data = {"x": X.view(40, 12, 6), "lengths": 1 + torch.arange(40) % 12}
+    assert feta.prune(Cut(), data, 0.5, "threshold").report.held.error > 0
+
+
+def test_outputs_without_a_number_have_no_error():
+    class Broken(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = nets.mlp(12, 20, 16, 4)
+
+        def forward(self, x):
+            return self.net(x).where(x[:, :1] < 1, math.nan)
+
+    with pytest.warns(PruneWarning, match="not finite"):
+        assert feta.prune(Broken(), X, 0.5, "threshold").report.held.error is None
+
+
 def test_padding_is_no_output():
     class Texts(nn.Module):
         """Outputs for each position, large ones for padding."""
@@ -99,7 +159,7 @@ def test_padding_is_no_output():
     result = feta.prune(model, {"x": x, "attention_mask": mask}, 0.5, "threshold")
     rows = torch.cat(list(Inputs(torch.arange(40)[:, None]).split()[1]))[:, 0]
     one, other = (net(x[rows], mask[rows])[mask[rows].bool()].detach() for net in (model, result.model))
-    assert result.report.held.error == pytest.approx(float((other - one).norm() / one.norm()), rel=1e-4)
+    assert result.report.held.error == pytest.approx(error_of(other, one), rel=1e-4)
 
 
 def test_without_samples_to_hold_out_nothing_is_said():
@@ -146,7 +206,7 @@ def test_only_what_a_softmax_does_not_see_is_left_out():
     for model, settings in ((one, SCORES), (soft, None)):
         result = feta.prune(model, X, 0.9, "threshold", settings=settings)
         before, after = (net.double()(held_rows().double()).detach() for net in (model, result.model))
-        assert result.report.held.error == pytest.approx(float((after - before).norm() / before.norm()), rel=1e-4)
+        assert result.report.held.error == pytest.approx(error_of(after, before), rel=1e-4)
 
 
 class Unfittable(nn.Module):
@@ -186,7 +246,7 @@ def test_the_worst_layer_is_the_one_that_is_named():
     told = zip(report.layers, ("few-rows", "fell-back"), strict=True)
     layers = tuple(dataclasses.replace(layer, status=status, message=status) for layer, status in told)
     with pytest.warns(feta.PruneWarning, match="2 of 2 layers need a look; fc2: fell-back; fc1: few-rows$"):
-        finish.warn_of(dataclasses.replace(report, layers=layers), None)
+        warn_of(dataclasses.replace(report, layers=layers), None)
 
 
 def test_more_zeros_than_were_asked_for_are_said():

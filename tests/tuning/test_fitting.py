@@ -76,7 +76,7 @@ def test_the_rate_is_the_best_of_a_few_short_tries(scale, support):
 @pytest.mark.parametrize(("steps", "length"), [(10, 20), (1000, 50), (9999, 100)])
 def test_a_try_is_short(monkeypatch, steps, length):
     lengths = []
-    monkeypatch.setattr(Fit, "trial", lambda fit: lengths.append(fit.length) or float(len(lengths)))
+    monkeypatch.setattr(Fit, "trial", lambda fit, within: lengths.append(fit.length) or float(len(lengths)))
     monkeypatch.setattr(Fit, "go", lambda fit: fit.look() or "steps")
     model = build(12, 8, 4)
     report = feta.refine(cut(model).model, model, X, steps=steps).report
@@ -109,8 +109,8 @@ def test_tries_end_when_their_share_of_the_time_is_over(monkeypatch):
         time.sleep(0.02)
         return update(fit, x, y)
 
-    def counted(fit: Fit) -> float | None:
-        found = trial(fit)
+    def counted(fit: Fit, within: float) -> float | None:
+        found = trial(fit, within)
         tried.append((found, fit.steps))
         return found
 

@@ -20,7 +20,8 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
 
 
 def kl(output: Tensor, target: Tensor, T: float) -> float:
-    """T^2 sum_c p log(p / q), p and q the softmax of target and output over T."""
+    """T^2 sum_c p log(p / q), p and q the softmax of target and output over T; of maps a map for each class."""
+    target, output = (v.movedim(1, -1) if v.ndim > 3 else v for v in (target, output))
     p, q = (v / T - (v / T).logsumexp(-1, keepdim=True) for v in (target, output))
     return T * T * float((p.exp() * (p - q)).sum(-1).mean())
 
@@ -128,6 +129,13 @@ CASES: dict[str, tuple[Any, str, bool]] = {
     "two scores, unsure": (drawn(100, 2) / 4, "mse", False),
     "two scores": (4 * scores(100, 2), "kl", False),
     "images": (8 * drawn(6, 3, 9, 9), "mse", False),
+    "maps of probabilities": (drawn(6, 3, 9, 9).softmax(1), "kl", True),
+    "maps called logits": (SimpleNamespace(logits=drawn(6, 3, 9, 1)), "kl", False),
+    "scores whose sum moves": (8 * scores(100, 20).exp() + 9 * drawn(100, 1), "kl", False),
+    "a regression with ten outputs": (8 * drawn(100, 10), "mse", False),
+    "shares in percent": (100 * (2 * drawn(100, 3)).softmax(1) + 0.1 * drawn(100, 3), "mse", False),
+    "probabilities in bfloat16": ((9 * drawn(100, 10)).softmax(1).bfloat16(), "kl", True),
+    "embeddings of length one in bfloat16": (F.normalize(EMBEDDINGS, dim=1).bfloat16(), "cosine", False),
 }
 
 

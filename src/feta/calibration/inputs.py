@@ -6,7 +6,6 @@ one-shot iterator, or a DataLoader that shuffles or samples, is read once and ke
 """
 
 import copy
-import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -111,12 +110,23 @@ class Inputs:
         view.whole, view.ranks = self.whole, ranks
         return view
 
-    def split(self) -> "tuple[Inputs, Inputs | None]":
-        """Samples to fit and samples to judge by, at random; of very few all are fitted."""
+    def split(self, marks: Sequence[int] | None = None) -> "tuple[Inputs, Inputs | None]":
+        """Samples to fit and samples to judge by, at random; of very few all are fitted.
+
+        A sample that is there several times is judged by once, and then never fitted.
+        marks: of all samples, where they are known.
+        """
+        marks = [mark for batch in self for mark in marks_of(batch)] if marks is None else marks
+        self.count = len(marks)
         if self.count < 4:
             return self, None
         judged = places_of(self.count) % max(HELD_SHARE, -(-self.count // HELD_SAMPLES)) == 0
-        return self.picked(~judged), self.picked(judged)
+        firsts = dict[int, int]()
+        first = torch.tensor([firsts.setdefault(mark, index) for index, mark in enumerate(marks)])
+        known, alone = judged[first], first == torch.arange(self.count)
+        if known.all() or not known.any():  # of hardly any different samples
+            return self.picked(~judged), self.picked(judged)
+        return self.picked(~known), self.picked(known & alone)
 
     def _view(self, batches: Iterable[Any]) -> "Inputs":
         view = copy.copy(self)
@@ -176,14 +186,12 @@ def fitting_size(batch: Batch, budget: float = 1.0) -> int:
     return max(1, int(min(BATCH_SAMPLES * max(1.0, budget), budget * BATCH_ENTRIES / max(entries, 1))))
 
 
-def marks_of(batch: Batch) -> Tensor:
+def marks_of(batch: Batch) -> list[int]:
     """A number for each sample of a batch; equal samples have equal ones, others hardly ever."""
-    found = torch.zeros(size_of(batch), dtype=torch.float64)
-    for part in _parts(batch):
-        if part.ndim and len(part) == len(found):
-            flat = part.detach().reshape(len(part), math.prod(part.shape[1:])).double().cpu()
-            found += flat @ torch.rand(flat.shape[1], generator=generator_of(0, 0), dtype=torch.float64)
-    return found
+    count = size_of(batch)
+    parts = [part.detach() for part in _parts(batch) if part.ndim and len(part) == count and part.numel()]
+    rows = [part.reshape(count, -1).cpu().contiguous().view(torch.uint8).numpy() for part in parts]
+    return [hash(tuple(row[index].tobytes() for row in rows)) for index in range(count)]
 
 
 def tokens_of(batch: Batch) -> int:

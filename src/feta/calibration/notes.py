@@ -94,7 +94,7 @@ class Recording:
         """Whether the rows of a value are picked by what the network computes, as those of an expert are."""
         seen: set[Value] = set()
         while value is not None and value not in seen and (note := self.writer.get(value)) is not None:
-            if note.name in PICKING and any(map(self._computed, note.reads[1:])):
+            if note.name in PICKING and any(map(self.computed, note.reads[1:])):
                 return True
             if not note.reads or note.name.endswith("_like") or note.name.startswith("new_"):
                 return False
@@ -102,7 +102,7 @@ class Recording:
             value = note.reads[0]
         return False
 
-    def _computed(self, value: Value) -> bool:
+    def computed(self, value: Value) -> bool:
         return any(note is not None and note.parameters for note in self._makers(value))
 
     def _makers(self, value: Value) -> Iterator[Note | None]:

@@ -7,6 +7,7 @@ layers read the model's input or write its output.
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import nn
@@ -96,7 +97,7 @@ def _trace(recording: Recording, name: str, notes: Sequence[Note]) -> LayerTrace
     (first, *others), z, x = notes, notes[0].shape, notes[0].given[0]
     assert first.operator is not None  # by which it was found
     after = [step for note in notes for step in recording.behind(note.writes[0])]
-    scores = [step for note in notes for step in recording.behind(note.writes[0], _reshapes)]
+    scores = [step for note in notes for step in recording.behind(note.writes[0], partial(_reshapes, recording))]
     positions = z.numel() // z[1] if first.operator.spatial else z.numel() // z[-1]
     consumers = tuple(kind for kind, _ in after)
     operator = replace(first.operator, biased=len({note.bias for note in notes}) == 1)
@@ -120,12 +121,13 @@ def _trace(recording: Recording, name: str, notes: Sequence[Note]) -> LayerTrace
     )
 
 
-def _reshapes(note: Note) -> bool:
+def _reshapes(recording: Recording, note: Note) -> bool:
     """Whether a function may lie between the last layer of a model and its outputs: one that reads nothing else.
 
     A model that ends in an activation of hidden layers gives features.
     """
-    return len(set(note.reads)) == 1 and not note.parameters and note.name.removesuffix("_") not in set(Activation)
+    computed = {value for value in note.reads if recording.computed(value)}
+    return len(computed) == 1 and not note.parameters and note.name.removesuffix("_") not in set(Activation)
 
 
 def _activation(consumers: Sequence[str]) -> Activation:

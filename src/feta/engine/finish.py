@@ -1,6 +1,5 @@
 """After the layers: batch-norms settled, the result compared with the original, sizes counted, the user warned."""
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from feta.calibration.batchnorm import norms_of, reestimate, statistics_of
-from feta.calibration.copies import shell
-from feta.calibration.inputs import Batch, Inputs, Merged, rows_of, size_of
-from feta.calibration.lane import Lane, kept_rows
+from feta.calibration.inputs import Batch, Inputs
+from feta.calibration.lane import Lane
 from feta.calibration.model import call, outputs_of, restoring
 from feta.calibration.trace import LayerTrace
 from feta.engine.run import Run
@@ -21,12 +19,10 @@ from feta.errors import warn
 from feta.layers import owner_of
 from feta.pages.words import counted
 from feta.problem import Status
-from feta.report import Held, PruneReport, Size
+from feta.report import PruneReport, Size
 from feta.sparsity import stored_size
-from feta.tuning.matching import match_for
 
 FULLER = 1.05  # times as many weights that are not zero, which does not come of biases alone
-COMPARED = 2**22  # values of outputs that are compared at once
 
 
 class PruneWarning(UserWarning):
@@ -106,56 +102,6 @@ def passed(run: Run, models: Sequence[nn.Module], batches: Iterable[Batch]) -> I
             norm.track_running_stats = False
         for items in zip(*(lane.items(side) for side in range(len(models))), strict=True):
             yield tuple(run.chain.run(model, last, *item) for model, item in zip(models, items, strict=True))
-
-
-@torch.no_grad()
-def compared(run: Run, model: nn.Module) -> Held | None:
-    """The result beside the original on held-out samples; None where the two cannot be put side by side."""
-    if run.held is None or run.apart:
-        return None
-    pruned, (loose, answers) = shell(model), _scores(run)
-    wrong = right = same = count = other_shape = 0.0
-    for batch in run.held.share(run.ranks):
-        expected, found = (outputs_of(call(network, batch)) for network in (run.original, pruned))
-        # Of a model whose answers are as many as it finds things, or apart for each sample: the first one's is had.
-        if found.shape != expected.shape or (not count and not _together(run, batch, expected)):
-            other_shape = 1.0
-            continue
-        count += len(expected)
-        if expected.ndim > 2 and (keep := kept_rows(batch, expected)) is not None:
-            # What a network says of padding nobody reads, and layers were not fitted to it.
-            expected, found = (each.flatten(0, 1)[keep.to(each.device)] for each in (expected, found))
-        size = max(1, COMPARED // max(1, expected[:1].numel()))  # outputs of a language model are large
-        for one, other in zip(expected.split(size), found.split(size), strict=True):
-            same += float((one.argmax(-1) == other.argmax(-1)).sum()) if answers else 0.0
-            one, other = (part.double() - (part.double().mean(-1, True) if loose else 0) for part in (one, other))
-            wrong += float((other - one).square().sum())
-            right += float(one.square().sum())
-    told = [wrong, right, same, count, float(not answers), other_shape]
-    wrong, right, same, count, plain, other_shape = run.ranks.sum(told)
-    if other_shape:
-        return None
-    error = (wrong / right) ** 0.5 if right > 0 else float(wrong > 0)
-    known = same / count if count and not plain else None
-    return Held(run.held.count, error if math.isfinite(error) else None, known)
-
-
-def _together(run: Run, batch: Batch, expected: Tensor) -> bool:
-    """Whether the outputs are those of all samples of the batch, and not of its first alone."""
-    first = outputs_of(call(run.original, rows_of(batch, slice(1))))
-    return size_of(batch) == 1 or first.numel() * size_of(batch) == expected.numel()
-
-
-def _scores(run: Run) -> tuple[bool, bool]:
-    """Whether the original's outputs are scores before a softmax, and whether each sample has one set of scores.
-
-    What is added to all of a set before a softmax changes nothing of what they say, and a fit may leave it so.
-    """
-    assert run.held is not None
-    result = call(run.original, next(iter(Merged(run.held))))
-    output, match = outputs_of(result), match_for(run.original, result, run.settings.loss)
-    scores = match.kind == "kl" and output.ndim > 1 and output.shape[-1] > 1
-    return scores and not match.probabilities, scores and output.ndim == 2
 
 
 def size_of_model(model: nn.Module, layers: Sequence[LayerTrace], shards: Shards = WHOLE) -> Size:

@@ -169,9 +169,13 @@ def few_rows(source: Source, frame: Folded, ratio: float | None, judged: Judged)
     """
     samples, d_in = source.lane.inputs.count, len(frame.W)
     rows, few = LayerStream(source, frame.view, frame.through, frame.group).n_rows, too_few(judged)
+    rows = rows * judged.different // judged.of  # those of equal samples are the same ones
+    if few is not None and judged.different < judged.of / 2:
+        return few
     if rows < d_in:
         needed = max(-(-4 * d_in * samples // max(rows, 1)), 0 if few is None else ENOUGH)
-        return f"{counted(rows, 'row')} for {d_in} inputs: too few; {needed} samples would do"
+        different = "" if judged.different == judged.of else "different "
+        return f"{counted(rows, f'{different}row')} for {d_in} inputs: too few; {needed} {different}samples would do"
     if few is not None:
         return few
     if ratio is not None and ratio > OVERFIT:

@@ -21,7 +21,8 @@ from feta.calibration.model import device_of, fused_attention_off
 from feta.calibration.recording import running_on
 from feta.engine.asked import Asked, asked_of
 from feta.engine.checkpoint import key_of
-from feta.engine.finish import Stages, compared, settle_batchnorm, size_of_model, warn_of
+from feta.engine.compare import compared
+from feta.engine.finish import Stages, settle_batchnorm, size_of_model, warn_of
 from feta.engine.memory import telling_what_fits
 from feta.engine.recipe import Effort, Recipe
 from feta.engine.reorder import reorder

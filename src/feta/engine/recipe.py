@@ -19,10 +19,12 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from feta.engine.finish import compared
+from feta.engine.compare import compared, likeness
 from feta.engine.judge import too_few
+from feta.engine.layer import EMPTY
 from feta.engine.run import Run
 from feta.errors import ConfigError, FetaError
+from feta.layers import weight_of
 from feta.problem import Status
 from feta.ranks import RankError
 from feta.report import LayerReport, RefinePoint, RefineReport, StageReport
@@ -39,6 +41,7 @@ STEPS = 6000  # halved until they fit into the time; twice as many of deep netwo
 TIMES, FLOOR = 9, 60  # times the seconds of the layers, or so many at the least, that the fits of `default` may take
 LONGER, USEFUL = 2, 0.98  # times as many steps, as long as the distance falls below this share of the one before
 NOTHING, MANY = 2e-3, 100  # relative error of so many held-out outputs, below which no fit gains anything
+STRAYED, SURER = 0.4, 0.02  # error above which values are left behind, unless so much more of the answers are right
 ROUNDS, WIDER = 3, 4  # of longer fits, and how many times as many rows their steps see
 
 
@@ -145,6 +148,8 @@ class Recipe:
             few = too_few(self.run.judged())
             before = f"before the network was fitted as a whole: {layer.message}" if layer.message else ""
             known |= {"status": (Status.FEW_ROWS if few else Status.OK).value, "message": few or before}
+            if count == 0 and not few and bool(weight_of(self.run.original, layer.name).any()):
+                known |= {"status": Status.POOR.value, "message": EMPTY}
         return replace(layer, **known)
 
     def _fit(
@@ -193,12 +198,30 @@ class Recipe:
             return
         report = done.report
         self.rate, self.steps = report.learning_rate, report.steps
-        kept = report.loss_after < self._distance()
+        strayed = self._strayed(done.model)
+        kept = report.loss_after < self._distance() and not strayed
         if kept:
             self.stages = [replace(stage, kept=False) for stage in self.stages]
             self._take(done)
-        said = steps_said(report, settings.steps, within if left is None else None)
+        said = steps_said(report, settings.steps, within if left is None else None) + strayed
         self.stages.append(StageReport(name, report.seconds, report.loss_after, kept, said, report.measure))
+
+    def _strayed(self, model: torch.nn.Module) -> str:
+        """What is to be said where values were taken for scores, and a fit to the scores has spoilt them."""
+        run = self.run
+        if run.shards or run.held is None or not likeness(run)[0].guessed:
+            return ""
+        before, after = compared(run, run.result), compared(run, model)
+        if before is None or after is None or before.error is None or before.agreement is None:
+            return ""
+        if after.error is not None and after.error <= max(STRAYED, 1.25 * before.error):
+            return ""
+        if after.agreement is not None and after.agreement > before.agreement + SURER:
+            return ""
+        return (
+            "; left out, for it took the outputs for scores of classes and spoilt them: fit their values by "
+            "settings=feta.Settings(loss='mse')"
+        )
 
     def _take(self, done: RefineResult) -> None:
         self.best, self.masks, self.refinement = done.model, done.masks, done.report

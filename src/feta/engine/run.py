@@ -31,7 +31,6 @@ EACH = 2 * 2**30  # bytes for each thing that waits, where nothing is said
 FULL = 4 * 2**30  # bytes, from which on as many samples run at once as run well
 IMPORTANCE_SAMPLES = 1000  # about
 IMPORTANCE_TOKENS = 2**13
-DIFFERENT = 1000  # samples that are looked at to see whether they differ
 
 Check = Callable[[nn.Module, Batch], None]
 
@@ -54,7 +53,7 @@ class Run:
     fit: Inputs | None = None
     held: Inputs | None = None
     layers: list[LayerTrace] = field(default_factory=list)
-    marks: set[float] = field(default_factory=set)  # of samples, as many as were looked at
+    marks: list[int] = field(default_factory=list)  # of all samples; equal ones have equal marks
     chain: Chain = field(default_factory=Chain)
     several: bool = False  # whether the model returns more than the one output that is compared
     recording: Recording | None = None
@@ -108,7 +107,7 @@ class Run:
         held = 0 if self.held is None else self.held.count
         tokens = 1 if self.held is None else max(1, tokens_of(next(iter(self.held))))
         count = self.fit.count + held
-        return Judged(count, held * tokens, len(self.marks) if 0 < len(self.marks) < DIFFERENT else count)
+        return Judged(count, held * tokens, len(set(self.marks)))
 
     @property
     def apart(self) -> bool:
@@ -184,13 +183,13 @@ class Run:
         batches = self._marked(_finite(given if self.settings.batch_size else Merged(given, budget, cut=budget < 1)))
         kept = given if self.settings.cache == "replay" else Inputs(self.room.hold(batches), model=self.original)
         self.samples = kept
-        self.fit, self.held = kept.split()
+        self.marks = self.marks or [mark for batch in kept for mark in marks_of(batch)]
+        self.fit, self.held = kept.split(self.marks)
 
     def _marked(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """The batches; of the first samples it is noted how many differ."""
+        """The batches; of the samples it is noted which are equal."""
         for batch in batches:
-            if len(self.marks) < DIFFERENT:
-                self.marks.update(marks_of(batch).tolist())
+            self.marks += marks_of(batch)
             yield batch
 
     def _trace(self, given: Inputs, check: Check | None = None) -> None:

@@ -120,8 +120,8 @@ class Bench:
             **given,
         )
 
-    def best_rate(self, moving: bool) -> float:
-        """The rate that fits best in a few steps, the largest first.
+    def best_rate(self, moving: bool, within: float) -> float:
+        """The rate that fits best in a few steps, the largest first; found in so many seconds.
 
         A support that moves has much to learn again: its rate is tried on the original cut to as many weights.
         """
@@ -135,7 +135,7 @@ class Bench:
         for rate in RATES:
             fit = replace(self, masks=masks).fit(copy.deepcopy(start), steps, rate)
             with fit.hold:
-                loss = fit.trial()
+                loss = fit.trial(within)
             self.pace = fit.pace or self.pace
             if loss is None:
                 break

@@ -1,6 +1,7 @@
 """One fit of a network to the original's outputs: Adam under a cosine, judged on rows that are held out."""
 
 import math
+import time
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from feta.pages.told import MIXED
 from feta.ranks import ALONE, Ranks
 from feta.report import RefinePoint
 from feta.tuning.draws import Draws, Original, Rows, own_part, targets
-from feta.tuning.loop import Loop
+from feta.tuning.loop import TALK_EVERY, Loop
 from feta.tuning.matching import Match
 from feta.tuning.mixing import Mixing
 from feta.tuning.recorder import repeats
@@ -158,15 +159,15 @@ class Fit(Loop):
         self.restore_best()
         return "steps" if stopped == "passes" else stopped
 
-    def trial(self) -> float | None:
+    def trial(self, within: float = math.inf) -> float | None:
         """Fit, and return the mean loss over the second half of the steps; inf where it was not finite.
 
-        None where the time for trials was up before.
+        None where the time for trials was up before: so many seconds, or their part of the time there is.
         """
         device, half, cut = self.ranks.device, (self.length or 0) // 2, False
         total, began, since = torch.zeros((), device=device), clock(device), 0
         for batch in self.batches.over(0):
-            if cut := self._spent() > TRIAL_TIME:
+            if cut := self._spent() > TRIAL_TIME or self._tried(within):
                 break
             if self.steps in (1, half):  # libraries are loaded, and at half the step is recorded too
                 began, since = clock(device), self.steps
@@ -181,6 +182,12 @@ class Fit(Loop):
         if cut:
             return None
         return found if math.isfinite(found) else math.inf
+
+    def _tried(self, within: float) -> bool:
+        """Whether so many seconds are over, the same in every process."""
+        if math.isinf(within) or (self.ranks.many and self.steps % TALK_EVERY):
+            return False
+        return self.ranks.most(time.perf_counter() - self.started) > within
 
     def rate(self, first: float, over: float) -> float:
         return self.scale * first * (1 + math.cos(math.pi * over)) / 2

@@ -1,6 +1,6 @@
 """How far a network's outputs are from the original's: the loss of refinement, chosen by what the outputs are.
 
-    kl       KL(softmax t/T || softmax o/T) T^2 over classes, for scores of classes and tokens
+    kl       KL(softmax t/T || softmax o/T) T^2 over classes, for scores of classes and tokens; of maps the channels
     cosine   1 - cos(o, t), for embeddings of length one
     mse      |o - t|^2, for everything else
 
@@ -27,7 +27,9 @@ TEMPERATURE = 2.0
 SURE = 0.3  # mean of the largest probability, from which on outputs are taken for scores of classes
 BY_CHANCE = 1.2  # of few classes: times what it is at the least
 SUMS = 0.25  # variance of the mean score, of what independent outputs would have, up to which they are
-COMMON = 0.95  # share of samples with the same largest output, up to which they are
+COMMON, FEW = 0.95, 8  # share of so many samples or more with the same largest output, up to which they are
+WHOLE = 8  # times its spread: what the sum of shares of a whole is at the least
+APART = 0.9  # times the spread of the others: how far the best score lies from the second
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Match:
     kind: Kind
     probabilities: bool = False  # the model ends in a softmax
     reason: str = ""
+    guessed: bool = False  # from how the outputs are spread
 
     def __call__(self, output: Tensor, target: Tensor, keep: Tensor | None = None, T: float = TEMPERATURE) -> Tensor:
         if target.dtype in NARROW:  # squares and logarithms want more room
@@ -55,6 +58,7 @@ class Match:
         return (one - other).abs().sum(-1).mean() / 2
 
     def _scores(self, value: Tensor) -> Tensor:
+        value = value.movedim(1, -1) if value.ndim > 3 else value  # a map for each class
         return value.clamp_min(1e-8).log() if self.probabilities else value
 
 
@@ -64,28 +68,31 @@ def match_for(model: nn.Module, result: Any, kind: str | None = None) -> Match:
 
     Raises ModelError where a model returns no tensor to match.
     """
-    output = outputs_of(result).float()
+    output = outputs_of(result)
+    near = max(1e-3, 4 * torch.finfo(output.dtype).eps) if output.is_floating_point() else 1e-3
+    maps = output.ndim > 3
+    output = output.float().movedim(1, -1) if maps else output.float()
     wide = output.ndim > 1 and output.shape[-1] > 1
     flat = output.reshape(-1, output.shape[-1]) if wide else output.reshape(-1, 1)
-    ends_in_softmax = wide and bool((flat >= 0).all()) and _all_one(flat.sum(-1))
+    ends_in_softmax = wide and bool((flat >= 0).all()) and _all_one(flat.sum(-1), near)
     if kind is not None:
         return Match(kind, ends_in_softmax, "as asked for")  # type: ignore[arg-type]
     if not wide:
         return Match("mse", reason="one output")
     if ends_in_softmax:
         return Match("kl", True, "the outputs are probabilities")
-    if bool((flat <= 1e-3).all()) and _all_one(flat.exp().sum(-1)):  # which log_softmax leaves as they are
+    if bool((flat <= 1e-3).all()) and _all_one(flat.exp().sum(-1), near):  # which log_softmax leaves as they are
         return Match("kl", reason="the outputs are logarithms of probabilities")
-    if _all_one(flat.norm(dim=-1)):
+    if not maps and _all_one(flat.norm(dim=-1), near):
         return Match("cosine", reason="the outputs have length one")
     logits = result.get("logits") if isinstance(result, Mapping) else getattr(result, "logits", None)
     if isinstance(logits, Tensor):
         return Match("kl", reason="the model calls them logits")
     words = {module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding)}
-    if output.shape[-1] in words:
+    if not maps and output.shape[-1] in words:
         return Match("kl", reason="there is a score for each token")
-    if output.ndim <= 3 and _like_scores(flat):
-        return Match("kl", reason="the outputs look like scores of classes")
+    if not maps and _like_scores(flat):
+        return Match("kl", reason="the outputs look like scores of classes", guessed=True)
     return Match("mse", reason="the outputs do not look like scores of classes")
 
 
@@ -93,19 +100,35 @@ def _mean(each: Tensor, keep: Tensor | None) -> Tensor:
     return each.mean() if keep is None else (each * keep).sum() / keep.sum().clamp_min(1)
 
 
-def _all_one(values: Tensor) -> bool:
-    return bool((values - 1).abs().max() < 1e-3)
+def _all_one(values: Tensor, near: float) -> bool:
+    return bool((values - 1).abs().max() < near)
 
 
 def _like_scores(flat: Tensor) -> bool:
-    """Whether one output stands out on most samples, not the same one on all, and their sum hardly moves.
+    """Whether one output stands out on most samples, not the same one on all, as scores of classes do.
 
-    Cross-entropy does not see the sum of the scores, so that training leaves it as it was while the scores themselves
-    grow apart. The sum of the outputs of a regression varies as they do.
+    Cross-entropy does not see the sum of the scores, so that training often leaves it as it was while the scores
+    themselves grow apart; and it parts the best from the others, however these vary. The sum of the outputs of a
+    regression varies as they do, or never, as that of shares of a whole.
     """
     answers, count = flat.argmax(-1), flat.shape[-1]
-    commonest = answers.bincount().max() / len(answers)
-    if len(flat) > 1 and float(count * flat.mean(-1).var()) > SUMS * float(flat.var(0).mean()):
+    if len(flat) >= FEW and float(answers.bincount().max()) > COMMON * len(flat):
         return False
-    sure = max(SURE, BY_CHANCE / count)
-    return bool(flat.softmax(-1).amax(-1).mean() > sure) and (len(flat) < 8 or float(commonest) <= COMMON)
+    if float(flat.softmax(-1).amax(-1).mean()) <= max(SURE, BY_CHANCE / count):
+        return False
+    if len(flat) < 2:
+        return True
+    sums, spread = flat.sum(-1), float(flat.var(0).mean())
+    whole = float(sums.mean().abs()) > WHOLE * float(sums.std()) and float(sums.mean()) ** 2 > count * spread
+    if len(flat) >= FEW and whole:
+        return False
+    return float(sums.var()) <= SUMS * count * spread or _best_apart(flat)
+
+
+def _best_apart(flat: Tensor) -> bool:
+    """Whether the best of at least five outputs lies apart from the others, by their spread, on most samples."""
+    if flat.shape[-1] < 5:
+        return False
+    ordered = flat.sort(-1, descending=True).values
+    gap, spread = ordered[:, 0] - ordered[:, 1], ordered[:, 1:].std(-1)
+    return float((gap > APART * spread).float().mean()) > 0.5

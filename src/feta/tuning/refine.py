@@ -11,7 +11,7 @@ With a support that moves (tuning.support) it starts from the original's weights
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, cast
 
@@ -35,6 +35,7 @@ from feta.tuning.refinement import Refinement
 from feta.tuning.stepping import NARROW, overridden, threads_for, wake_up
 
 LEAST_STEPS = 100  # of a fit
+LATE = 2  # times the seconds its steps were to take, when a fit ends
 
 
 @dataclass(frozen=True, repr=False)
@@ -120,8 +121,8 @@ def fitted(
 ) -> RefineResult:
     """`refine` on rows to fit and rows to judge by.
 
-    within: seconds that trials and steps may take, steps at least half of them; they are halved until they do, at
-        the pace of the trials.
+    within: seconds that trials and steps may take, each at least half of them; steps are halved until they do, at
+        the pace of the trials, and end when they took twice as long as that.
     thaw: whether what was pruned is fitted even where it is frozen.
     ranks: processes that have the same rows, and work on their share of every batch.
     wider: times as many rows in a batch as usual, where no size is asked for and as many run well.
@@ -140,12 +141,14 @@ def fitted(
         bench = Bench.of(work, twin, rows, settings, masks, where, seed, started, ranks, wider)
         before = bench.judge(work)
         moving = settings.support != "fixed"
-        rate = settings.learning_rate or bench.best_rate(moving)
+        rate = settings.learning_rate or bench.best_rate(moving, within / 2)
         steps = settings.steps
         # The rate was tried, and texts were written: that counts, as long as half of the time is left for steps.
         left = max(within - ranks.most(clock(where) - started), within / 2)
         while steps >= 2 * LEAST_STEPS and steps * bench.pace > left:
             steps //= 2
+        if settings.seconds is None and math.isfinite(within):  # where the least steps take far too long, too
+            bench = replace(bench, started=clock(where), settings=replace(settings, seconds=LATE * left))
         fit = bench.fit(work, steps, rate, moving, callback)
         with fit.hold:
             stopped = fit.go()
