@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils import data as loaders
 from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 
-from feta.calibration.inputs import Inputs, Merged, fitting_size, places_of, rows_of, size_of, tokens_of
+from feta.calibration.inputs import Inputs, Merged, fitting_size, marks_of, places_of, rows_of, size_of, tokens_of
 from feta.calibration.model import call
 from feta.errors import ConfigError, DataError
 
@@ -406,3 +406,26 @@ def test_a_model_that_works_in_place_does_not_change_the_data():
     data = X.clone()
     call(Normalising(), data)
     assert torch.equal(data, X)
+
+
+@pytest.mark.parametrize("times", [2, 10])
+def test_a_sample_that_is_there_several_times_is_judged_by_once_and_never_fitted(times):
+    rows = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
+    fit, held = Inputs(rows.repeat(times, 1)).split()
+    one, other = (torch.cat(list(part)) for part in (fit, held))
+    assert 10 <= len(other) <= 30
+    assert len(other.unique(dim=0)) == len(other)
+    assert len(one.unique(dim=0)) + len(other) == 200
+    assert len(one) == times * (200 - len(other))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64, torch.bool])
+def test_equal_samples_have_equal_marks_in_batches_of_any_size(dtype):
+    rows = torch.randint(0, 2, (6, 9)).to(dtype)
+    rows[4] = rows[1]
+    batch = {"x": rows, "scale": torch.arange(6) % 3, "whole": torch.ones(2)}
+    marks = marks_of(batch)
+    assert marks == [mark for row in range(6) for mark in marks_of(rows_of(batch, slice(row, row + 1)))]
+    assert marks[1] == marks[4]
+    batch["scale"][4] += 1
+    assert marks_of(batch)[1] != marks_of(batch)[4]

@@ -21,6 +21,7 @@ from feta import LayerProblem, LayerSolution, Needs, Sparsity
 from feta.calibration.inputs import places_of
 from feta.engine import recipe
 from feta.engine.finish import PruneWarning
+from feta.engine.recipe import Recipe
 from feta.sparsity import top_k_mask
 from odd_networks import Case, cases
 
@@ -496,6 +497,16 @@ def test_a_layer_without_a_single_weight_is_poor(method):
     assert (first.nonzeros, first.status) == (0, "poor")
 
 
+def test_a_layer_without_a_single_weight_is_poor_after_a_fit_too(monkeypatch):
+    monkeypatch.setattr(recipe, "STEPS", 200)
+    monkeypatch.setattr(Recipe, "_strayed", lambda recipe, model: "")
+    model, x = nets.mlp(16, 32, 24, 4), torch.randn(1200, 16)
+    with pytest.warns(PruneWarning, match="fc2: no weight of it is left"):
+        report = feta.prune(model, x, {"fc1": 0.5, "fc2": 0.9999}, settings=feta.Settings(loss="mse")).report
+    assert report.refinement is not None
+    assert (report.layers[1].nonzeros, report.layers[1].status) == (0, "poor")
+
+
 @pytest.mark.parametrize("rows", [30, 400])
 def test_nothing_is_amiss_with_a_layer_that_keeps_all_its_weights(rows):
     model, x = nets.mlp(16, 32, 24, 4), torch.randn(rows, 16, generator=torch.Generator().manual_seed(3))
@@ -505,3 +516,14 @@ def test_nothing_is_amiss_with_a_layer_that_keeps_all_its_weights(rows):
     kept = result.report.layers[1]
     assert kept.sparsity == 0
     assert kept.status == "ok"
+
+
+def test_weights_that_were_made_in_inference_mode_have_importances():
+    with torch.inference_mode():
+        model = nets.mlp(16, 32, 24, 4)
+    x = torch.randn(400, 16)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "outputs of layers count alike")
+        result = feta.prune(model, x, 0.5, effort="fast")
+    assert result.report.layers[0].relative_error is not None
+    assert all(parameter.is_inference() for parameter in model.parameters())

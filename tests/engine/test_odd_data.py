@@ -191,3 +191,32 @@ def test_tiny_inputs_with_weights_to_match():
         found = pruned(tiny, IMAGES * 1e-25, options={"quality": quality})
         assert accuracy(found.model, lambda x: x * 1e-25) == pytest.approx(plain, abs=2.5)
         assert found.report.layers[0].relative_error < 0.6
+
+
+class Several(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.fc, self.out = nn.Embedding(10, 8), nn.Linear(8, 16), nn.Linear(16, 3)
+
+    def forward(self, ids, lengths):
+        return self.out(torch.relu(self.fc(self.table(ids).mean(1))))
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "cure"),
+    [
+        (nn.Sequential(nn.Conv1d(4, 8, 3), nn.ReLU(), nn.Conv1d(8, 3, 3)), torch.randn(20, 3, 50), None),
+        (nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 3, 3)), torch.randn(20, 28, 28), "torch.stack"),
+        (Several(), {"ids": torch.rand(20, 6), "lengths": torch.full((20,), 6)}, "tokens must be int64"),
+        (
+            Several(),
+            {"ids": torch.full((20, 6), 10), "lengths": torch.full((20,), 6)},
+            "less than the number of rows",
+        ),
+    ],
+)
+def test_the_cure_fits_what_was_given(model, data, cure):
+    with pytest.raises(feta.DataError) as caught:
+        feta.prune(model, data, 0.5, layers="*")
+    assert cure is None or cure in str(caught.value)
+    assert cure == "torch.stack" or "torch.stack" not in str(caught.value)

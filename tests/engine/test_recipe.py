@@ -17,13 +17,14 @@ from torch import Tensor, nn
 import feta
 import nets
 from feta.calibration.inputs import places_of
-from feta.engine import recipe
+from feta.engine import compare, recipe
 from feta.engine.finish import PruneWarning
 from feta.errors import ConfigError, ModelError
 from feta.layers import weight_of
 from feta.pages.words import significant
 from feta.sparsity import Sparsity
 from feta.tuning.bench import Bench
+from feta.tuning.fitting import Fit
 from feta.tuning.refine import fitted
 from odd_networks import cases
 
@@ -195,6 +196,43 @@ def test_steps_are_halved_until_they_fit_into_the_time(monkeypatch, pace, expect
     told = [f" of {asked} (in some {limit} s), " for asked, limit in ((400, 15), (1600, 45))]
     for fit, said, steps, asked in zip(fits, told, expected, (400, 1600), strict=True):
         assert (said in fit.message) == (steps < asked)
+
+
+def test_fits_end_when_even_the_fewest_steps_take_too_long(monkeypatch):
+    """Tries of rates take half of the time at the most, steps twice as long as they were to."""
+    monkeypatch.setattr(recipe, "STEPS", 1600)
+    monkeypatch.setattr(recipe, "TIMES", 0)
+    monkeypatch.setattr(recipe, "FLOOR", 2.0)
+    update = Fit.update
+
+    def slow(fit: Fit, x: Tensor, y: Tensor) -> Tensor:
+        time.sleep(0.02)
+        return update(fit, x, y)
+
+    monkeypatch.setattr(Fit, "update", slow)
+    _, *fits = feta.prune(network(), X, 0.8).report.stages
+    for fit, asked in zip(fits, (400, 1600), strict=True):
+        assert int(fit.message.split()[0]) < 100 < asked
+
+
+@pytest.mark.parametrize("guessed", [True, False])
+def test_values_that_were_taken_for_scores_are_not_spoilt(monkeypatch, guessed):
+    """A fit to the scores of a softmax may leave the values of a regression anywhere."""
+    match_for = compare.match_for
+    monkeypatch.setattr(compare, "match_for", lambda *given: replace(match_for(*given), guessed=guessed))
+
+    def spoilt(*given: Any) -> Any:
+        done = fitted(*given[:3], replace(given[3], steps=3, learning_rate=1e-4), *given[4:])
+        with torch.no_grad():
+            for parameter in done.model.out.parameters():
+                parameter.mul_(4)
+        return replace(done, report=replace(done.report, loss_after=1e-9))
+
+    monkeypatch.setattr(recipe, "fitted", spoilt)
+    result = feta.prune(network(), X, 0.5)
+    assert result.report.stages[0].kept == guessed
+    assert ("fit their values by settings=feta.Settings(loss='mse')" in repr(result)) == guessed
+    assert (result.report.held.error < 0.5) == guessed
 
 
 # What is kept

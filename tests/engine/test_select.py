@@ -108,6 +108,31 @@ def test_what_reads_a_head_alone_makes_no_hidden_layer_of_it(end):
     assert chosen(Ends()) == ["mid"]
 
 
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda y, mean: y[torch.arange(len(y)), torch.arange(len(y)) % 2],
+        lambda y, mean: y[:, 0] * 2 + mean,
+        lambda y, mean: y[:, 0].masked_fill(mean > 0, -1e9),
+        lambda y, mean: torch.where(mean > 0, y[:, 0], -mean),
+    ],
+)
+def test_a_head_whose_scores_are_picked_scaled_or_masked_is_one(end):
+    """At the last token of each sample, say, as in classifiers of texts."""
+
+    class Picks(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.head = nn.Linear(16, 8), nn.Linear(8, 8), nn.Linear(8, 4)
+            self.register_buffer("mean", torch.tensor([1.0, -1.0, 0.5, 0.0]))
+
+        def forward(self, x):
+            h = torch.relu(self.b(torch.relu(self.a(x.flatten(1)))))
+            return end(self.head(torch.stack([h, 2 * h], 1)), self.mean)
+
+    assert chosen(Picks()) == ["a", "b"]
+
+
 def test_features_behind_an_activation_are_no_head():
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.ReLU(), nn.Linear(4, 3), nn.ReLU())
     assert chosen(model) == ["1", "3"]

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from feta.calibration.model import device_of
 from feta.errors import ModelError, one_line
 from feta.layers import refuse_sparsified
 
@@ -25,6 +26,12 @@ def shell(model: nn.Module) -> nn.Module:
         if hasattr(config := getattr(module, "config", None), "use_cache"):
             config.use_cache = False  # type: ignore[union-attr]
     return found.eval()  # they run as they do when the model is used; the user's modules keep their mode
+
+
+def placed(model: nn.Module, where: torch.device) -> nn.Module:
+    """The model on a device: a copy if it is elsewhere, or made in inference mode, whose weights have no slopes."""
+    stays = device_of(model) == where and not any(parameter.is_inference() for parameter in model.parameters())
+    return model if stays else copied(model).to(where)
 
 
 def copied(model: nn.Module, kept: dict[int, Any] | None = None) -> nn.Module:

@@ -1,5 +1,6 @@
 """One forward pass, noted down: every module, and every function with the values it read and wrote."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -85,8 +86,14 @@ def cure_of(given: Sequence[Tensor], said: str) -> str:
     """For inputs under other names than the model's, and for numbers of a kind that a layer cannot take."""
     if "required positional argument" in said or "unexpected keyword argument" in said:
         return "; give dicts with the names in the model's forward, such as {'x': …, 'mask': …}"
-    if any(tensor.ndim == 1 or (tensor.ndim == 3 and "channels" in said) for tensor in given):
-        labels = any(tensor.ndim == 1 and not tensor.is_floating_point() for tensor in given)
+    if "index out of range" in said:
+        return "; tokens must be less than the number of rows of the model's table"
+    (alone,) = given if len(given) == 1 else (None,)
+    one_image = (
+        alone is not None and alone.ndim == 3 and re.search(r"weight of size \[(\d+, ){3}\d+\].* channels", said)
+    )
+    if alone is not None and (alone.ndim == 1 or one_image):
+        labels = alone.ndim == 1 and not alone.is_floating_point()
         first = "; if these are labels, put the inputs first: (inputs, labels)" if labels else ""
         return f"; of samples that come one by one make batches: torch.stack(samples), or a DataLoader{first}"
     if not any(word in said.lower() for word in ("type", "byte", "long")):

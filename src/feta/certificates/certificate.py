@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from feta.calibration.copies import copied, shell
+from feta.calibration.copies import placed, shell
 from feta.calibration.inputs import Inputs
 from feta.calibration.model import device_of, evaluating, float_dtype
 from feta.certificates.agreement import Agreement, LabelledBatch, agreement
@@ -161,9 +161,7 @@ def certify(
             callback(text, done, total)
 
     place = device_of(dense) if device is None else torch.empty(0, device=device).device
-    # The callers' models stay where they are; weights that were made in inference mode have no slopes.
-    copies = [device_of(m) != place or any(p.is_inference() for p in m.parameters()) for m in (dense, pruned)]
-    dense, pruned = (copied(m).to(place) if c else shell(m) for m, c in zip((dense, pruned), copies, strict=True))
+    dense, pruned = (shell(placed(model, place)) for model in (dense, pruned))  # the callers' stay where they are
     dtype = float_dtype(dense)
     if dtype != float_dtype(pruned):
         raise ModelError(f"both networks must be of one type, got {dtype} and {float_dtype(pruned)}")

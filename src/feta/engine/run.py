@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from feta.calibration.chain import Chain, Segment, find_chain
-from feta.calibration.copies import copied, shell
+from feta.calibration.copies import placed, shell
 from feta.calibration.hold import Room
 from feta.calibration.importance import output_importance
 from feta.calibration.inputs import Batch, Inputs, Merged, marks_of, rows_of, size_of, tokens_of
@@ -81,7 +81,7 @@ class Run:
         where = torch.device(device) if device is not None else home
         # Then one segment at a time goes there.
         apart = where != home and (bool(shards) or not fits(model, where))
-        original = model if where == home or apart else copied(model).to(where)
+        original = placed(model, home if apart else where) if not shards else model
         result = shards.copied(original)
         run = cls(shell(original), shell(result), result, where, settings, home if apart else where, shards=shards)
         run.ranks = replace(ranks, device=where)
