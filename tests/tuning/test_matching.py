@@ -132,6 +132,7 @@ CASES: dict[str, tuple[Any, str, bool]] = {
     "maps of probabilities": (drawn(6, 3, 9, 9).softmax(1), "kl", True),
     "maps called logits": (SimpleNamespace(logits=drawn(6, 3, 9, 1)), "kl", False),
     "scores whose sum moves": (8 * scores(100, 20).exp() + 9 * drawn(100, 1), "kl", False),
+    "scores, two of them masked": (torch.cat([SCORES, torch.full((100, 2), -1e9)], 1), "kl", False),
     "a regression with ten outputs": (8 * drawn(100, 10), "mse", False),
     "shares in percent": (100 * (2 * drawn(100, 3)).softmax(1) + 0.1 * drawn(100, 3), "mse", False),
     "probabilities in bfloat16": ((9 * drawn(100, 10)).softmax(1).bfloat16(), "kl", True),

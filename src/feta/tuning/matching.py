@@ -111,6 +111,8 @@ def _like_scores(flat: Tensor) -> bool:
     themselves grow apart; and it parts the best from the others, however these vary. The sum of the outputs of a
     regression varies as they do, or never, as that of shares of a whole.
     """
+    if len(flat) >= FEW and int((moving := (flat != flat[0]).any(0)).sum()) > 1:
+        flat = flat[:, moving]  # without classes that are masked
     answers, count = flat.argmax(-1), flat.shape[-1]
     if len(flat) >= FEW and float(answers.bincount().max()) > COMMON * len(flat):
         return False
