@@ -115,7 +115,7 @@ class Probe:
         Mean squared changes over held-out samples. Raises DataError if one is not finite.
         """
         fit, held = (replace(lane, _states=[None, None], _extras=[None, None]) for lane in (self.fit, self.held))
-        segments, found = held.chain.segments(self.layers, names), {}
+        segments, found = held.chain.segments(self.layers, names), dict[str, Curve]()
         outputs = measure == "outputs"
         before = list(_outputs(held, segments)) if outputs else []
         for index, segment in enumerate(segments):

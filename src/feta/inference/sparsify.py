@@ -72,13 +72,15 @@ def sparsify(
 
     model: any nn.Module with zeros in its Linear and Conv2d layers; it is not changed.
     example: what the model is called with: a tensor of samples, a tuple of arguments, or a dict of keyword arguments.
-    batches: the numbers of samples to be fast for, or one number; by default that of the example.
+    batches: the numbers of samples to be fast for, or one number; by default that of the example. Others are not
+        tried and may be slower than dense.
     recorded: on a GPU, be fast for calls that are replayed from a CUDA graph, not for calls from Python, where
         launching a kernel of feta's own takes longer than a small layer does.
 
     Returns a new module in eval mode, for inference alone. It copies, saves, loads and moves like any other; away
     from the device it was made on it uses dense weights. Without numba (extra `speed`) fewer forms can be tried. A
-    PruneWarning says why where no layer was replaced.
+    PruneWarning says why where no layer was replaced. A Linear and the ReLU behind it become one call in an
+    nn.Sequential alone: a small network whose forward calls F.relu gains about a third as much.
     Raises ModelError where the model does not run on the example.
     """
     found = sparsified(model, example, batches, timer=timing.recorded if recorded else timing.timed)
