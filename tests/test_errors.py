@@ -1,5 +1,7 @@
 """Every error is a FetaError; unknown names come with the nearest known one."""
 
+from pathlib import Path
+
 import pytest
 
 from feta import errors
@@ -26,3 +28,9 @@ def test_a_message_cannot_steer_a_terminal_and_has_an_end(kind):
     assert str(error).endswith("xxx; the cure")
     assert len(str(error)) < 2100
     assert str(kind("plain – words")) == "plain – words"
+
+
+def test_the_page_lists_every_error():
+    page = (Path(__file__).parents[1] / "docs" / "engine.md").read_text()
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.FetaError)]
+    assert [kind.__name__ for kind in kinds if f"`{kind.__name__}`" not in page] == []

@@ -92,6 +92,12 @@ def test_the_users_callback_is_told_too(clock):
     assert (seen, bar.done, bar.total) == ([4], 4, 9)
 
 
+def test_steps_of_a_layer_are_told_in_words():
+    assert on_bar(PruneEvent("start", "fc1", 0, 2))["note"] == "fc1"
+    assert on_bar(PruneEvent("step", "fc1", 0, 2, "retarget"))["note"] == "fc1: fitting the weights that stay"
+    assert on_bar(PruneEvent("step", "fc1", 0, 2, "of its own"))["note"] == "fc1: of its own"
+
+
 def test_a_loss_of_nothing_has_no_sign():
     event = PruneEvent("step", "", 2, 2, "refine", {"steps": 0.0, "loss": -0.0})
     assert on_bar(event)["note"] == "fitting the whole network, steps 0, loss 0"

@@ -88,6 +88,21 @@ def test_errors_of_layers_that_were_fitted_since_are_those_they_were_pruned_with
     assert "errors: " not in repr(replace(report, held=Held(50, 0.25, 0.9)))
 
 
+def test_without_a_distance_the_stages_promise_none(report):
+    title = repr(replace(report, stages=STAGES[:1])).splitlines()[-2]
+    assert title == "stages, the arrow at the one that is kept:"
+
+
+def test_a_spared_layer_that_holds_much_comes_with_the_cure(report):
+    left = (Skipped("out", "Linear", 100, "its outputs are the model's"), Skipped("up", "RNN", 400, "recurrent"))
+    many = replace(report, compensated={}, target_sparsity=0.9, skipped=left, before=Size(1000, 1000, None, 4000))
+    out, up = many.notes()[-2:]
+    assert out == "left as it is: out (10.0 % of all): its outputs are the model's; layers='*' prunes that too"
+    assert up == "left as it is: up (40.0 % of all): recurrent"
+    for other in (replace(many, before=Size(1001, 1001, None, 4004)), replace(many, target_sparsity={"fc*": 0.9})):
+        assert not any("layers='*'" in note for note in other.notes())
+
+
 def test_the_headline_says_what_became_of_the_whole_model(report):
     small = replace(report, before=Size(596, 596, 576, 2380), after=Size(596, 468, 320, 1920))
     large = replace(report, before=Size(1_000_000, 1_000_000, None, 4_000_000), after=Size(1_000_000, 5, None, 20))

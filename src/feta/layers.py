@@ -81,6 +81,14 @@ def owner_of(model: nn.Module, name: str) -> tuple[nn.Module, str, str]:
     return model.get_submodule(name), "weight", "bias"
 
 
+def made_plain(module: nn.Module, weight: str) -> str:
+    """How a weight that is computed becomes a plain parameter, in words."""
+    older = {"mask": "prune.remove", "g": "remove_weight_norm", "u": "remove_spectral_norm"}
+    found = [call for key, call in older.items() if hasattr(module, f"{weight}_{key}")]
+    call = found[0] if found else "parametrize.remove_parametrizations"
+    return f"make it plain with torch.nn.utils.{call}(layer, '{weight}')"
+
+
 def weight_path(model: nn.Module, name: str) -> str:
     """A layer's weight as named_parameters names it; of a weight with several names, the first."""
     weight = weight_of(model, name)
@@ -137,7 +145,7 @@ class LayerView:
             # Writing to a weight that is computed on each use would be lost without a word.
             raise ModelError(
                 f"layer '{name}' must hold its weight as a plain parameter, got a parametrised one; "
-                "make it plain with torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight')"
+                f"{made_plain(module, weight_name)}"
             )
         if operator is None:
             groups = module.groups if isinstance(module, CONVOLUTIONS) else 1

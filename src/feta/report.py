@@ -12,6 +12,7 @@ from feta.pages.told import layer_row as layer_row
 from feta.pages.words import agreed, amount, counted, in_words, significant, some
 from feta.problem import Activation, Status
 
+SPARED = READS_INPUT, GIVES_OUTPUTS = "it reads the model's input", "its outputs are the model's"  # by default
 FAR, SAME = 0.7, 0.8  # a relative error of the outputs, and a share of equal answers, that say a network is spoilt
 CONSTANT = 0.9  # the error where answers are equal, but little else is said than by the mean of all outputs
 
@@ -260,9 +261,10 @@ class PruneReport:
         found = self.to_dict()
         notes = [f"errors: {about}"] if (about := errors_said(found)) else []
         notes += [UNSEEN] if self.held is not None else []
-        if isinstance(self.target_sparsity, float) and self.sparsity > self.target_sparsity + MORE:
+        asked = self.target_sparsity if self.pattern is None else None  # a pattern rounds shares by more
+        if isinstance(asked, float) and self.sparsity > asked + MORE:
             notes.append(
-                f"{100 * self.target_sparsity:g} % zeros were asked for: the others came of themselves, as of inputs "
+                f"{100 * asked:g} % zeros were asked for: the others came of themselves, as of inputs "
                 "that are always zero, or of a network that was pruned before"
             )
         said: dict[str, list[LayerReport]] = {}
@@ -274,14 +276,7 @@ class PruneReport:
             rest = ", ".join(f"{count} {status}" for status, count in Counter(one.status for one in more).items())
             notes.append(f"{len(more)} more layers have something to say ({rest}): see report.layers")
         notes += [f"{name}: its refit ended as {end}" for name, end in self.compensated.items() if end != "ok"]
-        total = self.before.parameters if self.before is not None else 0
-        by_reason: dict[str, list[Skipped]] = {}
-        for entry in self.skipped:
-            by_reason.setdefault(entry.reason, []).append(entry)
-        for reason, entries in by_reason.items():
-            names = some([entry.name or entry.kind for entry in entries])
-            share = f" ({100 * sum(entry.weights for entry in entries) / total:.1f} % of all)" if total else ""
-            notes.append(f"left as it is: {names}{share}: {reason}")
+        notes += self._left()
         if self.segments == 1 and len(self.layers) > 8:
             notes.append("the network could not be cut into segments: each layer took a run of all of it")
         if self.reordered:
@@ -290,14 +285,32 @@ class PruneReport:
         notes += [self.batchnorm] if self.batchnorm else []
         if self.stages:
             by = f", by {measure}" if (measure := measure_of(found)) else ""
-            notes.append(
-                f"stages, the arrow at the one that is kept; how far the outputs are from the original's{by}:"
-            )
+            known = any(stage.distance is not None for stage in self.stages)
+            far = f"; how far the outputs are from the original's{by}" if known else ""
+            notes.append(f"stages, the arrow at the one that is kept{far}:")
             return notes + [str(stage) for stage in self.stages]
         return notes + ([repr(self.refinement)] if self.refinement is not None else [])
+
+    def _left(self) -> list[str]:
+        """What was left as it is, a line for each reason."""
+        total = self.before.parameters if self.before is not None else 0
+        by_reason: dict[str, list[Skipped]] = {}
+        for entry in self.skipped:
+            by_reason.setdefault(entry.reason, []).append(entry)
+        notes = []
+        for reason, entries in by_reason.items():
+            names = some([entry.name or entry.kind for entry in entries])
+            share = sum(entry.weights for entry in entries) / total if total else 0.0
+            said = f" ({100 * share:.1f} % of all)" if total else ""
+            # Shares by layer prune what they name, and nothing else.
+            could = reason in SPARED and share >= MUCH and isinstance(self.target_sparsity, float)
+            cure = "; layers='*' prunes that too" if could else ""
+            notes.append(f"left as it is: {names}{said}: {reason}{cure}")
+        return notes
 
 
 ADDS = "multiply-adds in prunable layers"  # recurrent layers and products of attention are not in it
 SHOWN = 5  # messages of layers that are printed
 MORE = 0.002  # zeros than asked for, as a share, from which on it is said
+MUCH = 0.1  # of all weights in spared layers, from which on it is said how they are pruned too
 ROWS = 24  # of the printed table

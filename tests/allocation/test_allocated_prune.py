@@ -9,6 +9,7 @@ from torch import nn
 import feta
 import nets
 from feta.allocation import ALLOCATIONS
+from feta.engine.settings import on_bar
 from feta.sparsity import Sparsity
 
 MEASURED = [name for name, allocation in ALLOCATIONS.items() if allocation.needs_data]
@@ -103,6 +104,27 @@ def test_the_report():
     assert report.to_dict()["allocation"]["name"] == "sensitivity"
     given = feta.prune(mlp(), X, {"fc1": 0.5}, "threshold").report.allocation
     assert (given.name, given.kept) == ("per-layer", {"fc1": 0.5})
+
+
+@pytest.mark.parametrize("allocation", MEASURED)
+def test_each_layer_that_is_measured_is_told_of(allocation):
+    events = []
+    feta.prune(mlp(), X, 0.9, "threshold", allocation=allocation, callback=events.append)
+    told = [(event.kind, event.layer, event.index, event.total) for event in events if event.phase == "measure"]
+    assert told == [("step", "fc1", 0, 2), ("step", "fc2", 1, 2)]
+    assert [event.kind for event in events[2:]] == ["start", "done"] * 2
+    assert on_bar(events[1])["note"] == "measuring how much each layer can spare: 2 of 2, fc2"
+    assert on_bar(events[1])["completed"] == 0
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, feta.DataError])
+def test_a_callback_can_stop_the_measuring(kind):
+    def stop(event):
+        if event.phase == "measure":
+            raise kind("enough")
+
+    with pytest.raises(kind, match="enough"):
+        feta.prune(mlp(), X, 0.9, effort="fast", callback=stop)
 
 
 def test_one_shot_data_is_read_once():

@@ -77,6 +77,13 @@ def test_without_labels_nothing_is_said_of_accuracy():
     assert found.accuracy_lost_upper_bound is None
 
 
+def test_a_sample_without_a_finite_answer_is_named_by_its_place_in_all_of_the_data():
+    data = torch.ones(30, 2)
+    data[23, 1] = float("nan")
+    with pytest.raises(DataError, match="got inf or NaN in held-out sample 23; leave such samples out"):
+        agreement(nn.Identity(), nn.Identity(), ((batch, None) for batch in data.split(10)))
+
+
 def test_refusals():
     with pytest.raises(DataError, match="at least one held-out sample"):
         agreement(Table(DENSE), Table(PRUNED), [])

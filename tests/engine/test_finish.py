@@ -260,6 +260,12 @@ def test_more_zeros_than_were_asked_for_are_said():
     assert "were asked for" not in str(feta.prune(model, X, 0.6, "threshold").report)
 
 
+def test_zeros_that_a_pattern_rounds_up_did_not_come_of_themselves():
+    report = feta.prune(nets.mlp(12, 5, 16, 4), X, 0.75, "threshold", pattern="neurons").report
+    assert report.sparsity > 0.755
+    assert "were asked for" not in str(report)
+
+
 def test_the_error_of_a_layer_outlives_the_fit(monkeypatch):
     monkeypatch.setattr(recipe, "STEPS", 200)
     model = nets.mlp(12, 20, 16, 4)

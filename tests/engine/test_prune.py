@@ -574,7 +574,7 @@ def test_a_parametrised_layer_can_be_left_out_but_not_pruned():
     by_default = thresholded(model, X)
     assert list(by_default.masks) == ["fc2"]
     (left,) = (entry for entry in by_default.report.skipped if entry.name == "fc1")
-    assert left.reason == "its weight is computed, so that nothing could be written to it"
+    assert left.reason.startswith("its weight is computed, so that nothing could be written to it; make it plain")
 
 
 @pytest.mark.filterwarnings("ignore:.*jit.* is deprecated:DeprecationWarning")
@@ -587,6 +587,11 @@ def test_torchscript_is_refused_in_words():
 def test_a_compiled_model_is_refused_with_the_cure():
     with pytest.raises(ModelError, match=r"got one of torch.compile; give .*\(compiled._orig_mod\), and compile the"):
         thresholded(torch.compile(mlp()), X, 0.5)
+
+
+def test_a_model_in_data_parallel_is_refused_with_the_cure():
+    with pytest.raises(ModelError, match=r"got one in nn.DataParallel; give model.module"):
+        thresholded(nn.DataParallel(mlp()), X, 0.5)
 
 
 # One layer held as tensors

@@ -720,6 +720,7 @@ def test_of_several_outputs_none_is_fitted_at_the_cost_of_the_others():
     report = feta.prune(model, X, 0.7).report
     assert [stage.name for stage in report.stages] == [LAYERS]
     assert "several outputs" in report.stages[0].message
+    assert "wrap the model so that it returns that one alone" in report.stages[0].message
     assert report.allocation.name == "uniform"
 
 

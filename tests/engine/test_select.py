@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrizations, prune
 
 from feta.allocation import make_allocation
 from feta.calibration.model import fused_attention_off
@@ -278,12 +278,33 @@ def test_weights_that_are_computed_are_left_alone_and_refused_by_name(model):
     for name in ("fc1", "block.0"):
         parametrizations.weight_norm(model.get_submodule(name))
     assert chosen(model) == ["conv2", "block.2"]
-    assert reasons(model)["fc1"] == "its weight is computed, so that nothing could be written to it"
+    assert reasons(model)["fc1"] == (
+        "its weight is computed, so that nothing could be written to it; make it plain with "
+        "torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight')"
+    )
     assert not [name for name in reasons(model) if "parametrizations" in name]  # they would be counted twice
     with pytest.raises(ModelError, match="layer 'fc1' must hold its weight as a plain parameter"):
         chosen(model, "fc1")
     (trace,) = (trace for trace in untraced(model) if trace.name == "fc1")
     assert spared(model, trace) == "its weight is computed"
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda layer: parametrizations.weight_norm(layer),
+        lambda layer: parametrizations.spectral_norm(layer),
+        lambda layer: prune.l1_unstructured(layer, "weight", 2),
+        nn.utils.weight_norm,
+        nn.utils.spectral_norm,
+    ],
+)
+def test_the_cure_for_a_weight_that_is_computed_works(model, compute):
+    compute(model.fc1)
+    cure = reasons(model)["fc1"].partition("make it plain with ")[2]
+    eval(cure, {"torch": torch, "layer": model.fc1})
+    assert "fc1" in chosen(model)
 
 
 def test_where_all_that_could_be_pruned_is_computed_the_error_has_the_cure():

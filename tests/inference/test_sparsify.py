@@ -2,6 +2,7 @@
 
 import copy
 import io
+import pickle
 import subprocess
 import sys
 import warnings
@@ -217,28 +218,35 @@ def test_an_encoder_layer_that_reads_its_layers_weights():
         assert relative(made(x), model(x).double()) < 1e-5
 
 
-class Padded(nn.Module):
-    """torch's own encoder as it comes: padded samples are packed into nested tensors."""
-
-    def __init__(self):
-        super().__init__()
-        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2)
-
-    def forward(self, x, mask):
-        return self.encoder(x, src_key_padding_mask=mask == 0)[:, 0]
+PADDINGS = {
+    "none": {},
+    "ends": {"src_key_padding_mask": torch.arange(6) >= torch.tensor([[6], [3], [2], [5]])},
+    "numbers": {"src_key_padding_mask": torch.zeros(4, 6).masked_fill(torch.arange(6) > 3, -torch.inf)},
+    "starts": {"src_key_padding_mask": torch.arange(6) < torch.tensor([[0], [3], [2], [5]])},
+    "causal": {
+        "src_key_padding_mask": torch.arange(6) >= torch.tensor([[6], [3], [2], [5]]),
+        "mask": torch.ones(6, 6, dtype=torch.bool).triu(1),
+    },
+}
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
-def test_layers_that_get_nested_tensors_stay_dense_and_a_note_has_the_cure():
+@pytest.mark.parametrize("norm", [None, nn.LayerNorm(16)], ids=["plain", "norm"])
+@pytest.mark.parametrize("seen", list(PADDINGS.values()), ids=list(PADDINGS))
+def test_an_encoder_that_packs_padded_samples_runs_its_sparse_layers_and_gives_the_same(seen, norm, monkeypatch):
+    """torch's own encoder as it comes: padding is zeros where samples were packed, and anything elsewhere."""
     torch.manual_seed(0)
-    model, mask = Padded().eval(), (torch.arange(6) < torch.tensor([[6], [3], [2], [5]])).long()
-    with torch.no_grad():
-        for layer in model.encoder.layers:
-            layer.linear1.weight[:, 3:] = 0
-    with pytest.warns(feta.PruneWarning, match="enable_nested_tensor=False"):
-        fast = feta.sparsify(model, (x := torch.randn(4, 6, 16), mask))
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    model = zeroed(nn.TransformerEncoder(layer, 2, norm=norm), 0.6).eval()
+    x = torch.randn(4, 6, 16)
+    found = sparsified(model, {"src": x, **seen}, timer=FakeTimer(**CSR))
+    assert found.notes == []
+    fast = pickle.loads(pickle.dumps(copy.deepcopy(found.model)))
+    assert [type(layer.linear1) for layer in fast.layers] == [CsrLinear] * 2
+    monkeypatch.setattr(CsrLinear, "weight", property(lambda self: pytest.fail("the dense weight was made")))
     with torch.inference_mode():
-        assert torch.equal(fast(x, mask), model(x, mask))
+        for padding in PADDINGS.values():
+            torch.testing.assert_close(fast(x, **padding), model(x, **padding), rtol=1e-4, atol=1e-5)
 
 
 def test_layers_with_hooks_are_left_alone():

@@ -272,6 +272,14 @@ def test_bad_input(pruned, dense, options, kind, message):
         feta.refine(pruned.model, **{"reference": dense, "data": DATA, **options})
 
 
+def test_networks_that_have_changed_places_are_refused(dense, pruned):
+    with pytest.raises(ConfigError, match=r"the pruned network, got one without zeros .* feta.refine\(pruned"):
+        feta.refine(dense, pruned.model, DATA, SHORT)
+    assert feta.refine(dense, pruned.model, DATA, SHORT, masks={}).report.steps == SHORT.steps
+    other = feta.prune(build(12, 30, 16, 4), sparsity=0.6, method="threshold").model
+    assert feta.refine(dense, other, DATA, SHORT).report.steps == SHORT.steps  # as of a network that was rebuilt
+
+
 def test_bad_settings():
     with pytest.raises(ConfigError, match=r"unknown Refinement\.loss 'klm'; did you mean 'kl'"):
         feta.Refinement(loss="klm")

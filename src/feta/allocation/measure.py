@@ -13,7 +13,7 @@ and for thresholding itself they gave no better shares (they flatten where littl
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -45,6 +45,7 @@ RIDGE = 0.01  # of the mean of the Gram matrix's diagonal
 ITERATIONS = 4  # shares after 6 differ by a hundredth or less
 
 Measure = Literal["outputs", "response"]
+Tell = Callable[[str, int, int], None]  # the layer that is measured, how many were before it, and of how many
 
 
 @dataclass(frozen=True)
@@ -92,10 +93,11 @@ class Probe:
     fit: Lane
     held: Lane
     layers: Sequence[LayerTrace]
+    tell: Tell | None = None
 
     @classmethod
     @torch.no_grad()
-    def of(cls, lane: Lane, layers: Sequence[LayerTrace], held: Inputs) -> "Probe":
+    def of(cls, lane: Lane, layers: Sequence[LayerTrace], held: Inputs, tell: Tell | None = None) -> "Probe":
         """A probe on some of a lane's samples to fit, and on some held-out ones to judge by."""
         fit = lane.inputs.drawn(-(-lane.inputs.count // FIT_SAMPLES))
         values = max(1, outputs_of(call(lane.original, first := next(iter(held)))).numel() // size_of(first))
@@ -104,7 +106,7 @@ class Probe:
         ranks = lane.inputs.ranks
         merged = (Inputs(Merged(part.whole), model=lane.original).share(ranks) for part in (fit, some))
         one, other = (replace(lane, inputs=part) for part in merged)
-        return cls(one, other, layers)
+        return cls(one, other, layers, tell)
 
     @torch.no_grad()
     def curves(self, names: Sequence[str], measure: Measure) -> dict[str, Curve]:
@@ -113,11 +115,13 @@ class Probe:
         Mean squared changes over held-out samples. Raises DataError if one is not finite.
         """
         fit, held = (replace(lane, _states=[None, None], _extras=[None, None]) for lane in (self.fit, self.held))
-        segments, found = held.chain.segments(self.layers, names), {}
+        segments, found = held.chain.segments(self.layers, names), dict[str, Curve]()
         outputs = measure == "outputs"
         before = list(_outputs(held, segments)) if outputs else []
         for index, segment in enumerate(segments):
             for trace in segment.layers:
+                if self.tell is not None:
+                    self.tell(trace.name, len(found), len(names))
                 found[trace.name] = self._curve(trace, fit, held, segments[index:], before if outputs else None)
             if len(found) == len(names):
                 break

@@ -41,6 +41,8 @@ def copied(model: nn.Module, kept: dict[int, Any] | None = None) -> nn.Module:
     if any(hasattr(module, "_orig_mod") for module in model.modules()):  # compiled anew for each look
         made_from = "the model it was made from (compiled._orig_mod), and compile the result"
         raise ModelError(f"model must be made of plain modules, got one of torch.compile; give {made_from}")
+    if any(isinstance(module, nn.DataParallel) for module in model.modules()):
+        raise ModelError("model must be made of plain modules, got one in nn.DataParallel; give model.module")
     refuse_sparsified(model)
     for name, parameter in model.named_parameters():
         if parameter.numel() == 0:

@@ -88,7 +88,7 @@ def agreement(
     right: Tensor | None = torch.zeros(4, dtype=torch.int64)
     with evaluating(dense, pruned):
         for inputs, labels in batches:
-            first, second = (answers_of(model, inputs) for model in (dense, pruned))
+            first, second = (answers_of(model, inputs, samples) for model in (dense, pruned))
             samples += len(inputs)
             agree += int((first == second).sum())
             if labels is None:
@@ -103,8 +103,11 @@ def agreement(
 
 
 @torch.no_grad()
-def answers_of(model: nn.Module, inputs: Tensor) -> Tensor:
-    """The class of each input; raises where the scores are not finite, for those have no class."""
+def answers_of(model: nn.Module, inputs: Tensor, before: int = 0) -> Tensor:
+    """The class of each input; raises where the scores are not finite, for those have no class.
+
+    before: how many samples were before these.
+    """
     with running(inputs):
         scores = model(inputs.clone())  # a model may change its input in place
     if not isinstance(scores, Tensor) or scores.ndim != 2 or scores.shape[1] < 2:
@@ -112,6 +115,9 @@ def answers_of(model: nn.Module, inputs: Tensor) -> Tensor:
         raise ModelError(f"certify must get networks with two or more scores for each sample, got {got}")
     bad = ~torch.isfinite(scores).all(1)
     if bool(bad.any()):
-        kind = "scores" if bool(torch.isfinite(inputs[bad][0]).all()) else "inputs"
-        raise DataError(f"certify must get finite {kind}, got inf or NaN in a held-out sample")
+        first = int(bad.nonzero()[0])
+        kind, cure = "inputs", "; leave such samples out, or torch.nan_to_num(data)"
+        if bool(torch.isfinite(inputs[first]).all()):
+            kind, cure = "scores", ""
+        raise DataError(f"certify must get finite {kind}, got inf or NaN in held-out sample {before + first}{cure}")
     return scores.argmax(1)

@@ -11,7 +11,7 @@ from feta.allocation.measure import Probe
 from feta.engine.recipe import MANY_LAYERS, Effort
 from feta.engine.run import Run
 from feta.engine.select import SparsityRequest, check_pattern, in_pattern, share_asked, targets
-from feta.engine.settings import Settings, parse_memory
+from feta.engine.settings import Callback, Measuring, Settings, parse_memory
 from feta.errors import ConfigError, DataError, check_range
 from feta.layers import weight_of
 from feta.patterns import parse_pattern
@@ -54,18 +54,23 @@ class Asked:
             name = self.allocation.name
             raise ConfigError(f"allocation must be one of {list(BY_SHAPE)} for {BLOCKS}, got '{name}'; {ROOM}")
 
-    def goals(self, run: Run, chosen: Sequence[str]) -> tuple[Goals, AllocationReport]:
+    def goals(
+        self, run: Run, chosen: Sequence[str], callback: Callback | None = None
+    ) -> tuple[Goals, AllocationReport]:
         """A target for each layer to prune, and how it was found."""
+        tell = Measuring(callback)
         if self.allocation is not None:
-            return self._spread(run, chosen, self.allocation)
+            return self._spread(run, chosen, self.allocation, tell)
         if self._measurable(run, chosen):
             try:
-                return self._spread(run, chosen, make_allocation("sensitivity"))
+                return self._spread(run, chosen, make_allocation("sensitivity"), tell)
             except torch.OutOfMemoryError:
                 raise
-            except (DataError, RuntimeError):  # an expert that no sample reaches, outputs that are whole numbers
-                pass
-        return self._spread(run, chosen, make_allocation("uniform"))
+            except (DataError, RuntimeError) as error:
+                if error is tell.stopped:
+                    raise
+                # An expert that no sample reaches, or outputs that are whole numbers.
+        return self._spread(run, chosen, make_allocation("uniform"), tell)
 
     def _measurable(self, run: Run, chosen: Sequence[str]) -> bool:
         """Whether a recipe may spread the budget by sensitivities, which take the whole network to measure."""
@@ -74,12 +79,14 @@ class Asked:
         fixed = isinstance(self.sparsity, Mapping) or (self.form is not None and self.form.share is not None)
         return len(chosen) <= MANY_LAYERS and not fixed
 
-    def _spread(self, run: Run, chosen: Sequence[str], spread: Allocation) -> tuple[Goals, AllocationReport]:
+    def _spread(
+        self, run: Run, chosen: Sequence[str], spread: Allocation, tell: Measuring
+    ) -> tuple[Goals, AllocationReport]:
         started, probe = run.clock(), None
         if spread.needs_data and run.fit is not None:
             lane = run.lanes()[0]
             lane.room = replace(lane.room, device=run.home)
-            probe = Probe.of(lane, run.layers, run.held or run.fit)
+            probe = Probe.of(lane, run.layers, run.held or run.fit, tell)
         goals = in_pattern(run.original, targets(run.original, chosen, self.sparsity, spread, probe), self.form)
         sizes = {name: weight_of(run.original, name).numel() for name in goals}
         kept = {name: goal.count(sizes[name]) / sizes[name] for name, goal in goals.items()}

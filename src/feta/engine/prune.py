@@ -124,7 +124,7 @@ def prune(
     seed: for everything that is drawn at random.
     device: where to work; by default where the model is. The result comes back to the model's own device.
     settings: what few people change, see `feta.Settings`.
-    callback: called with a PruneEvent as layers start, take steps and are done.
+    callback: called with a PruneEvent as layers are measured, start, take steps and are done.
     checkpoint: a folder for finished layers. A run that was ended goes on from there when the same is asked for
         again, to the same bits on the same machine; at the end the folder is removed.
     progress: whether a bar is shown on stderr or in the notebook; where stderr is a file, a line now and then.
@@ -167,7 +167,7 @@ class Work:
         moving = asked.form if isinstance(asked.form, NofM) and asked.settings.reorder else None
         self.reordered = {} if moving is None else reorder(run, chosen, moving)
         stages.end("trace")
-        self.goals, self.allocated = asked.goals(run, chosen)
+        self.goals, self.allocated = asked.goals(run, chosen, callback)
         stages.end("allocation")
         self.before = size_of_model(run.pruned, run.layers, run.shards)
         self.walk = Walk(run, self.goals, asked.pruner, asked.compensate, callback, asked.seed)

@@ -72,7 +72,10 @@ class Recipe:
         if run.held is None or run.held.count < 2:
             said = "too few samples to fit and judge a network by; give 200 or more"
         elif run.several:
-            said = "the model returns several outputs, of which one alone would be fitted"
+            said = (
+                "the model returns several outputs, of which one alone would be fitted; where one is all that "
+                "counts, name it `logits` or, beside other heads, wrap the model so that it returns that one alone"
+            )
         elif run.shards:
             said = "the model is walked block by block, its weights spread over processes, and not fitted as a whole"
         elif run.home != run.device:

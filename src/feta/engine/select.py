@@ -14,11 +14,20 @@ from feta.allocation.base import Budget
 from feta.allocation.measure import Probe
 from feta.calibration.trace import LayerTrace
 from feta.errors import ConfigError, ModelError, quoted
-from feta.layers import CONVOLUTIONS, LayerView, first_match, matching, owner_of, prunable_names, weight_of
+from feta.layers import (
+    CONVOLUTIONS,
+    LayerView,
+    first_match,
+    made_plain,
+    matching,
+    owner_of,
+    prunable_names,
+    weight_of,
+)
 from feta.pages.words import some
 from feta.problem import Pruner
 from feta.pruners import METHODS, make
-from feta.report import Skipped
+from feta.report import GIVES_OUTPUTS, READS_INPUT, Skipped
 from feta.sparsity import Pattern, Sparsity, check_share
 
 SparsityRequest = float | Mapping[str, float]
@@ -102,9 +111,9 @@ def spared(model: nn.Module, trace: LayerTrace) -> str | None:
     if trace.second_use:
         return trace.second_use
     if trace.leaves:
-        return "its outputs are the model's"
+        return GIVES_OUTPUTS
     if trace.reads_input and isinstance(owner_of(model, trace.name)[0], CONVOLUTIONS):
-        return "it reads the model's input"
+        return READS_INPUT
     return None
 
 
@@ -122,7 +131,7 @@ def skipped(
         if first.get(name, name) != name:
             size, reason = 0, f"it has the weight of '{first[name]}'"
         elif not _has_weight(model, name):
-            reason = "its weight is computed, so that nothing could be written to it"
+            reason = f"its weight is computed, so that nothing could be written to it; {made_plain(module, key)}"
         elif name not in by_name:
             reason = "it does not run in the forward pass, or something reads its weight in another way"
         else:

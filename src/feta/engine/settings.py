@@ -13,6 +13,13 @@ Mode = Literal["cascade", "parallel"]
 Cache = Literal["auto", "replay", "disk", "memory"]
 Loss = Literal["kl", "mse", "cosine"]
 Data = Literal["auto", "shared", "sharded", "alone"]
+MEASURE = "measure"  # the phase before the layers
+PHASES = {  # of our solvers, in words
+    "support": "choosing the weights that stay",
+    "retarget": "fitting the weights that stay",
+    "search": "searching for the number of weights",
+    "remove": "removing weights",
+}
 SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?)[bB]\s*")
 
 
@@ -96,18 +103,37 @@ class PruneEvent:
     layer: str  # its name
     index: int  # of the layer among those to prune
     total: int  # how many are to be pruned
-    phase: str = ""  # of the solve
+    phase: str = ""  # of a step: of the layer's solve, "measure" before the layers, "refine" after them
     values: Mapping[str, float] = field(default_factory=dict)  # of a step, by name, such as the loss
 
 
 Callback = Callable[[PruneEvent], None]
 
 
+@dataclass
+class Measuring:
+    """Tells a callback which layer is measured; an error of the callback's own, which ends the run, is `stopped`."""
+
+    callback: Callback | None
+    stopped: Exception | None = None
+
+    def __call__(self, layer: str, index: int, total: int) -> None:
+        try:
+            if self.callback is not None:
+                self.callback(PruneEvent("step", layer, index, total, MEASURE))
+        except Exception as error:
+            self.stopped = error
+            raise
+
+
 def on_bar(event: PruneEvent) -> dict[str, Any]:
     """What a bar shows of an event."""
+    if event.phase == MEASURE:
+        note = f"measuring how much each layer can spare: {event.index + 1} of {event.total}, {event.layer}"
+        return {"completed": 0, "total": event.total, "note": note}
     if event.index < event.total:
-        done = event.index + (event.kind == "done")
-        return {"completed": done, "total": event.total, "note": f"{event.layer} {event.phase}".strip()}
+        done, phase = event.index + (event.kind == "done"), PHASES.get(event.phase, event.phase)
+        return {"completed": done, "total": event.total, "note": f"{event.layer}{': ' * bool(phase)}{phase}"}
     # Plus zero, since a distance of a network from itself may be -0.
     values = ", ".join(f"{name} {value + 0.0:.4g}" for name, value in event.values.items())
     return {"completed": event.total, "total": event.total, "note": f"fitting the whole network, {values}"}

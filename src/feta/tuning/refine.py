@@ -90,6 +90,8 @@ def refine(
         refined = feta.refine(pruned.model, model, images, steps=5000).model
     """
     settings = overridden(Refinement, settings, steps=steps, learning_rate=learning_rate, seconds=seconds)
+    if masks is None:
+        _check_order(model, reference)
     inputs = Inputs(data, model=model, n_samples=n_samples, seed=seed)
     fit, held = inputs.split()
     if held is None:
@@ -98,6 +100,16 @@ def refine(
     with Progress("refining", progress, settings.steps) as bar:
         tell = bar.followed(callback, shown)
         return fitted(model, reference, (fit, held), settings, masks, where, seed, tell)
+
+
+def _check_order(model: nn.Module, reference: nn.Module) -> None:
+    """Raise ConfigError where the pruned network and the original have changed places."""
+    shapes, others = ([weight.shape for weight in one.parameters()] for one in (model, reference))
+    if shapes == others and not masks_of(model) and masks_of(reference):
+        raise ConfigError(
+            "model must be the pruned network, got one without zeros beside a reference that has some; write "
+            "feta.refine(pruned, dense, data), or masks={} if no zeros are to be held"
+        )
 
 
 def shown(point: RefinePoint) -> dict[str, Any]:
