@@ -129,6 +129,14 @@ def test_completion_names_commands_and_options(shell, monkeypatch, tmp_path):
     script = app.generate_completion(shell=shell)
     for word in ("prune", "certify", "sparsity", "effort"):
         assert word in script
+    if shell == "bash":  # where it knows no word, as after --data, names of files are completed
+        assert "\ncomplete -o bashdefault -o default -F _feta feta\n" in script
+
+
+def test_the_shell_for_completion_is_an_option(run):
+    answer = run("--install-completion bash")
+    assert (answer.code, answer.out) == (2, "")
+    assert "write feta --install-completion --shell bash" in answer.err
 
 
 def test_completion_is_installed_only_when_it_is_asked_for(run, monkeypatch, tmp_path):

@@ -28,6 +28,13 @@ LAB_COMMANDS = ("demo", "train", "data", "bench", "reproduce", "report")
 _LAB = Group("Laboratory", sort_key=1)
 
 
+class Commands(App):
+    """The table of commands, whose completion in bash falls back on names of files where cyclopts knows no words."""
+
+    def generate_completion(self, **how: Any) -> str:
+        return super().generate_completion(**how).replace("\ncomplete -F", "\ncomplete -o bashdefault -o default -F")
+
+
 class Settings(Toml):
     """feta.toml in this folder or above, read with the limits of every file that may come from anywhere."""
 
@@ -63,7 +70,7 @@ class Environment(Env):
         super().__call__(app, commands, arguments)
 
 
-app = App(
+app = Commands(
     name="feta",
     help="Prune trained neural networks without retraining: smaller and faster, with little accuracy lost.",
     help_epilogue="Every option can also be set by the environment (FETA_PRUNE_SPARSITY=0.95) or in a feta.toml.",

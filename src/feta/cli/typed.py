@@ -33,6 +33,9 @@ def typed() -> str:
 def panel(error: CycloptsError) -> object:
     """What is shown of words that no option takes: those of two networks are most likely a network and its data."""
     words, unused = error.root_input_tokens or [], error.unused_tokens or []
+    if isinstance(error, UnusedCliTokensError) and words[:1] == ["--install-completion"]:
+        cure = f"write feta --install-completion --shell {shlex.quote(unused[0])}"
+        return CycloptsPanel(f"the shell must be named by --shell, got {listed(unused)}; {cure}")
     if not isinstance(error, UnusedCliTokensError) or words[:1] not in [[name] for name in WITH_DATA]:
         return CycloptsPanel(error)
     cure = "its data is given as --data FILE, its weights as --weights FILE"
