@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -219,6 +220,12 @@ def test_info_of_folders_and_of_files_that_describe_their_model(run, transformer
         run(f"info {place}").says("Network: LlamaForCausalLM of transformers\n", "mlp.up_proj.weight")
         found = run(f"info {place} --json").json()
         assert {entry["name"]: torch.Size(entry["shape"]) for entry in found["tensors"]}.items() <= tensors.items()
+    # What is stored for another tensor is counted once, as in the folder of transformers.
+    dense, small = (run(f"info {place}").out for place in ("llama", "small"))
+    assert dense.splitlines()[0].split(" on disk for ")[1].split(" of ")[0] in small.splitlines()[0]
+    assert re.search(r"lm_head.weight, tied to model.embed_tokens.weight .* – +│ +– ", small)
+    tied = [entry for entry in run("info small --json").json()["tensors"] if entry["tied_to"]]
+    assert [(one["name"], one["bytes"], one["dense_bytes"]) for one in tied] == [("lm_head.weight", 0, 0)]
     parts = write(transformers, "bert")
     found = run("info bert --json").json()
     assert found["file_bytes"] == sum(path.stat().st_size for path in parts.glob("*.safetensors"))

@@ -50,9 +50,11 @@ def info(file: Path, /, *, json: Json = False) -> None:
     if file.is_dir():
         check_folder(file)
     files = weight_files(file) if file.is_dir() else [file]
-    tensors, stored = dict[str, Any](), dict[str, int]()
+    tensors, stored, tied = dict[str, Any](), dict[str, int](), dict[str, str]()
     for path in files:
-        tensors |= sparse_file.read(path)[0]
+        opened = sparse_file.open_file(path)
+        tensors |= opened.tensors()
+        tied |= opened.facts[sparse_file.SAME]
         stored |= sparse_file.stored_bytes(path)
     n_bytes = sum(path.stat().st_size for path in files)
     layers: list[dict[str, Any]] = [
@@ -62,7 +64,8 @@ def info(file: Path, /, *, json: Json = False) -> None:
             "nonzeros": int((tensor != 0).sum()),
             "sparsity": measured(tensor),
             "bytes": stored[name],
-            "dense_bytes": tensor.numel() * tensor.element_size(),
+            "dense_bytes": 0 if name in tied else tensor.numel() * tensor.element_size(),
+            "tied_to": tied.get(name),  # which is stored and counted in its place
         }
         for name, tensor in tensors.items()
     ]
@@ -72,8 +75,8 @@ def info(file: Path, /, *, json: Json = False) -> None:
         return
     plain = sum(layer["dense_bytes"] for layer in layers)
     out().print(f"{file}: {size(n_bytes)} on disk for {size(plain)} of weights ({plain / n_bytes:.1f}×)")
-    values = sum(tensor.numel() for tensor in tensors.values())
-    zeros = values - sum(layer["nonzeros"] for layer in layers)
+    values = sum(tensor.numel() for name, tensor in tensors.items() if name not in tied)
+    zeros = values - sum(layer["nonzeros"] for layer in layers if layer["tied_to"] is None)
     out().print(
         f"{amount(zeros).strip()} of {amount(values).strip()} values are zero ({percent(zeros / max(values, 1))})"
     )
@@ -82,8 +85,10 @@ def info(file: Path, /, *, json: Json = False) -> None:
     rows = []
     for layer in layers:
         shape, share = "×".join(map(str, layer["shape"])), f"{100 * layer['sparsity']:.2f} %"
-        times = f"{layer['dense_bytes'] / max(layer['bytes'], 1):.1f}×"
-        rows.append((layer["name"], shape, layer["nonzeros"], share, size(layer["bytes"]), times))
+        on_disk = (size(layer["bytes"]), f"{layer['dense_bytes'] / max(layer['bytes'], 1):.1f}×")
+        name, other = layer["name"], layer["tied_to"]
+        about = (name if other is None else f"{name}, tied to {other}", shape, layer["nonzeros"], share)
+        rows.append((*about, *(on_disk if other is None else ("–", "–"))))
     columns = ("tensor", "shape", "non-zeros", "sparsity", "on disk", "smaller by")
     print_table("What is in it", columns, rows)
 
