@@ -103,6 +103,18 @@ def test_a_smaller_folder_comes_out_and_goes_in_again(run, transformers, layout)
         assert torch.equal(tensor, again.state_dict()[name])
 
 
+def test_without_an_output_the_size_is_that_of_the_folder_that_would_be_written(run, transformers):
+    write(transformers, "llama")
+    prune = "prune llama --data t.txt --sparsity 0.5 --method threshold"
+    answer = run(prune)
+    small = run(f"{prune} --layout small -o small --json").json()
+    answer.says("(no smaller); with --layout small 19.", " kB (2.3× smaller); nothing was saved, give -o FOLDER\n")
+    assert 19_000 < small["file_bytes"]["pruned"] < 20_000
+    found = run(f"{prune} --json").json()
+    assert found["file_bytes"]["pruned"] == pytest.approx(found["file_bytes"]["dense"], rel=0.05)
+    assert (found["output"], small["output"]) == (None, "small")
+
+
 def test_rounded_weights_in_a_folder(run, transformers):
     write(transformers, "llama")
     prune = "prune llama --data t.txt --sparsity 0.5 --dtype int8"

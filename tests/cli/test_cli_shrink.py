@@ -20,6 +20,7 @@ FAST = "--effort fast --samples 200"
 def test_a_network_file_that_every_command_reads(run, trained, mini):
     answer = run(f"shrink {trained} {FAST} -o small.safetensors --json").json()
     assert 0.5 <= 1 - answer["after"]["multiply_adds"] / answer["before"]["multiply_adds"] < 0.53
+    assert answer["output"] == "small.safetensors"
     network = feta.load("small.safetensors")
     widths = {group["name"]: group["after"] for group in answer["groups"]}
     assert network.info.specification == f"{widths['fc1']}FC-{widths['fc2']}FC-10SM"

@@ -28,6 +28,7 @@ def test_json_of_a_pruned_file(run, pruned):
     assert [(row["batch"], row["threads"]) for row in found["batches"]] == [(1, 1), (16, 1), (1, 2), (16, 2)]
     assert all(row["dense_ms"] > 0 and row["sparse_ms"] > 0 for row in found["batches"])
     assert found["file_bytes"] == pruned.stat().st_size
+    assert found["report"] is None
     assert set(found["memory"]) == {"dense_bytes", "sparse_bytes"}
     first = found["layers"][0]
     assert first["name"] == "fc1"

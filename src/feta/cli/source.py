@@ -115,6 +115,11 @@ class Source:
             return sum(path.stat().st_size for path in files)
         return sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
 
+    def layout(self, output: Path | None, storing: StoreOptions) -> sparse_file.Layout:
+        """How the weights are stored: in a folder as transformers has it, unless something else is asked for."""
+        folder = self.is_folder if output is None else self._as_folder(output)
+        return storing.layout or ("dense" if folder and storing.dtype is None else "small")
+
     def write(
         self,
         subject: Subject,
@@ -127,7 +132,8 @@ class Source:
         """Write the pruned model, if there is a place for it; its bytes, or those it would take."""
         if output is not None and self._as_folder(output):
             return write(model, output, source=self.path, pruning=pruning, **asdict(storing))
-        content = subject.encode(model, pruning, accuracy, layout=storing.layout or "small", dtype=storing.dtype)
+        layout = self.layout(output, storing)
+        content = subject.encode(model, pruning, accuracy, layout=layout, dtype=storing.dtype)
         if output is not None:
             write_atomic(output, content)
         return len(content)

@@ -69,7 +69,7 @@ def speed(
     if page is not None:
         write_atomic(page, speed_page(found).encode())
     if json:
-        print_json(found)
+        print_json(found, report=page)
         return
     _show(found)
     if page is not None:
