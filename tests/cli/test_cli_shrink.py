@@ -86,6 +86,7 @@ def test_what_is_refused(run, trained):
     name = write_code()
     np.save("x.npy", rows())
     run(f"shrink {trained} --share 1.5").refused("--share must be", "1.5")
+    run(f"shrink {trained} {FAST} --layers fc2").refused("feta: --share must be at most 0.0", "got 0.5; give 0.0")
     run(f"shrink {trained} --share 0.5 --keep a.json").refused("--share must not go with --keep")
     run(f"shrink {trained} --keep a.json").refused("cannot read a.json")
     Path("a.json").write_text("[1]")

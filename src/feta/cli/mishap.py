@@ -44,6 +44,8 @@ def _as_typed(line: str, words: Sequence[str]) -> str:
     where, _, rest = line.partition(" ")
     owner, _, name = where.rpartition(".")
     option = OTHERS.get(where, f"--{name.replace('_', '-')}")
+    if (words[:1], where) == (["shrink"], "share"):  # of its default, too
+        options.add(option)
     named = option in options and owner in OWNERS and rest.startswith("must ")
     return f"{option} {rest}" if named else line
 
