@@ -9,9 +9,10 @@ from cyclopts import Parameter
 
 from feta.cli.console import out, print_json, print_table, resolve_device, size
 from feta.cli.options import DataDir, Device, Json
-from feta.cli.places import check_files, check_inputs
+from feta.cli.places import check_files, check_inputs, refuse_data
 
 CURE = "eval takes files of `feta train`, and what was made of them: feta has labels for no other model"
+INFO_CURE = "info takes safetensors files and Hugging Face folders"
 
 
 def evaluate(network: Path, /, *, device: Device = None, data_dir: DataDir = None, json: Json = False) -> None:
@@ -39,7 +40,8 @@ def info(file: Path, /, *, json: Json = False) -> None:
     Args:
         file: A safetensors file, dense or pruned, or a Hugging Face folder.
     """
-    check_inputs(file)
+    check_inputs(file, cure=f"; {INFO_CURE}")
+    refuse_data(file, INFO_CURE)
     from feta.cli.history import history
     from feta.cli.huggingface import check_folder, network_of
     from feta.files import sparse_file
