@@ -34,6 +34,9 @@ def test_who_interrupts_is_told_how_it_goes_on(run, monkeypatch, resume, on):
     break_app(monkeypatch, KeyboardInterrupt())
     answer = run(f"prune a -o b{resume}")
     assert (answer.code, answer.err) == (130, f"feta: interrupted{on}\n")
+    break_app(monkeypatch, feta.cli.Told(143))
+    answer = run(f"prune a -o b{resume}")
+    assert (answer.code, answer.err) == (143, f"feta: interrupted{on}\n")
 
 
 def test_what_nobody_foresaw_is_one_line_and_a_report(run, monkeypatch, tmp_path):

@@ -316,3 +316,8 @@ def test_weights_and_data_are_never_written_to(run, module, line, place):
     words = line.format(f"{module}:make --weights w.safetensors --data x.npy", place)
     run(words + force).refused(f"must differ from the input and other outputs, got {place} for both")
     assert Path(place).read_bytes() == before
+
+
+def test_the_page_names_the_command_that_measures_what_was_saved(run, module):
+    run(f"prune {module}:make --data x.npy --sparsity 0.5 -o out.safetensors --report page.html")
+    assert f"feta speed {module}:make --weights out.safetensors --data x.npy</code>" in Path("page.html").read_text()

@@ -155,6 +155,8 @@ def test_what_is_no_network_is_answered_with_what_is_taken(run, trained):
     run("info my_model:make").refused("cannot read my_model:make", "info takes safetensors files and Hugging Face")
     for line in (f"prune {trained}", f"certify {trained} {trained}"):
         run(f"{line} --data inputs.npz").refused("--data must be the name of a data set", "got inputs.npz")
-    run("prune my_model:make --weights photos").refused("--weights must be a", "a folder; give images as --data photos")
+    run("prune my_model:make --weights photos").refused(
+        "--weights must be a", "a folder; give images as --data photos"
+    )
     Path("photos/model.safetensors").touch()
     run("prune my_model:make --weights photos").refused("which is a folder; give photos/model.safetensors")

@@ -21,7 +21,14 @@ from feta.report import LayerReport, PruneReport
 from feta_lab.judge import judge
 from feta_lab.records import read
 
-KEYS = {field.name for field in fields(PruneReport)} | {"accuracy", "file_bytes", "notes", "weights", "output", "report"}
+KEYS = {field.name for field in fields(PruneReport)} | {
+    "accuracy",
+    "file_bytes",
+    "notes",
+    "weights",
+    "output",
+    "report",
+}
 LAYER_KEYS = {field.name for field in fields(LayerReport)} - {"stats"}
 
 
@@ -286,13 +293,20 @@ def test_patterns_that_cannot_be(run, trained, options, message):
 def test_a_page_of_the_run(run, trained):
     answer = run(f"prune {trained} -o out.safetensors --report deep/page.html")
     answer.says("written: deep/page.html")
-    assert run(f"prune {trained} --report deep/page.html --force --json").json()["report"] == "deep/page.html"
     page, found = Path("deep/page.html").read_text(encoding="utf-8"), run(f"prune {trained} --json").json()
     after, before = (found["accuracy"][name]["test"] for name in ("pruned", "dense"))
-    for words in (f"{after:.2f} %", f"{before:.2f} % before", "net.safetensors, pruned", "What to try next", "fc2"):
+    for words in (
+        f"{after:.2f} %",
+        f"{before:.2f} % before",
+        "net.safetensors, pruned",
+        "What to try next",
+        "fc2",
+        "<code>feta speed out.safetensors</code>",
+    ):
         assert words in page
     size = Path("out.safetensors").stat().st_size
     assert f"{size / 1e3:.3g} kB" in page
+    assert run(f"prune {trained} --report deep/page.html --force --json").json()["report"] == "deep/page.html"
 
 
 @pytest.mark.parametrize("place", ["out.safetensors", "records.jsonl", "{trained}", "folder"])

@@ -25,6 +25,13 @@ class Plain(Console):
     def print(self, *values: Any, **how: Any) -> None:
         super().print(*(printable(value, lines=True) if isinstance(value, str) else value for value in values), **how)
 
+    def on_broken_pipe(self) -> None:
+        """End as other programs do whose reader has gone away: with the code of SIGPIPE, where rich has 1."""
+        try:
+            super().on_broken_pipe()
+        except SystemExit:
+            raise SystemExit(141) from None
+
 
 def out(*, stderr: bool = False) -> Console:
     # No markup: paths and names may hold brackets. Soft wrap: a line that is piped stays one line.

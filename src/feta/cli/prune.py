@@ -116,7 +116,9 @@ def prune(
     where = device_here(device)
     check_range("", ">= 1", **{"--samples": samples, "--batch-size": batch_size})
     if refine and effort is None and method is None:
-        raise ConfigError("--refine must go with --method, got it without; efforts, such as the default, refine already")
+        raise ConfigError(
+            "--refine must go with --method, got it without; efforts, such as the default, refine already"
+        )
     if refine_steps is not None and not refine:
         raise ConfigError(f"--refine-steps must go with --refine, got {refine_steps} without")
     source = Source(network, own)
@@ -158,7 +160,8 @@ def prune(
         from feta.files.atomic import write_atomic
         from feta.pages.run import run_page
 
-        write_atomic(report, run_page(summary | {"network": source.path.name}).encode())
+        page = run_page(summary | {"network": source.path.name, "typed": source.next_commands(output)})
+        write_atomic(report, page.encode())
     if json:
         print_json(summary, output=output, report=report)
         return

@@ -3,6 +3,7 @@
 A name is taken for a folder or a file if there is one, and otherwise for module:factory if it has that form.
 """
 
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -137,6 +138,17 @@ class Source:
         if output is not None:
             write_atomic(output, content)
         return len(content)
+
+    def next_commands(self, output: Path | None) -> dict[str, str | None]:
+        """What can be typed after this, with the file that was written."""
+        saved = "FILE" if output is None else shlex.quote(str(output))
+        options = asdict(self.options).items() if self.is_own else ()
+        given = [f"--{name} {shlex.quote(str(one))}" for name, one in options if one is not None and name != "weights"]
+        network = f"{self.name} --weights {saved}" if self.is_code else saved
+        return {
+            "speed": " ".join(["feta speed", network, *given]),
+            "retrain": None if self.is_own else f"feta retrain {saved}",
+        }
 
     def loading(self, output: Path) -> str | None:
         """How the result is loaded in Python, where that depends on the user's own code."""

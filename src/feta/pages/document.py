@@ -1,5 +1,6 @@
 """One way to write a page: parts that escape every word, and a document that loads nothing and runs nothing."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -51,7 +52,9 @@ def text(*paragraphs: str, note: bool = False) -> str:
 
 
 def listed(items: Iterable[str]) -> str:
-    return f'<ul class="list">{"".join(f"<li>{in_html(item)}</li>" for item in items)}</ul>\n'
+    """Sentences, with what stands between backticks as code."""
+    marked = (re.sub("`([^`]+)`", r"<code>\1</code>", in_html(item)) for item in items)
+    return f'<ul class="list">{"".join(f"<li>{item}</li>" for item in marked)}</ul>\n'
 
 
 def facts(items: Iterable[tuple[str, str, str]]) -> str:
