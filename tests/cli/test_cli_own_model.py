@@ -32,7 +32,8 @@ def factory(module: str, name: str = "make") -> torch.nn.Module:
 
 def test_the_result_is_that_of_the_library_and_is_loaded_as_the_last_line_says(run, module):
     answer = run(f"prune {module}:make --data x.npy --sparsity 0.5 --method alps -o deep/out.safetensors")
-    assert (answer.code, answer.err) == (0, "the user's code says hello\n")
+    note = f"feta: note: the weights are as {module}:make gives them, trained or not; --weights FILE loads others\n"
+    assert (answer.code, answer.err) == (0, f"the user's code says hello\n{note}")
     assert "data: 300 samples of x.npy" in answer.out
     assert f"\nweights: as {module}:make gives them; --weights FILE for others\n" in answer.out
     expected = feta.prune(factory(module), torch.from_numpy(rows()), 0.5, "alps").model

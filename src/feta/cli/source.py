@@ -143,7 +143,9 @@ class Source:
         """What can be typed after this, with the file that was written."""
         saved = "FILE" if output is None else shlex.quote(str(output))
         options = asdict(self.options).items() if self.is_own else ()
-        given = [f"--{name} {shlex.quote(str(one))}" for name, one in options if one is not None and name != "weights"]
+        given = [
+            f"--{name} {shlex.quote(str(one))}" for name, one in options if one is not None and name != "weights"
+        ]
         network = f"{self.name} --weights {saved}" if self.is_code else saved
         return {
             "speed": " ".join(["feta speed", network, *given]),
