@@ -89,8 +89,8 @@ def info(file: Path, /, *, json: Json = False) -> None:
         shape, share = "×".join(map(str, layer["shape"])), f"{100 * layer['sparsity']:.2f} %"
         on_disk = (size(layer["bytes"]), f"{layer['dense_bytes'] / max(layer['bytes'], 1):.1f}×")
         name, other = layer["name"], layer["tied_to"]
-        about = (name if other is None else f"{name}, tied to {other}", shape, layer["nonzeros"], share)
-        rows.append((*about, *(on_disk if other is None else ("–", "–"))))
+        first = name if other is None else f"{name}, tied to {other}"
+        rows.append((first, shape, layer["nonzeros"], share, *(on_disk if other is None else ("–", "–"))))
     columns = ("tensor", "shape", "non-zeros", "sparsity", "on disk", "smaller by")
     print_table("What is in it", columns, rows)
 

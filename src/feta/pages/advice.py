@@ -11,7 +11,7 @@ from typing import Any
 
 from feta.pages.words import percent, some
 
-# PruneReport.to_dict(); with `accuracy` where there are labels, and of the command line `typed`: speed, and retrain or None
+# PruneReport.to_dict(), with `accuracy` where there are labels, and of the command line `typed`: what to do next
 Found = Mapping[str, Any]
 CURES = {
     "damped": "some inputs say the same or nothing: more, and more varied, samples help",
@@ -131,10 +131,8 @@ def _effort(found: Found) -> list[str]:
         return []
     if found["effort"] == "fast":
         how = " (`--effort default`)" if typed else ""
-        return [
-            f"Take the default effort{how}: it fits the whole network too, up to a minute longer or some ten times as "
-            "long."
-        ]
+        time = "up to a minute longer or some ten times as long"
+        return [f"Take the default effort{how}: it fits the whole network too, {time}."]
     if found["effort"] == "default" and any(stage["distance"] is not None for stage in found["stages"][1:]):
         how = " (`--effort best`)" if typed else ""
         return [f"Take the best effort{how}: it goes on for as long as held-out samples say that it helps."]
