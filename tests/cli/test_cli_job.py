@@ -72,5 +72,6 @@ def test_another_run_is_named_with_the_option_and_what_differs(place, run, monke
     assert run(f"{ASKED} -o out.safetensors --resume").code == 0
     answer = run(f"{ASKED} -o out.safetensors --resume --force --seed 5")
     answer.refused(
-        "feta: --resume: ", "out.safetensors.resume must be of this run, got one that differs in seed; ask"
+        "feta: --resume: the checkpoint ",
+        "out.safetensors.resume must be of this run, got one that differs in seed; ask",
     )

@@ -40,7 +40,7 @@ def _as_typed(line: str, words: Sequence[str]) -> str:
     """A message about an argument, as one about the option that was typed: layers must … is --layers must …"""
     options = {word.partition("=")[0] for word in words}
     if line.startswith("checkpoint ") and "--resume" in options:
-        return f"--resume: {line.removeprefix('checkpoint ')}"
+        return f"--resume: the {line}"
     where, _, rest = line.partition(" ")
     owner, _, name = where.rpartition(".")
     option = OTHERS.get(where, f"--{name.replace('_', '-')}")
