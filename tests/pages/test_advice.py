@@ -141,3 +141,9 @@ def test_code_is_marked_on_the_page_and_names_stay_words():
     assert (
         listed(["see `feta speed <x>`"]) == '<ul class="list"><li>see <code>feta speed &lt;x&gt;</code></li></ul>\n'
     )
+    evil = tuple(replace(layer, name="`" + "x" * 2000) for layer in layers("poor", "few-rows"))
+    for more in ({}, {"typed": TYPED}):
+        one, other = (
+            listed(advice(run(layers=names).to_dict() | more)) for names in (evil, layers("poor", "few-rows"))
+        )
+        assert one.count("<code>") == other.count("<code>") > 1

@@ -47,7 +47,7 @@ def advice(found: Found) -> list[str]:
     if unhurt and not steps and isinstance(share, float) and found["pattern"] is None:
         steps.append(_more(found, share))
     typed = found.get("typed")
-    return [*steps, *_left(found), f"See what it saves on your machine: `{typed['speed']}`." if typed else SPEED]
+    return [*steps, *_left(found), f"See what it saves on your machine: {_code(typed['speed'])}." if typed else SPEED]
 
 
 def answers_lost(found: Found) -> float | None:
@@ -68,7 +68,12 @@ def lower(share: float) -> float:
 def _names(layers: Sequence[Found]) -> str:
     """Names in a sentence, where a number alone would be taken for a count."""
     names = [layer["name"] or "the layer" for layer in layers]
-    return some([f"layer {name}" if name.isdecimal() else name for name in names])
+    return some([f"layer {name}" if name.isdecimal() else name.replace("`", "'") for name in names])
+
+
+def _code(text: str) -> str:
+    """Between backticks, of which somebody else's names must add none."""
+    return f"`{text.replace('`', chr(39))}`"
 
 
 def _more(found: Found, share: float) -> str:
@@ -111,7 +116,7 @@ def _layers(found: Found) -> list[str]:
     argument = f"sparsity={shares}"
     if found.get("typed"):
         argument = f"--sparsity {shlex.quote(','.join(f'{name}={one:g}' for name, one in shares.items()))}"
-    return [f"Prune {_names(bad)} less, where up to {percent(most, 1)} zeros were too many: `{argument}`."]
+    return [f"Prune {_names(bad)} less, where up to {percent(most, 1)} zeros were too many: {_code(argument)}."]
 
 
 def _shares(given: float | Found) -> Found:
@@ -137,7 +142,7 @@ def _effort(found: Found) -> list[str]:
         how = " (`--effort best`)" if typed else ""
         return [f"Take the best effort{how}: it goes on for as long as held-out samples say that it helps."]
     retrain = (typed or {}).get("retrain") or "feta.retrain"
-    return [f"With labels, `{retrain}` goes on from here with the zeros held."]
+    return [f"With labels, {_code(retrain)} goes on from here with the zeros held."]
 
 
 def _left(found: Found) -> list[str]:
