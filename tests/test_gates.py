@@ -142,6 +142,12 @@ def test_missing_and_unknown_arguments_are_pythons_own_business():
         feta.prune()
     with pytest.raises(TypeError, match=r"prune\(\) got an unexpected keyword argument 'spasity'"):
         feta.prune(mlp(8, 8, 3), spasity=0.5)
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'spasity'; did you mean 'sparsity'\?"):
+        feta.prune(mlp(8, 8, 3), spasity=0.5)
+    with pytest.raises(TypeError, match=r"shrink\(\) .* argument 'sparsity'; did you mean 'share'\?"):
+        feta.shrink(mlp(8, 8, 3), torch.ones(4, 8), sparsity=0.5)
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'xyz'$"):
+        feta.Refinement(xyz=3)
 
 
 def test_values_are_shown_short_and_without_escapes():

@@ -43,6 +43,7 @@ CURES = {
     "optimiser": "; the model is copied, so pass a function of the parameters, such as "
     "optimiser=lambda parameters: torch.optim.AdamW(parameters, 1e-4)",
 }
+MEANT = {"sparsity": "share", "share": "sparsity"}  # one function's word for what another's is nearly the same
 
 
 def gated(made: Made) -> Made:
@@ -139,6 +140,7 @@ def _guarded(function: Callable[..., Any], owner: str, hinted: Any) -> Callable[
         except TypeError:
             given = None
         if given is None:
+            _refuse_unknown(function, signature, kwargs)
             return function(*args, **kwargs)  # Python's own message names the function
         for name, value in given.items():
             several = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
@@ -148,6 +150,16 @@ def _guarded(function: Callable[..., Any], owner: str, hinted: Any) -> Callable[
         return function(*args, **kwargs)
 
     return guarded
+
+
+def _refuse_unknown(function: Callable[..., Any], signature: inspect.Signature, given: Collection[str]) -> None:
+    """Raise TypeError for a name that no argument has but one nearly has; others are left to Python."""
+    known = list(signature.parameters)
+    for name in given:
+        near = [MEANT[name]] if MEANT.get(name) in known else get_close_matches(name, known, n=1)
+        if name not in known and near:
+            said = f"{function.__qualname__}() got an unexpected keyword argument '{name}'"
+            raise TypeError(f"{said}; did you mean '{near[0]}'?")
 
 
 def check_argument(where: str, value: Any, hint: Any) -> None:

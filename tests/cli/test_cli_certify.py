@@ -25,6 +25,7 @@ def test_json_and_files(run, trained, pruned):
     for form in found["forms"].values():
         assert form["certified_but_changed"] == 0
         assert [row["radius"] for row in form["certified"]] == [0.01, 2]
+    assert found.pop("output") == "c"
     assert json.loads(Path("c/certificate.json").read_text()) == found
     assert "feta certificate" in Path("c/certificate.html").read_text()
 
@@ -51,8 +52,8 @@ def test_bounds_are_rounded_outwards():
     ("options", "words"),
     [
         ("--radii a,b", "--radii must be numbers > 0 separated by commas, got 'a,b'"),
-        ("--radii 0", "certify.radii must be numbers > 0"),
-        ("--confidence 2", "certify.confidence must be in (0, 1), got 2.0"),
+        ("--radii 0", "feta: --radii must be numbers > 0"),
+        ("--confidence 2", "--confidence must be in (0, 1), got 2.0"),
     ],
 )
 def test_refusals(run, trained, pruned, options, words):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -100,6 +101,18 @@ def test_a_smaller_folder_comes_out_and_goes_in_again(run, transformers, layout)
     assert Path("again/tokenizer.json").exists()
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, again.state_dict()[name])
+
+
+def test_without_an_output_the_size_is_that_of_the_folder_that_would_be_written(run, transformers):
+    write(transformers, "llama")
+    prune = "prune llama --data t.txt --sparsity 0.5 --method threshold"
+    answer = run(prune)
+    small = run(f"{prune} --layout small -o small --json").json()
+    answer.says("(no smaller); with --layout small 19.", " kB (2.3× smaller); nothing was saved, give -o FOLDER\n")
+    assert 19_000 < small["file_bytes"]["pruned"] < 20_000
+    found = run(f"{prune} --json").json()
+    assert found["file_bytes"]["pruned"] == pytest.approx(found["file_bytes"]["dense"], rel=0.05)
+    assert (found["output"], small["output"]) == (None, "small")
 
 
 def test_rounded_weights_in_a_folder(run, transformers):
@@ -219,6 +232,12 @@ def test_info_of_folders_and_of_files_that_describe_their_model(run, transformer
         run(f"info {place}").says("Network: LlamaForCausalLM of transformers\n", "mlp.up_proj.weight")
         found = run(f"info {place} --json").json()
         assert {entry["name"]: torch.Size(entry["shape"]) for entry in found["tensors"]}.items() <= tensors.items()
+    # What is stored for another tensor is counted once, as in the folder of transformers.
+    dense, small = (run(f"info {place}").out for place in ("llama", "small"))
+    assert dense.splitlines()[0].split(" on disk for ")[1].split(" of ")[0] in small.splitlines()[0]
+    assert re.search(r"lm_head.weight, tied to model.embed_tokens.weight .* – +│ +– ", small)
+    tied = [entry for entry in run("info small --json").json()["tensors"] if entry["tied_to"]]
+    assert [(one["name"], one["bytes"], one["dense_bytes"]) for one in tied] == [("lm_head.weight", 0, 0)]
     parts = write(transformers, "bert")
     found = run("info bert --json").json()
     assert found["file_bytes"] == sum(path.stat().st_size for path in parts.glob("*.safetensors"))

@@ -65,3 +65,13 @@ def test_resume_keeps_nothing_behind_and_needs_an_output(place, run):
     plain, again = weights("plain"), weights("again")
     assert all(torch.equal(tensor, again[name]) for name, tensor in plain.items())
     assert "--resume must go with --output" in run(f"{ASKED} --resume").err
+
+
+def test_another_run_is_named_with_the_option_and_what_differs(place, run, monkeypatch):
+    monkeypatch.setattr("feta.engine.checkpoint.Checkpoint.remove", lambda self: None)
+    assert run(f"{ASKED} -o out.safetensors --resume").code == 0
+    answer = run(f"{ASKED} -o out.safetensors --resume --force --seed 5")
+    answer.refused(
+        "feta: --resume: the checkpoint ",
+        "out.safetensors.resume must be of this run, got one that differs in seed; ask",
+    )

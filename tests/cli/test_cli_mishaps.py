@@ -8,6 +8,7 @@ import pytest
 import torch
 from own_models import CODE
 
+import feta
 import feta.cli
 from feta.cli.mishap import UNFORESEEN
 from feta.files import sparse_file
@@ -33,6 +34,9 @@ def test_who_interrupts_is_told_how_it_goes_on(run, monkeypatch, resume, on):
     break_app(monkeypatch, KeyboardInterrupt())
     answer = run(f"prune a -o b{resume}")
     assert (answer.code, answer.err) == (130, f"feta: interrupted{on}\n")
+    break_app(monkeypatch, feta.cli.Told(143))
+    answer = run(f"prune a -o b{resume}")
+    assert (answer.code, answer.err) == (143, f"feta: interrupted{on}\n")
 
 
 def test_what_nobody_foresaw_is_one_line_and_a_report(run, monkeypatch, tmp_path):
@@ -123,3 +127,17 @@ def test_metadata_cannot_steer_the_terminal(run):
     assert not set("\x1b\x07\x9b") & set(answer.out + answer.err)
     told = run("info evil.safetensors --json").json()
     assert told["network"] == about
+
+
+@pytest.mark.parametrize("option", ["--feta fast", "--feta=fast", "--feta"])
+def test_an_option_of_a_method_has_a_name(run, option):
+    answer = run(f"prune a.safetensors {option}")
+    assert (answer.code, answer.out) == (2, "")
+    assert "--feta must be followed by .OPTION, as in --feta.quality fast" in answer.err
+
+
+def test_a_message_is_about_an_option_only_where_it_names_an_argument(run, monkeypatch):
+    break_app(monkeypatch, feta.DataError("data set 'cifar-10' was not found"))
+    run("prune a --data cifar-10").refused("feta: data set 'cifar-10' was not found")
+    break_app(monkeypatch, feta.ConfigError("certify.samples must be >= 1, got 0"))
+    run("certify a b --samples 0").refused("feta: --samples must be >= 1, got 0")

@@ -176,6 +176,8 @@ def test_arrays_that_are_refused(arrays, words):
         ("--data x.npy --size 3x3", "--size must go with a folder of images, got --data x.npy, which is arrays"),
         ("--data x.npy --tokenizer t", "--tokenizer must go with text, got --data x.npy"),
         ("--data x.npy --mean 0.5", "--mean and --std must go with images"),
+        ("--data x.npy --std 0,1,1", "--std must be numbers > 0 separated by commas, got '0,1,1'"),
+        ("--data photos --mean 0,1", "--mean must be one number or one per channel, got 2 for 3 channels"),
         ("--data x.npy --scale 0", "--scale must be a number > 0, got 0.0"),
     ],
 )
@@ -186,6 +188,7 @@ def test_data_that_is_refused_on_the_command_line(run, options, words):
     for kind in ("npy", "npz", "safetensors"):
         Path(f"text.{kind}").write_text("I am data, honestly")
     Path("d.csv").touch()
+    os.makedirs("photos")  # without images: which is not looked at
     answer = run(f"prune {name}:make {options} -o out.safetensors")
     assert (answer.code, answer.out) == (1, "")
     assert words in answer.err.splitlines()[-1]

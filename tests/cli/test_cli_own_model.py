@@ -32,7 +32,8 @@ def factory(module: str, name: str = "make") -> torch.nn.Module:
 
 def test_the_result_is_that_of_the_library_and_is_loaded_as_the_last_line_says(run, module):
     answer = run(f"prune {module}:make --data x.npy --sparsity 0.5 --method alps -o deep/out.safetensors")
-    assert (answer.code, answer.err) == (0, "the user's code says hello\n")
+    note = f"feta: note: the weights are as {module}:make gives them, trained or not; --weights FILE loads others\n"
+    assert (answer.code, answer.err) == (0, f"the user's code says hello\n{note}")
     assert "data: 300 samples of x.npy" in answer.out
     assert f"\nweights: as {module}:make gives them; --weights FILE for others\n" in answer.out
     expected = feta.prune(factory(module), torch.from_numpy(rows()), 0.5, "alps").model
@@ -316,3 +317,8 @@ def test_weights_and_data_are_never_written_to(run, module, line, place):
     words = line.format(f"{module}:make --weights w.safetensors --data x.npy", place)
     run(words + force).refused(f"must differ from the input and other outputs, got {place} for both")
     assert Path(place).read_bytes() == before
+
+
+def test_the_page_names_the_command_that_measures_what_was_saved(run, module):
+    run(f"prune {module}:make --data x.npy --sparsity 0.5 -o out.safetensors --report page.html")
+    assert f"feta speed {module}:make --weights out.safetensors --data x.npy</code>" in Path("page.html").read_text()

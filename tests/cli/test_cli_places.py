@@ -129,6 +129,14 @@ def test_completion_names_commands_and_options(shell, monkeypatch, tmp_path):
     script = app.generate_completion(shell=shell)
     for word in ("prune", "certify", "sparsity", "effort"):
         assert word in script
+    if shell == "bash":  # where it knows no word, as after --data, names of files are completed
+        assert "\ncomplete -o bashdefault -o default -F _feta feta\n" in script
+
+
+def test_the_shell_for_completion_is_an_option(run):
+    answer = run("--install-completion bash")
+    assert (answer.code, answer.out) == (2, "")
+    assert "write feta --install-completion --shell bash" in answer.err
 
 
 def test_completion_is_installed_only_when_it_is_asked_for(run, monkeypatch, tmp_path):
@@ -136,3 +144,19 @@ def test_completion_is_installed_only_when_it_is_asked_for(run, monkeypatch, tmp
     run("--install-completion --shell bash").says()
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert any("feta" in path.read_text() for path in files)
+
+
+def test_what_is_no_network_is_answered_with_what_is_taken(run, trained):
+    Path("inputs.npz").write_bytes(b"PK")
+    Path("my_model.py").write_text("make = None")
+    Path("photos").mkdir()
+    run("info inputs.npz").refused("it is data and no network; info takes safetensors files")
+    run("eval inputs.npz").refused("it is data and no network; eval takes files of `feta train`")
+    run("info my_model:make").refused("cannot read my_model:make", "info takes safetensors files and Hugging Face")
+    for line in (f"prune {trained}", f"certify {trained} {trained}"):
+        run(f"{line} --data inputs.npz").refused("--data must be the name of a data set", "got inputs.npz")
+    run("prune my_model:make --weights photos").refused(
+        "--weights must be a", "a folder; give images as --data photos"
+    )
+    Path("photos/model.safetensors").touch()
+    run("prune my_model:make --weights photos").refused("which is a folder; give photos/model.safetensors")

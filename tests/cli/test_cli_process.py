@@ -107,3 +107,12 @@ def test_the_demo_as_people_run_it():
     assert Path("out/report.html").is_file()
     assert read(Path("out/records.jsonl"))[0]["metrics"]["accuracy"]["dense"]["test"] > 90
     assert feta.load("out/pruned.safetensors").info.pruning["target_sparsity"] == 0.9
+
+
+def test_a_reader_that_goes_away_ends_it_as_other_programs():
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    code = "from feta.cli.console import out; out().print('a line')"
+    ended = subprocess.run([sys.executable, "-c", code], stdout=write_end, stderr=subprocess.PIPE)
+    os.close(write_end)
+    assert (ended.returncode, ended.stderr) == (141, b"")

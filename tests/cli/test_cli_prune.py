@@ -21,7 +21,14 @@ from feta.report import LayerReport, PruneReport
 from feta_lab.judge import judge
 from feta_lab.records import read
 
-KEYS = {field.name for field in fields(PruneReport)} | {"accuracy", "file_bytes", "notes", "weights"}
+KEYS = {field.name for field in fields(PruneReport)} | {
+    "accuracy",
+    "file_bytes",
+    "notes",
+    "weights",
+    "output",
+    "report",
+}
 LAYER_KEYS = {field.name for field in fields(LayerReport)} - {"stats"}
 
 
@@ -47,6 +54,7 @@ def test_json_file_and_record_agree(run, trained, mini, tmp_path):
     kept = {key: found[key] for key in ("method", "target_sparsity", "sparsity", "seed", "options", "compensated")}
     kept |= {"layers": ["fc1", "fc2"], "dense_accuracy": found["accuracy"]["dense"]}
     assert pruned.info.pruning == kept
+    assert (found.pop("output"), found.pop("report")) == (str(output), None)
     (entry,) = read(tmp_path / "all.jsonl")
     assert (entry["kind"], entry["metrics"]) == ("prune", found)
     assert (entry["config"]["network"], entry["config"]["compensate"]) == (trained.name, True)
@@ -162,7 +170,7 @@ def test_parse_sparsity():
         ("--threshold.speed 3", ("unknown option of threshold 'speed'",)),
         ("--alps.refit exact", ("--alps.refit must go with --method alps, got --method threshold",)),
         ("--refine-steps 2", ("--refine-steps must go with --refine",)),
-        ("--refine --refine-steps 0", ("steps must be > 0", "got 0")),
+        ("--refine --refine-steps 0", ("feta: --refine-steps must be > 0", "got 0")),
         ("--effort fast --refine", ("--refine must be left to the effort",)),
         ("--seconds 3", ("--seconds must go with an effort",)),
         ("--effort fast --seconds -3", ("--seconds must be > 0 and finite, got -3",)),
@@ -253,6 +261,7 @@ def test_the_methods_are_those_of_the_library(run, trained, monkeypatch):
     monkeypatch.delenv("FETA_PRUNE_METHOD")
     assert run(f"prune {trained} --json --effort fast").json()["method"] == DEFAULT_METHOD
     assert {field.name.replace("_", "-") for field in fields(MethodOptions)} == set(METHODS)
+    run(f"prune {trained} --refine").refused("--refine must go with --method", "efforts, such as the default, refine")
 
 
 def test_a_pattern_is_in_the_file_the_record_and_the_table(run, trained, tmp_path):
@@ -286,10 +295,18 @@ def test_a_page_of_the_run(run, trained):
     answer.says("written: deep/page.html")
     page, found = Path("deep/page.html").read_text(encoding="utf-8"), run(f"prune {trained} --json").json()
     after, before = (found["accuracy"][name]["test"] for name in ("pruned", "dense"))
-    for words in (f"{after:.2f} %", f"{before:.2f} % before", "net.safetensors, pruned", "What to try next", "fc2"):
+    for words in (
+        f"{after:.2f} %",
+        f"{before:.2f} % before",
+        "net.safetensors, pruned",
+        "What to try next",
+        "fc2",
+        "<code>feta speed out.safetensors</code>",
+    ):
         assert words in page
     size = Path("out.safetensors").stat().st_size
     assert f"{size / 1e3:.3g} kB" in page
+    assert run(f"prune {trained} --report deep/page.html --force --json").json()["report"] == "deep/page.html"
 
 
 @pytest.mark.parametrize("place", ["out.safetensors", "records.jsonl", "{trained}", "folder"])

@@ -47,3 +47,15 @@ def test_words_for_people(run):
     run("report results -o page.html").says("does not hold", "written: page.html\n")
     assert Path("page.html").is_file()
     run("report nowhere").refused("results must be a folder, got nowhere")
+
+
+def test_nothing_is_overwritten_without_force(run):
+    records(("feta", 95.0, 9.0), ("lobs", 90.0, 1.0))
+    Path("page.html").write_text("mine")
+    run("report results -o page.html").refused("--output must be a new file, got page.html", "--force replaces it")
+    Path("tables").mkdir()
+    Path("tables/claims.md").write_text("mine")
+    run("report results -o other.html").refused("tables must be new or empty", "--force replaces them")
+    assert [path.read_text() for path in (Path("page.html"), Path("tables/claims.md"))] == ["mine", "mine"]
+    run("report results -o page.html --force").says("written: page.html")
+    assert "mine" not in (Path("page.html").read_text(), Path("tables/claims.md").read_text())

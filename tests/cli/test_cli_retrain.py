@@ -20,17 +20,18 @@ def test_json_file_and_record_agree(run, pruned, mini):
     assert found["goal"] == before.info.pruning["dense_accuracy"]["validation"]
     assert found["accuracy"] == {"pruned": judge(before.model, mini), "retrained": judge(after.model, mini)}
     assert nonzeros("out.safetensors") == nonzeros(pruned) == {"fc1": 4704, "fc2": 360}
+    assert found.pop("output") == "out.safetensors"
     (record,) = read(Path("all.jsonl"))
     assert (record["kind"], record["metrics"]) == ("retrain", found)
     assert (record["config"]["max_epochs"], record["config"]["tolerance"]) == (2, 50.0)
 
 
 def test_words(run, pruned):
-    answer = run(f"retrain {pruned} --goal 101 --epochs 1 --batch-size 500 -o out.safetensors")
-    answer.says("not recovered, all epochs used (goal 101.00 % less 0.1): validation ", "1.00 epochs")
+    answer = run(f"retrain {pruned} --goal 100 --epochs 1 --batch-size 500 -o out.safetensors")
+    answer.says("not recovered, all epochs used (goal 100.00 % less 0.1): validation ", "1.00 epochs")
     answer.says("\ntest accuracy ", "written to out.safetensors\n")
     run(f"retrain {pruned} --goal 5").says("recovered (goal 5.00")
-    run(f"retrain {pruned} --goal 101 --seconds 1e-9").says("not recovered, time is up")
+    run(f"retrain {pruned} --goal 100 --seconds 1e-9").says("not recovered, time is up")
 
 
 def test_a_network_of_other_origin_and_those_who_read_what_became_of_it(run, trained):
@@ -71,9 +72,10 @@ def test_a_network_that_was_not_pruned(run, trained):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--epochs 0", "max_epochs must be > 0 and finite, got 0"),
-        ("--learning-rate nan", "learning_rate must be > 0 and finite"),
-        ("--goal nan", "goal must be finite, got nan"),
+        ("--epochs 0", "feta: --epochs must be > 0 and finite, got 0"),
+        ("--goal 200", "feta: --goal must be in [0, 100], got 200"),
+        ("--learning-rate nan", "feta: --learning-rate must be > 0 and finite"),
+        ("--goal nan", "--goal must be in [0, 100], got nan"),
         ("--seconds inf", "seconds must be > 0 and finite, got inf"),
         ("--patience inf", "patience must be > 0 and finite, got inf"),
         ("--tolerance inf", "tolerance must be >= 0 and finite"),

@@ -20,6 +20,7 @@ FAST = "--effort fast --samples 200"
 def test_a_network_file_that_every_command_reads(run, trained, mini):
     answer = run(f"shrink {trained} {FAST} -o small.safetensors --json").json()
     assert 0.5 <= 1 - answer["after"]["multiply_adds"] / answer["before"]["multiply_adds"] < 0.53
+    assert answer["output"] == "small.safetensors"
     network = feta.load("small.safetensors")
     widths = {group["name"]: group["after"] for group in answer["groups"]}
     assert network.info.specification == f"{widths['fc1']}FC-{widths['fc2']}FC-10SM"
@@ -85,6 +86,7 @@ def test_what_is_refused(run, trained):
     name = write_code()
     np.save("x.npy", rows())
     run(f"shrink {trained} --share 1.5").refused("--share must be", "1.5")
+    run(f"shrink {trained} {FAST} --layers fc2").refused("feta: --share must be at most 0.0", "got 0.5; give 0.0")
     run(f"shrink {trained} --share 0.5 --keep a.json").refused("--share must not go with --keep")
     run(f"shrink {trained} --keep a.json").refused("cannot read a.json")
     Path("a.json").write_text("[1]")

@@ -37,10 +37,11 @@ main()
 def test_nothing_is_left_of_a_file_that_was_being_written(tmp_path, name):
     number = getattr(signal, name)
     command = [sys.executable, "-c", SCRIPT, "slow", str(tmp_path / "place" / "file")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"writing\n"
         process.send_signal(number)
-    assert process.returncode == 128 + number
+        said = process.stderr.read()
+    assert (process.returncode, said) == (128 + number, b"feta: interrupted\n")
     assert list((tmp_path / "place").iterdir()) == []
 
 
@@ -84,5 +85,5 @@ def test_a_signal_while_something_is_finalized_is_neither_lost_nor_a_traceback(t
     )
     command = [sys.executable, "-c", code, "slow", str(tmp_path / "place" / "file")]
     ended = subprocess.run(command, capture_output=True)
-    assert (ended.returncode, ended.stderr) == (128 + signal.SIGTERM, b"")
+    assert (ended.returncode, ended.stderr) == (128 + signal.SIGTERM, b"feta: interrupted\n")
     assert list((tmp_path / "place").iterdir()) == []

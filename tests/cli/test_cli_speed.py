@@ -28,6 +28,7 @@ def test_json_of_a_pruned_file(run, pruned):
     assert [(row["batch"], row["threads"]) for row in found["batches"]] == [(1, 1), (16, 1), (1, 2), (16, 2)]
     assert all(row["dense_ms"] > 0 and row["sparse_ms"] > 0 for row in found["batches"])
     assert found["file_bytes"] == pruned.stat().st_size
+    assert found["report"] is None
     assert set(found["memory"]) == {"dense_bytes", "sparse_bytes"}
     first = found["layers"][0]
     assert first["name"] == "fc1"
@@ -51,7 +52,16 @@ def test_what_no_single_layer_shows_is_said():
 def test_what_it_says_and_the_page(run, pruned):
     answer = run(f"speed {pruned} --batch 1,4 --report out/speed.html")
     assert answer.code == 0
-    for word in ("Layers", "ms at 4", "fc1", "faster by", "in memory", "in a file", "written: out/speed.html"):
+    for word in (
+        "Layers",
+        "ms at 4",
+        "memory (× dense)",
+        "fc1",
+        "faster by",
+        "in memory",
+        "in a file",
+        "written: out/speed.html",
+    ):
         assert word in answer.out
     page = Path("out/speed.html").read_text(encoding="utf-8")
     assert "prefers-color-scheme: dark" in page

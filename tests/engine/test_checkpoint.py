@@ -79,13 +79,14 @@ def kept(tmp_path):
     [
         ({"count": 61}, "data"),
         ({"seed": 1}, "seed"),
-        ({"settings": feta.Settings(mode="parallel")}, "settings"),
+        ({"settings": feta.Settings(mode="parallel")}, "samples, batches or mode"),
+        ({"layers": ["*"], "seed": 1}, "sparsity or layers and seed"),
         ({"method": "alps"}, "method"),
         ({"options": {"outer": 2}}, "method"),
     ],
 )
 def test_another_run_is_refused(kept, given, what):
-    with pytest.raises(feta.ConfigError, match=rf"must be of this run, got one with another {what}; .* delete"):
+    with pytest.raises(feta.ConfigError, match=rf"must be of this run, got one that differs in {what}; .* delete"):
         prune(**{"method": "feta", "checkpoint": kept} | given)
     assert len(list(kept.iterdir())) == 3
 

@@ -12,6 +12,7 @@ from handmade import write
 
 from feta.errors import FileError
 from feta_lab.page import report
+from feta_lab.page.sections import answer
 from feta_lab.page.sections.table1 import machines
 from feta_lab.results import gather, unretrained
 from feta_lab.results.summaries import duration
@@ -248,6 +249,14 @@ def test_recipes_that_were_not_all_run_are_compared_where_they_were(tmp_path: Pa
     assert "other runs shared the machine" in said
     write(tmp_path / "recipes", [cell | {"accuracy": None} for cell in cells])
     assert "The answer" not in report.build(tmp_path).page.read_text(encoding="utf-8")
+
+
+def test_of_two_that_lose_the_same_the_effort_goes_first_which_can_be_typed() -> None:
+    cells = handmade.recipes(random.Random(0))
+    same = [cell | {"recipe": "feta-sensitivity"} for cell in cells if cell["recipe"] == "fast"]
+    found = answer.compared([*same, *cells])
+    assert found is not None
+    assert found.recipes == ["default", "rival", "fast", "feta-sensitivity"]
 
 
 def test_times_are_medians_and_accuracies_are_means(made: report.Report, folder: Path) -> None:

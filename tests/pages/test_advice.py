@@ -1,10 +1,13 @@
 """What to try next: each sentence for its cause, with numbers that follow from the report."""
 
+from dataclasses import replace
+
 import pytest
 from reports import layers, run
 
 from feta.engine.judge import Judged, few_rows
-from feta.pages.advice import CURES, advice, answers_lost, halved
+from feta.pages.advice import CURES, advice, answers_lost, lower
+from feta.pages.document import listed
 from feta.problem import Status
 from feta.report import Held, Skipped, StageReport
 
@@ -66,7 +69,10 @@ def test_a_lower_sparsity_where_much_was_lost_and_a_higher_one_where_nothing_was
     scores = {"dense": {"test": 90.0}, "pruned": {"test": 81.0}}
     assert answers_lost(run().to_dict() | {"accuracy": scores}) == pytest.approx(0.1)
     assert "Prune less: 10.0 %" in told(run(), accuracy=scores)
-    assert halved(0.4) == 0.0
+    assert lower(0.4) == 0.2  # never none at all, which would not be to prune less
+    held = Held(1000, 0.1, 0.9)
+    report = run(held=held).to_dict() | {"target_sparsity": 0.5}
+    assert "a sparsity of 0.25 takes half as many weights." in " ".join(advice(report))
 
 
 def test_more_is_advised_only_where_much_says_so():
@@ -90,7 +96,7 @@ def test_a_few_held_out_samples_say_nothing_of_the_answers():
         (None, "the default effort"),
         ("fast", "the default effort"),
         ("default", "the best effort"),
-        ("best", "feta.retrain"),
+        ("best", "`feta.retrain`"),
     ],
 )
 def test_the_next_effort(effort, words):
@@ -114,4 +120,30 @@ def test_fits_that_were_cut_want_more_seconds(said):
 def test_layers_that_were_not_chosen_and_speed():
     left = Skipped("big", "Linear", 20_000, "it was not chosen")
     assert "39.0 % of the parameters" in told(run(skipped=(left,)))
-    assert advice(run().to_dict())[-1].startswith("See what it saves on your machine: feta speed FILE")
+    assert advice(run().to_dict())[-1].startswith("See what it saves on your machine: `feta speed FILE`")
+
+
+TYPED = {"speed": "feta speed out.safetensors", "retrain": "feta retrain out.safetensors"}
+
+
+def test_a_run_of_the_command_line_is_told_what_can_be_typed_there():
+    (bad,) = layers("poor")
+    bad = replace(bad, name="0")
+    said = told(run(layers=(bad, *layers("ok"))), typed=TYPED)
+    assert "Prune layer 0 less, where up to 90.0 % zeros were too many: `--sparsity '0=0.8,*=0.9'`." in said
+    assert "Take the default effort (`--effort default`)" in said
+    assert said.endswith("See what it saves on your machine: `feta speed out.safetensors`.")
+    stages = tuple(StageReport(name, 1.5, 0.012, True) for name in ("layer by layer", "survivors fitted"))
+    assert "`feta retrain out.safetensors` goes on" in told(run(effort="best", stages=stages), typed=TYPED)
+
+
+def test_code_is_marked_on_the_page_and_names_stay_words():
+    assert (
+        listed(["see `feta speed <x>`"]) == '<ul class="list"><li>see <code>feta speed &lt;x&gt;</code></li></ul>\n'
+    )
+    evil = tuple(replace(layer, name="`" + "x" * 2000) for layer in layers("poor", "few-rows"))
+    for more in ({}, {"typed": TYPED}):
+        one, other = (
+            listed(advice(run(layers=names).to_dict() | more)) for names in (evil, layers("poor", "few-rows"))
+        )
+        assert one.count("<code>") == other.count("<code>") > 1

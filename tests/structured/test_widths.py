@@ -80,5 +80,7 @@ def test_some_units_always_stay():
     gone = chain().uniform(0.9)
     assert gone["a"] <= 18
     assert gone["b"] <= 9
-    with pytest.raises(ConfigError, match=r"share must be at most 0\.9.*got 0\.999"):
+    with pytest.raises(ConfigError, match=r"share must be at most 0\.9.*got 0\.999; give 0\.9") as refused:
         chain().uniform(0.999)
+    most = float(str(refused.value).rpartition(" ")[2])  # what is to be given can be given
+    assert chain().uniform(most) == chain().by_error(most, {"a": [0.0] * 19, "b": [0.0] * 9}) == {"a": 18, "b": 9}

@@ -11,6 +11,7 @@ import sys
 import threading
 import unicodedata
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -26,6 +27,17 @@ from feta.plugins import LAB, added
 
 LAB_COMMANDS = ("demo", "train", "data", "bench", "reproduce", "report")
 _LAB = Group("Laboratory", sort_key=1)
+
+
+class Told(SystemExit):
+    """A signal has told it to end."""
+
+
+class Commands(App):
+    """The table of commands, whose completion in bash falls back on names of files where cyclopts knows no words."""
+
+    def generate_completion(self, **how: Any) -> str:
+        return super().generate_completion(**how).replace("\ncomplete -F", "\ncomplete -o bashdefault -o default -F")
 
 
 class Settings(Toml):
@@ -63,7 +75,7 @@ class Environment(Env):
         super().__call__(app, commands, arguments)
 
 
-app = App(
+app = Commands(
     name="feta",
     help="Prune trained neural networks without retraining: smaller and faster, with little accuracy lost.",
     help_epilogue="Every option can also be set by the environment (FETA_PRUNE_SPARSITY=0.95) or in a feta.toml.",
@@ -110,10 +122,11 @@ def main() -> None:
             if any(unicodedata.category(letter) == "Cc" for letter in word):
                 raise FetaError(f"the command line must hold no control characters, got {shown(word)}")
         app(sys.argv[1:])
-    except KeyboardInterrupt:
-        on = "; the same command goes on where it stopped" if "--resume" in sys.argv or wanted == "train" else ""
-        sys.stderr.write(f"feta: interrupted{on}\n")
-        sys.exit(130)
+    except (KeyboardInterrupt, Told) as end:
+        again = "--resume" in sys.argv or wanted in ("train", "reproduce", "bench")
+        with suppress(OSError):  # the terminal may be gone
+            sys.stderr.write(f"feta: interrupted{'; the same command goes on where it stopped' * again}\n")
+        sys.exit(end.code if isinstance(end, Told) else 130)
     except BrokenPipeError:
         sys.exit(141)
     except Exception as error:
@@ -151,7 +164,7 @@ def _end(number: int, frame: FrameType | None) -> None:
         threading.Timer(0.01, os.kill, (os.getpid(), number)).start()
         return
     signal.signal(number, signal.SIG_DFL)  # a second one ends it at once
-    raise SystemExit(128 + number)
+    raise Told(128 + number)
 
 
 def _finalizing(frame: FrameType | None) -> bool:

@@ -88,21 +88,20 @@ def numbers(text: str, name: str) -> Tensor:
     return torch.tensor(found)
 
 
+def check_normalisation(options: OwnOptions, channels: int | None = None) -> None:
+    """Refuse numbers that cannot be, and as many as images of so many channels cannot have."""
+    for name, text in (("--mean", options.mean), ("--std", options.std)):
+        count = 1 if text is None else len(numbers(text, name))
+        if channels is not None and count not in (1, channels):
+            raise ConfigError(f"{name} must be one number or one per channel, got {count} for {channels} channels")
+
+
 def normalised(images: Tensor, options: OwnOptions) -> Tensor:
     """(images − mean) / std, channel by channel; images are samples × channels × height × width."""
-    for name, text in (("--mean", options.mean), ("--std", options.std)):
-        if text is None:
-            continue
-        values = numbers(text, name)
-        if len(values) not in (1, images.shape[1]):
-            shape = shape_of(images.shape)
-            raise ConfigError(
-                f"{name} must be one number or one per channel, got {len(values)} for images of {shape} "
-                "(samples × channels × height × width)"
-            )
-        values = values[:, None, None]
-        images = images - values if name == "--mean" else images / values
-    return images
+    check_normalisation(options, images.shape[1])
+    if options.mean is not None:
+        images = images - numbers(options.mean, "--mean")[:, None, None]
+    return images if options.std is None else images / numbers(options.std, "--std")[:, None, None]
 
 
 def _normalise(inputs: Arrays, options: OwnOptions, path: Path) -> None:

@@ -75,7 +75,7 @@ def certify(
         found = certify_subjects(*pair, **options)
     paths = [] if output is None else write_certificate(output, found)
     if json:
-        print_json(found)
+        print_json(found, output=output)
     else:
         _show(found)
         for path in paths:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -24,6 +25,13 @@ class Plain(Console):
     def print(self, *values: Any, **how: Any) -> None:
         super().print(*(printable(value, lines=True) if isinstance(value, str) else value for value in values), **how)
 
+    def on_broken_pipe(self) -> None:
+        """End as other programs do whose reader has gone away: with the code of SIGPIPE, where rich has 1."""
+        try:
+            super().on_broken_pipe()
+        except SystemExit:
+            raise SystemExit(141) from None
+
 
 def out(*, stderr: bool = False) -> Console:
     # No markup: paths and names may hold brackets. Soft wrap: a line that is piped stays one line.
@@ -34,9 +42,10 @@ def err() -> Console:
     return out(stderr=True)
 
 
-def print_json(value: Mapping[str, Any]) -> None:
-    """Exactly one JSON object on stdout."""
-    sys.stdout.write(json.dumps(value, allow_nan=False) + "\n")
+def print_json(value: Mapping[str, Any], **places: Path | None) -> None:
+    """Exactly one JSON object on stdout. places: what was written where, by the option's name; null: nothing was."""
+    named = {name: None if place is None else str(place) for name, place in places.items()}
+    sys.stdout.write(json.dumps({**value, **named}, allow_nan=False) + "\n")
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

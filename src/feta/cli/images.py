@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from feta.cli.arrays import normalised
+from feta.cli.arrays import check_normalisation, normalised
 from feta.cli.console import err, progress_bar
 from feta.cli.own_options import OwnOptions
 from feta.errors import ConfigError, DataError, listed
@@ -24,8 +24,9 @@ def read_images(
 
     Files that are no images are left out, with a warning that names them.
     """
-    needed("PIL", f"{folder}: a folder of images", "pillow")
     channels = int(options.channels or (1 if _wanted(model) == 1 else 3))
+    check_normalisation(options, channels)
+    needed("PIL", f"{folder}: a folder of images", "pillow")
     size = None if options.size is None else parse_size(options.size)
     files = sorted(
         path for path in folder.rglob("*") if path.is_file() and not any(p[0] == "." for p in _below(path, folder))

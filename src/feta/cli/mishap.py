@@ -11,6 +11,8 @@ from feta import __version__
 from feta.errors import FetaError, one_line, printable, shown
 
 UNFORESEEN = 70  # EX_SOFTWARE of sysexits.h
+OWNERS = ("", "certify", "Retraining", "Refinement")  # whose arguments are options of a command
+OTHERS = {"Retraining.max_epochs": "--epochs", "Refinement.steps": "--refine-steps"}  # by another name
 
 
 def told(error: Exception, words: Sequence[str]) -> tuple[str, int]:
@@ -36,8 +38,16 @@ def told(error: Exception, words: Sequence[str]) -> tuple[str, int]:
 
 def _as_typed(line: str, words: Sequence[str]) -> str:
     """A message about an argument, as one about the option that was typed: layers must … is --layers must …"""
-    option = f"--{line.partition(' ')[0].replace('_', '-')}"
-    return f"{option}{line[len(option) - 2 :]}" if option in [word.partition("=")[0] for word in words] else line
+    options = {word.partition("=")[0] for word in words}
+    if line.startswith("checkpoint ") and "--resume" in options:
+        return f"--resume: the {line}"
+    where, _, rest = line.partition(" ")
+    owner, _, name = where.rpartition(".")
+    option = OTHERS.get(where, f"--{name.replace('_', '-')}")
+    if (words[:1], where) == (["shrink"], "share"):  # of its default, too
+        options.add(option)
+    named = option in options and owner in OWNERS and rest.startswith("must ")
+    return f"{option} {rest}" if named else line
 
 
 def _report(error: Exception, words: Sequence[str]) -> str:

@@ -9,9 +9,10 @@ from cyclopts import Parameter
 
 from feta.cli.console import out, print_json, print_table, resolve_device, size
 from feta.cli.options import DataDir, Device, Json
-from feta.cli.places import check_files, check_inputs
+from feta.cli.places import check_files, check_inputs, refuse_data
 
 CURE = "eval takes files of `feta train`, and what was made of them: feta has labels for no other model"
+INFO_CURE = "info takes safetensors files and Hugging Face folders"
 
 
 def evaluate(network: Path, /, *, device: Device = None, data_dir: DataDir = None, json: Json = False) -> None:
@@ -39,7 +40,8 @@ def info(file: Path, /, *, json: Json = False) -> None:
     Args:
         file: A safetensors file, dense or pruned, or a Hugging Face folder.
     """
-    check_inputs(file)
+    check_inputs(file, cure=f"; {INFO_CURE}")
+    refuse_data(file, INFO_CURE)
     from feta.cli.history import history
     from feta.cli.huggingface import check_folder, network_of
     from feta.files import sparse_file
@@ -50,9 +52,11 @@ def info(file: Path, /, *, json: Json = False) -> None:
     if file.is_dir():
         check_folder(file)
     files = weight_files(file) if file.is_dir() else [file]
-    tensors, stored = dict[str, Any](), dict[str, int]()
+    tensors, stored, tied = dict[str, Any](), dict[str, int](), dict[str, str]()
     for path in files:
-        tensors |= sparse_file.read(path)[0]
+        opened = sparse_file.open_file(path)
+        tensors |= opened.tensors()
+        tied |= opened.facts[sparse_file.SAME]
         stored |= sparse_file.stored_bytes(path)
     n_bytes = sum(path.stat().st_size for path in files)
     layers: list[dict[str, Any]] = [
@@ -62,7 +66,8 @@ def info(file: Path, /, *, json: Json = False) -> None:
             "nonzeros": int((tensor != 0).sum()),
             "sparsity": measured(tensor),
             "bytes": stored[name],
-            "dense_bytes": tensor.numel() * tensor.element_size(),
+            "dense_bytes": 0 if name in tied else tensor.numel() * tensor.element_size(),
+            "tied_to": tied.get(name),  # which is stored and counted in its place
         }
         for name, tensor in tensors.items()
     ]
@@ -72,8 +77,8 @@ def info(file: Path, /, *, json: Json = False) -> None:
         return
     plain = sum(layer["dense_bytes"] for layer in layers)
     out().print(f"{file}: {size(n_bytes)} on disk for {size(plain)} of weights ({plain / n_bytes:.1f}×)")
-    values = sum(tensor.numel() for tensor in tensors.values())
-    zeros = values - sum(layer["nonzeros"] for layer in layers)
+    values = sum(tensor.numel() for name, tensor in tensors.items() if name not in tied)
+    zeros = values - sum(layer["nonzeros"] for layer in layers if layer["tied_to"] is None)
     out().print(
         f"{amount(zeros).strip()} of {amount(values).strip()} values are zero ({percent(zeros / max(values, 1))})"
     )
@@ -82,8 +87,10 @@ def info(file: Path, /, *, json: Json = False) -> None:
     rows = []
     for layer in layers:
         shape, share = "×".join(map(str, layer["shape"])), f"{100 * layer['sparsity']:.2f} %"
-        times = f"{layer['dense_bytes'] / max(layer['bytes'], 1):.1f}×"
-        rows.append((layer["name"], shape, layer["nonzeros"], share, size(layer["bytes"]), times))
+        on_disk = (size(layer["bytes"]), f"{layer['dense_bytes'] / max(layer['bytes'], 1):.1f}×")
+        name, other = layer["name"], layer["tied_to"]
+        first = name if other is None else f"{name}, tied to {other}"
+        rows.append((first, shape, layer["nonzeros"], share, *(on_disk if other is None else ("–", "–"))))
     columns = ("tensor", "shape", "non-zeros", "sparsity", "on disk", "smaller by")
     print_table("What is in it", columns, rows)
 

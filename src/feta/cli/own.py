@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from feta import __version__
 from feta.cli import factory, huggingface
+from feta.cli.console import err
 from feta.cli.own_data import check_options, read_batches
 from feta.cli.own_options import OwnOptions
 from feta.cli.subject import Subject
@@ -26,6 +27,10 @@ def open_own(network: str, options: OwnOptions, *, samples: int | None, seed: in
     model = _opened(Path(network), folder) if Path(network).exists() else factory.made(network)
     if options.weights is not None:
         fill(model, sparse_file.read(options.weights)[0], f"--weights {options.weights}")
+    elif not Path(network).exists():
+        err().print(
+            f"feta: note: the weights are as {network} gives them, trained or not; --weights FILE loads others"
+        )
     if odd := [name for name, value in model.state_dict().items() if not isinstance(value, Tensor)]:
         raise ModelError(f"{network} must have tensors alone in its state dict, got others in {listed(odd)}")
     batches, note, path = None, None, check_options(options)

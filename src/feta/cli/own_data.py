@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from feta.calibration.model import call, evaluating
 from feta.calibration.recording import cure_of
-from feta.cli.arrays import Arrays, read_arrays, shape_of, told
+from feta.cli.arrays import Arrays, check_normalisation, read_arrays, shape_of, told
 from feta.cli.images import read_images
 from feta.cli.own_options import OwnOptions
 from feta.cli.text import LENGTH, find_tokenizer, read_text
@@ -45,6 +45,7 @@ def check_options(options: OwnOptions) -> Path | None:
         raise ConfigError(f"--length must be >= 1, got {options.length}")
     if options.scale is not None and not 0 < options.scale < float("inf"):
         raise ConfigError(f"--scale must be a number > 0, got {options.scale}")
+    check_normalisation(options)
     return path
 
 

@@ -66,6 +66,13 @@ def check_files(*paths: Path, cure: str) -> None:
     for path in paths:
         if path.is_dir():
             raise FileError(f"cannot read {path}: it is a folder; {cure}")
+        refuse_data(path, cure)
+
+
+def refuse_data(path: Path, cure: str) -> None:
+    """Refuse data in the place of a network's file."""
+    if path.suffix in DATA and path.is_file():
+        raise FileError(f"cannot read {path}: it is data and no network; {cure}")
 
 
 def check_output(path: Path | None, force: bool, *inputs: Path | str | None, option: str = "--output") -> None:
@@ -162,7 +169,11 @@ def _refuse_code(network: str) -> None:
 
 
 def _check_weights(given: OwnOptions) -> None:
-    """Refuse data in the place of weights."""
+    """Refuse data, or a folder, in the place of weights."""
+    if given.weights is not None and given.weights.is_dir():
+        files = sorted(given.weights.glob("*.safetensors"))
+        cure = f"give {files[0]}" if files else f"give images as --data {given.weights}"
+        raise ConfigError(f"--weights must be a safetensors file, got {given.weights}, which is a folder; {cure}")
     if given.weights is None or given.weights.suffix not in DATA:
         return
     swapped = (given.data or "").endswith(".safetensors")

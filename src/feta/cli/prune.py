@@ -115,6 +115,10 @@ def prune(
     check_pattern(form, pruner, allocation)
     where = device_here(device)
     check_range("", ">= 1", **{"--samples": samples, "--batch-size": batch_size})
+    if refine and effort is None and method is None:
+        raise ConfigError(
+            "--refine must go with --method, got it without; efforts, such as the default, refine already"
+        )
     if refine_steps is not None and not refine:
         raise ConfigError(f"--refine-steps must go with --refine, got {refine_steps} without")
     source = Source(network, own)
@@ -140,7 +144,7 @@ def prune(
             model, summary, kept = prune_subject(subject, target, method, **spread, **work)
     if not first:
         return
-    _save(source, subject, model, kept, summary, output, storing, where)
+    folder = _save(source, subject, model, kept, summary, output, storing, where)
     if records is not None:
         config: dict[str, Any] = {
             "network": source.path.name,
@@ -156,11 +160,13 @@ def prune(
         from feta.files.atomic import write_atomic
         from feta.pages.run import run_page
 
-        write_atomic(report, run_page(summary | {"network": source.path.name}).encode())
+        page = run_page(summary | {"network": source.path.name, "typed": source.next_commands(output)})
+        write_atomic(report, page.encode())
     if json:
-        print_json(summary)
+        print_json(summary, output=output, report=report)
         return
-    _show(summary, subject.note, saved=output is not None)
+    nowhere = f"; nothing was saved, give -o {'FOLDER' if source.is_folder else 'FILE'}" if output is None else ""
+    _show(summary, subject.note, folder, nowhere)
     if source.is_code and own.weights is None:
         out().print(f"weights: {source.weights}; --weights FILE for others")
     if report is not None:
@@ -180,8 +186,11 @@ def _save(
     output: Path | None,
     storing: StoreOptions,
     device: str,
-) -> None:
-    """Write the file, where one was asked for, and add to the summary what a file takes, and what rounding costs."""
+) -> int | None:
+    """Write the file, where one was asked for, and add to the summary what a file takes, and what rounding costs.
+
+    Returns the bytes of a small folder where nothing was written, so that it can be chosen.
+    """
     from feta.cli.subject import rounding_cost
 
     scores = (summary["accuracy"] or {}).get("pruned", {})
@@ -192,6 +201,8 @@ def _save(
     written = source.write(subject, model, masks, scores, output, storing)
     summary["weights"] = source.weights
     summary["file_bytes"] = {"dense": source.bytes_before(subject.model), "pruned": written}
+    plain = output is None and storing.layout is None and source.layout(output, storing) == "dense"
+    return len(subject.encode(model, masks, scores)) if plain else None
 
 
 def _folder_beside(output: Path | None) -> Path:
@@ -248,7 +259,8 @@ def _share(text: str, where: str) -> float:
     return check_share(number, where)
 
 
-def _show(summary: Mapping[str, Any], note: str | None, *, saved: bool) -> None:
+def _show(summary: Mapping[str, Any], note: str | None, folder: int | None, nowhere: str) -> None:
+    """folder: the bytes of a small one. nowhere: what to say where nothing was saved."""
     from feta.pages.words import smaller
     from feta.report import HEADER, layer_row
 
@@ -269,5 +281,5 @@ def _show(summary: Mapping[str, Any], note: str | None, *, saved: bool) -> None:
         from feta.cli.subject import rounding_told
 
         out().print(rounding_told(rounding, summary["accuracy"], pruned))
-    nowhere = "" if saved else "; nothing was saved, give -o FILE"
-    out().print(f"file {size(dense)} → {size(pruned)} ({smaller(dense, pruned)}){nowhere}")
+    other = "" if folder is None else f"; with --layout small {size(folder)} ({smaller(dense, folder)})"
+    out().print(f"file {size(dense)} → {size(pruned)} ({smaller(dense, pruned)}){other}{nowhere}")

@@ -9,7 +9,7 @@ import feta
 from feta.cli.console import out, print_json, progress_bar, resolve_device
 from feta.cli.options import DataDir, Device, Force, Json, Output, Records, Seed, Whole
 from feta.cli.places import check_files, check_network_output, check_places, check_records
-from feta.errors import ConfigError
+from feta.errors import ConfigError, check_range
 
 CURE = "retrain takes files of `feta prune`, whose labels feta knows; in Python feta.retrain(model, (inputs, labels))"
 
@@ -55,6 +55,7 @@ def retrain(
 
     steps: dict[str, Any] = {"learning_rate": learning_rate, "weight_decay": weight_decay, "batch_size": batch_size}
     ends: dict[str, Any] = {"max_epochs": epochs, "patience": patience, "seconds": seconds}
+    check_range("", "in [0, 100]", **{"--goal": goal})
     settings = feta.Retraining(**steps, **ends, goal=goal, tolerance=tolerance)  # checked before data is read
     where = resolve_device(device)
     check_places(output, records)
@@ -82,7 +83,7 @@ def retrain(
     if records is not None:
         subject.record(records, "retrain", config, seed, summary)
     if json:
-        print_json(summary)
+        print_json(summary, output=output)
     else:
         _show(summary, output)
 

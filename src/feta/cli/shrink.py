@@ -94,7 +94,7 @@ def shrink(
     summary["weights"] = source.weights
     summary["file_bytes"] = {"dense": source.bytes_before(subject.model), "shrunk": written}
     if json:
-        print_json(summary)
+        print_json(summary, output=output)
     else:
         _show(result, summary, output, source.weights if source.is_code and own.weights is None else None)
 

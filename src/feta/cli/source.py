@@ -3,6 +3,7 @@
 A name is taken for a folder or a file if there is one, and otherwise for module:factory if it has that form.
 """
 
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -115,6 +116,11 @@ class Source:
             return sum(path.stat().st_size for path in files)
         return sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
 
+    def layout(self, output: Path | None, storing: StoreOptions) -> sparse_file.Layout:
+        """How the weights are stored: in a folder as transformers has it, unless something else is asked for."""
+        folder = self.is_folder if output is None else self._as_folder(output)
+        return storing.layout or ("dense" if folder and storing.dtype is None else "small")
+
     def write(
         self,
         subject: Subject,
@@ -127,10 +133,24 @@ class Source:
         """Write the pruned model, if there is a place for it; its bytes, or those it would take."""
         if output is not None and self._as_folder(output):
             return write(model, output, source=self.path, pruning=pruning, **asdict(storing))
-        content = subject.encode(model, pruning, accuracy, layout=storing.layout or "small", dtype=storing.dtype)
+        layout = self.layout(output, storing)
+        content = subject.encode(model, pruning, accuracy, layout=layout, dtype=storing.dtype)
         if output is not None:
             write_atomic(output, content)
         return len(content)
+
+    def next_commands(self, output: Path | None) -> dict[str, str | None]:
+        """What can be typed after this, with the file that was written."""
+        saved = "FILE" if output is None else shlex.quote(str(output))
+        options = asdict(self.options).items() if self.is_own else ()
+        given = [
+            f"--{name} {shlex.quote(str(one))}" for name, one in options if one is not None and name != "weights"
+        ]
+        network = f"{self.name} --weights {saved}" if self.is_code else saved
+        return {
+            "speed": " ".join(["feta speed", network, *given]),
+            "retrain": None if self.is_own else f"feta retrain {saved}",
+        }
 
     def loading(self, output: Path) -> str | None:
         """How the result is loaded in Python, where that depends on the user's own code."""

@@ -69,7 +69,7 @@ def speed(
     if page is not None:
         write_atomic(page, speed_page(found).encode())
     if json:
-        print_json(found)
+        print_json(found, report=page)
         return
     _show(found)
     if page is not None:
@@ -148,7 +148,7 @@ def _show(found: Mapping[str, Any]) -> None:
         about = (layer["name"], f"{100 * layer['sparsity']:.0f} %", layer["kind"])
         rows.append((*about, *(told or ["–"] * len(batches)), f"{layer['bytes'] / layer['dense_bytes']:.2f}"))
     teams = sorted({layer["threads"] for layer in found["layers"]})
-    columns = ("layer", "zeros", "form", *(f"ms at {batch}" for batch in batches), "bytes")
+    columns = ("layer", "zeros", "form", *(f"ms at {batch}" for batch in batches), "memory (× dense)")
     for team in teams:
         mine = [row for row, layer in zip(rows, found["layers"], strict=True) if layer["threads"] == team]
         said = forms_said([one for one in found["teams"] if one["threads"] == team])

@@ -20,6 +20,7 @@ from feta.calibration.model import call, evaluating, float_dtype
 from feta.cli.console import download_bar, err, size
 from feta.cli.options import whole_numbers
 from feta.cli.own_data import positions
+from feta.cli.typed import DATA
 from feta.engine.finish import PruneWarning
 from feta.engine.prune import prune
 from feta.engine.select import SparsityRequest
@@ -62,6 +63,11 @@ def open_subject(
     cure: what to do with a file that does not describe its network.
     """
     described(sparse_file.open_file(network).metadata, network, cure)
+    if data is not None and Path(data).suffix in (*DATA, ".safetensors"):
+        raise ConfigError(
+            f"--data must be the name of a data set out of `feta data list`, as {network} is a file of `feta train`, "
+            f"got {data}"
+        )
     opener = required("feta.subjects", "paper", f"{network}: a network in the paper's notation")
     with download_bar() as advance:
         found: Subject = opener(network, data_dir=data_dir, data=data, with_data=with_data, progress=advance)

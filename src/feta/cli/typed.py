@@ -4,7 +4,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from cyclopts import CycloptsError, CycloptsPanel, UnusedCliTokensError
+from cyclopts import CoercionError, CycloptsError, CycloptsPanel, MissingArgumentError, UnusedCliTokensError
 
 from feta.errors import listed
 
@@ -31,8 +31,17 @@ def typed() -> str:
 
 
 def panel(error: CycloptsError) -> object:
-    """What is shown of words that no option takes: those of two networks are most likely a network and its data."""
+    """What is shown of words that no option takes: those of two networks are most likely a network and its data.
+
+    An option of a method is --METHOD.OPTION; without the latter its type would be all that is told.
+    """
+    option = error.argument
+    if isinstance(error, CoercionError | MissingArgumentError) and option and "dict" in str(option.hint):
+        return CycloptsPanel(f"{option.name} must be followed by .OPTION, as in --feta.quality fast, got it without")
     words, unused = error.root_input_tokens or [], error.unused_tokens or []
+    if isinstance(error, UnusedCliTokensError) and words[:1] == ["--install-completion"]:
+        cure = f"write feta --install-completion --shell {shlex.quote(unused[0])}"
+        return CycloptsPanel(f"the shell must be named by --shell, got {listed(unused)}; {cure}")
     if not isinstance(error, UnusedCliTokensError) or words[:1] not in [[name] for name in WITH_DATA]:
         return CycloptsPanel(error)
     cure = "its data is given as --data FILE, its weights as --weights FILE"

@@ -34,6 +34,8 @@ from feta.report import LayerReport
 PROGRESS = "progress.json"
 OURS = re.compile(r"progress\.json|layers-\d+\.safetensors|\.(progress|layers).*")
 VERSION = 2  # 1: without a checksum of its own
+IN_WORDS = {"layers": "sparsity or layers", "torch": "the version of torch", "settings": "samples, batches or mode"}
+IN_WORDS |= {"processes": "the number of processes", "compensate": "what is compensated"}
 
 
 def key_of(run: Run, **asked: Any) -> dict[str, str]:
@@ -115,10 +117,10 @@ class Checkpoint:
             raise self._damaged(PROGRESS) from error
         changed = sorted(name for name in {*key, *self.key} if key.get(name) != self.key.get(name))
         if version != VERSION or changed:
-            got = f"one with another {', '.join(changed) or 'version'}"
+            got = " and ".join(IN_WORDS.get(name, name) for name in changed) or "the version of its form"
             raise ConfigError(
-                f"checkpoint {self.folder} must be of this run, got {got}; ask for the same as then, or delete the "
-                "folder to begin anew"
+                f"checkpoint {self.folder} must be of this run, got one that differs in {got}; ask for the same as "
+                "then, or delete the folder to begin anew"
             )
         self.files = files
         return Finished(self._tensors(), reports, compensated)

@@ -1,12 +1,18 @@
-"""What to try next, derived from a run's report: most helpful first, each with the argument that does it."""
+"""What to try next, derived from a run's report: most helpful first, each with the argument that does it.
+
+Of a run of the command line it is what can be typed there: `typed` in the report has the commands that come next.
+What is code stands between backticks.
+"""
 
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from feta.pages.words import percent, some
 
-Found = Mapping[str, Any]  # PruneReport.to_dict(), with `accuracy` where there are labels
+# PruneReport.to_dict(), with `accuracy` where there are labels, and of the command line `typed`: what to do next
+Found = Mapping[str, Any]
 CURES = {
     "damped": "some inputs say the same or nothing: more, and more varied, samples help",
     "not-converged": "the solver was stopped by its limit of iterations: a lower sparsity, or another method, helps",
@@ -22,8 +28,8 @@ PLENTY = 300  # in which no change means fewer than 1 % of all, at a confidence 
 TIME_RAN_OUT = "for want of time|no time was left"  # in the message of a stage (engine.recipe)
 LARGE = 0.2  # a share of all parameters that is worth a word
 SPEED = (
-    "See what it saves on your machine: feta speed FILE (for a model of your own feta speed module:factory "
-    "--weights FILE), or feta.sparsify(result.model, example)."
+    "See what it saves on your machine: `feta speed FILE` (for a model of your own `feta speed module:factory "
+    "--weights FILE`), or `feta.sparsify(result.model, example)`."
 )
 
 
@@ -34,13 +40,14 @@ def advice(found: Found) -> list[str]:
     steps = [*_data(found), *(_layers(found) if not unhurt else [])]
     if lost is not None and lost > MUCH and isinstance(share, float) and share > 0 and found["pattern"] is None:
         steps.append(
-            f"Prune less: {percent(lost, 1)} of the answers were lost at {share:g}; a sparsity of {halved(share):g} "
-            "keeps twice as many weights."
+            f"Prune less: {percent(lost, 1)} of the answers were lost at {share:g}; a sparsity of {lower(share):g} "
+            f"{'keeps twice as many weights' if lower(share) > share / 2 else 'takes half as many weights'}."
         )
     steps += _effort(found) if not unhurt else []
     if unhurt and not steps and isinstance(share, float) and found["pattern"] is None:
         steps.append(_more(found, share))
-    return [*steps, *_left(found), SPEED]
+    typed = found.get("typed")
+    return [*steps, *_left(found), f"See what it saves on your machine: {_code(typed['speed'])}." if typed else SPEED]
 
 
 def answers_lost(found: Found) -> float | None:
@@ -53,9 +60,20 @@ def answers_lost(found: Found) -> float | None:
     return 1 - float(held["agreement"]) if known else None
 
 
-def halved(share: float) -> float:
-    """The sparsity that keeps twice as many weights."""
-    return max(0.0, round(1 - 2 * (1 - share), 4))
+def lower(share: float) -> float:
+    """The sparsity that keeps twice as many weights or, where that were hardly any zeros, takes half as many."""
+    return round(max(1 - 2 * (1 - share), share / 2), 4)
+
+
+def _names(layers: Sequence[Found]) -> str:
+    """Names in a sentence, where a number alone would be taken for a count."""
+    names = [layer["name"] or "the layer" for layer in layers]
+    return some([f"layer {name}" if name.isdecimal() else name.replace("`", "'") for name in names])
+
+
+def _code(text: str) -> str:
+    """Between backticks, of which somebody else's names must add none."""
+    return f"`{text.replace('`', chr(39))}`"
 
 
 def _more(found: Found, share: float) -> str:
@@ -79,7 +97,7 @@ def _data(found: Found) -> list[str]:
             for number in re.findall(r"(\d+) (?:different )?(?:samples )?would do", layer["message"])
         ]
         need = f"about {max(told):,} samples" if told else "more samples"
-        return [f"Give {need}: there are too few for {some([layer['name'] for layer in few])}."]
+        return [f"Give {need}: there are too few for {_names(few)}."]
     if found.get("held") is None and all(layer["relative_error"] is None for layer in found["layers"]):
         return [
             "Give data, a few hundred unlabelled inputs: with it the layers are fitted, and the loss is measured."
@@ -92,13 +110,17 @@ def _layers(found: Found) -> list[str]:
     if not bad or found["pattern"] is not None:
         return []
     most = max(layer["sparsity"] for layer in bad)
-    wanted = {layer["name"]: round(halved(layer["sparsity"]), 2) for layer in bad[:3]}
+    wanted = {layer["name"]: round(lower(layer["sparsity"]), 2) for layer in bad[:3]}
     given = found["target_sparsity"]
-    rest = given if isinstance(given, Mapping) else {"*": given}
-    return [
-        f"Prune {some([layer['name'] for layer in bad])} less, where up to {percent(most, 1)} zeros were too many: "
-        f"sparsity={ {**wanted, **rest} }."
-    ]
+    shares = wanted | {name: one for name, one in _shares(given).items() if name not in wanted}
+    argument = f"sparsity={shares}"
+    if found.get("typed"):
+        argument = f"--sparsity {shlex.quote(','.join(f'{name}={one:g}' for name, one in shares.items()))}"
+    return [f"Prune {_names(bad)} less, where up to {percent(most, 1)} zeros were too many: {_code(argument)}."]
+
+
+def _shares(given: float | Found) -> Found:
+    return given if isinstance(given, Mapping) else {"*": given}
 
 
 def _effort(found: Found) -> list[str]:
@@ -106,17 +128,21 @@ def _effort(found: Found) -> list[str]:
         return []
     if any(re.search(TIME_RAN_OUT, stage["message"]) for stage in found["stages"]):
         return ["Give it more seconds: the fits of the whole network were cut short."]
+    typed = found.get("typed")
     if found["effort"] is None:
-        return ["Take the default effort, or leave out the method: it fits the whole network too, after its layers."]
+        how = " (`--effort default`)" if typed else ""
+        return [f"Take the default effort{how}, or leave out the method: it fits the whole network after its layers."]
     if found.get("judged_by") in (0, 1):  # a longer effort could not fit more either (engine.recipe)
         return []
     if found["effort"] == "fast":
-        return [
-            "Take the default effort: it fits the whole network too, up to a minute longer or some ten times as long."
-        ]
+        how = " (`--effort default`)" if typed else ""
+        time = "up to a minute longer or some ten times as long"
+        return [f"Take the default effort{how}: it fits the whole network too, {time}."]
     if found["effort"] == "default" and any(stage["distance"] is not None for stage in found["stages"][1:]):
-        return ["Take the best effort: it goes on for as long as held-out samples say that it helps."]
-    return ["With labels, feta.retrain goes on from here with the zeros held."]
+        how = " (`--effort best`)" if typed else ""
+        return [f"Take the best effort{how}: it goes on for as long as held-out samples say that it helps."]
+    retrain = (typed or {}).get("retrain") or "feta.retrain"
+    return [f"With labels, {_code(retrain)} goes on from here with the zeros held."]
 
 
 def _left(found: Found) -> list[str]:

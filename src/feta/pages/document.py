@@ -51,7 +51,13 @@ def text(*paragraphs: str, note: bool = False) -> str:
 
 
 def listed(items: Iterable[str]) -> str:
-    return f'<ul class="list">{"".join(f"<li>{in_html(item)}</li>" for item in items)}</ul>\n'
+    """Sentences, with what stands between backticks as code."""
+    return f'<ul class="list">{"".join(f"<li>{_marked(item)}</li>" for item in items)}</ul>\n'
+
+
+def _marked(item: str) -> str:
+    parts = map(in_html, item.split("`"))
+    return "".join(f"<code>{part}</code>" if place % 2 else part for place, part in enumerate(parts))
 
 
 def facts(items: Iterable[tuple[str, str, str]]) -> str:

@@ -17,7 +17,7 @@ def run_page(found: Found) -> str:
     """The page of a run.
 
     found: PruneReport.to_dict(); and, where they are known, `network` (a name), `accuracy` (of "dense" and "pruned"
-        on "test", in percent) and `file_bytes` (of the same two).
+        on "test", in percent), `file_bytes` (of the same two) and `typed` (see pages.advice).
     """
     parts = [
         facts(five_numbers(found)),

@@ -97,6 +97,8 @@ def shrink(
         groups, refused = find_groups(run.original, batch, run.layers)
         groups, refused = _allowed(groups, refused, layers, keep)
         widths = Widths([Layer.of(run.original, trace) for trace in run.layers], groups)
+        if keep is None:
+            widths.target(share)  # refused before the work
         bar.update(2, note="which of them matter least")
         weights = run.sensitivity(run.layers, seed)
         if keep is None:

@@ -73,11 +73,12 @@ class Widths:
         """Multiply-adds that are left without this share. Raises ConfigError where so many cannot go."""
         whole = self.multiply_adds({group.root: 0 for group in self.groups})
         least = self.multiply_adds({group.root: self.most(group) for group in self.groups})
-        if (1 - share) * whole < least:
+        most = math.floor(1000 * (1 - least / whole)) / 1000  # what can be given
+        if (1 - share) * whole < least and share > most:
             raise ConfigError(
-                f"share must be at most {1 - least / whole:.3f}, what can be removed from this model, got {share:g}"
+                f"share must be at most {most:g}, what can be removed from this model, got {share:g}; give {most:g}"
             )
-        return (1 - share) * whole
+        return max((1 - share) * whole, least)
 
     def uniform(self, share: float) -> dict[str, int]:
         """The same share of every group, but for single units: the smallest that reaches the target."""

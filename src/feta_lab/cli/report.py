@@ -7,7 +7,9 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from feta.cli.console import err, out, print_json, print_table
-from feta.cli.options import Json
+from feta.cli.options import Force, Json
+from feta.cli.places import check_output, check_places
+from feta.errors import FileError
 
 KEPT = ("key", "claim", "verdict", "why")
 
@@ -18,19 +20,29 @@ def report(
     *,
     output: Annotated[
         Path | None,
-        Parameter(name=("--output", "-o"), help="Folder, or the page's file (.html); by default the results folder."),
+        Parameter(
+            name=("--output", "-o"),
+            help="Folder, or the page's file (.html), with figures/ and tables/ beside it; by default RESULTS.",
+        ),
     ] = None,
+    force: Force = False,
     json: Json = False,
 ) -> None:
-    """Make one self-contained page from the records under RESULTS, with figures and tables beside it.
+    """Make one self-contained page from the records under RESULTS; figures/ and tables/ are written beside it.
 
     Parameters
     ----------
     results
         Folder with table1, fig2, fig3a, fig3b, fig3c and benchmarks below it, as far as they exist.
     """
-    from feta_lab.page.report import build
+    from feta_lab.page.report import build, page_of
 
+    page = page_of(results, output)
+    check_output(page, force)
+    for folder in (page.with_name("figures"), page.with_name("tables")):
+        if not force and folder.is_dir() and any(folder.iterdir()):
+            raise FileError(f"{folder} must be new or empty, got one with files in it; --force replaces them")
+    check_places(page)
     made = build(results, output)
     for one in made.passed_over:
         err().print(str(one))

@@ -35,6 +35,12 @@ class Report:
     passed_over: tuple[PassedOver, ...] = ()
 
 
+def page_of(results: Path, out: Path | None = None) -> Path:
+    """The file of the page: `out` where that is one, and else report.html in that folder or in the results folder."""
+    out = out or results
+    return out if out.suffix.lower() in (".html", ".htm") else out / "report.html"
+
+
 def build(results: Path, out: Path | None = None) -> Report:
     """Write the report of a results folder.
 
@@ -43,8 +49,7 @@ def build(results: Path, out: Path | None = None) -> Report:
 
     Returns what was written. Raises FileError where records are missing or broken, or a file cannot be written.
     """
-    out = out or results
-    target = out if out.suffix.lower() in (".html", ".htm") else out / "report.html"
+    target = page_of(results, out)
     found = gather(results)
     findings = judge_claims(found)
     blocks = report_blocks(found, findings)
