@@ -38,12 +38,10 @@ def advice(found: Found) -> list[str]:
     lost, share = answers_lost(found), found["target_sparsity"]
     unhurt = lost is not None and lost <= NOTHING
     steps = [*_data(found), *(_layers(found) if not unhurt else [])]
-    if lost is not None and lost > MUCH and isinstance(share, float) and share > 0 and found["pattern"] is None:
-        steps.append(
-            f"Prune less: {percent(lost, 1)} of the answers were lost at {share:g}; a sparsity of {lower(share):g} "
-            f"{'keeps twice as many weights' if lower(share) > share / 2 else 'takes half as many weights'}."
-        )
-    steps += _effort(found) if not unhurt else []
+    less = _less(found, share, lost) if lost is not None and lost > MUCH else []
+    effort = _effort(found) if not unhurt else []
+    # The default effort brings more back than fewer zeros do; a longer one does not.
+    steps += [*less, *effort] if found["effort"] in ("default", "best") else [*effort, *less]
     if unhurt and not steps and isinstance(share, float) and found["pattern"] is None:
         steps.append(_more(found, share))
     typed = found.get("typed")
@@ -74,6 +72,14 @@ def _names(layers: Sequence[Found]) -> str:
 def _code(text: str) -> str:
     """Between backticks, of which somebody else's names must add none."""
     return f"`{text.replace('`', chr(39))}`"
+
+
+def _less(found: Found, share: float | Found, lost: float) -> list[str]:
+    if not isinstance(share, float) or share == 0 or found["pattern"] is not None:
+        return []
+    keeps = "keeps twice as many weights" if lower(share) > share / 2 else "takes half as many weights"
+    said = f"Prune less: {percent(lost, 1)} of the answers were lost at {share:g}"
+    return [f"{said}; a sparsity of {lower(share):g} {keeps}."]
 
 
 def _more(found: Found, share: float) -> str:
