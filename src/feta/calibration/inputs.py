@@ -110,20 +110,20 @@ class Inputs:
         view.whole, view.ranks = self.whole, ranks
         return view
 
-    def split(self, marks: Sequence[int] | None = None) -> "tuple[Inputs, Inputs | None]":
+    def split(self, marks: Tensor | None = None) -> "tuple[Inputs, Inputs | None]":
         """Samples to fit and samples to judge by, at random; of very few all are fitted.
 
         A sample that is there several times is judged by once, and then never fitted.
         marks: of all samples, where they are known.
         """
-        marks = [mark for batch in self for mark in marks_of(batch)] if marks is None else marks
+        marks = torch.cat([marks_of(batch) for batch in self]) if marks is None else marks
         self.count = len(marks)
         if self.count < 4:
             return self, None
         judged = places_of(self.count) % max(HELD_SHARE, -(-self.count // HELD_SAMPLES)) == 0
-        firsts = dict[int, int]()
-        first = torch.tensor([firsts.setdefault(mark, index) for index, mark in enumerate(marks)])
-        known, alone = judged[first], first == torch.arange(self.count)
+        order, (kinds, kind) = torch.arange(self.count), marks.unique(return_inverse=True)
+        first = torch.full_like(kinds, self.count).scatter_reduce(0, kind, order, "amin")[kind]
+        known, alone = judged[first], first == order
         if known.all() or not known.any():  # of hardly any different samples
             return self.picked(~judged), self.picked(judged)
         return self.picked(~known), self.picked(known & alone)
@@ -186,12 +186,12 @@ def fitting_size(batch: Batch, budget: float = 1.0) -> int:
     return max(1, int(min(BATCH_SAMPLES * max(1.0, budget), budget * BATCH_ENTRIES / max(entries, 1))))
 
 
-def marks_of(batch: Batch) -> list[int]:
+def marks_of(batch: Batch) -> Tensor:
     """A number for each sample of a batch; equal samples have equal ones, others hardly ever."""
     count = size_of(batch)
     parts = [part.detach() for part in _parts(batch) if part.ndim and len(part) == count and part.numel()]
     rows = [part.reshape(count, -1).cpu().contiguous().view(torch.uint8).numpy() for part in parts]
-    return [hash(tuple(row[index].tobytes() for row in rows)) for index in range(count)]
+    return torch.tensor([hash(tuple(row[index].tobytes() for row in rows)) for index in range(count)])
 
 
 def tokens_of(batch: Batch) -> int:

@@ -53,7 +53,8 @@ class Run:
     fit: Inputs | None = None
     held: Inputs | None = None
     layers: list[LayerTrace] = field(default_factory=list)
-    marks: list[int] = field(default_factory=list)  # of all samples; equal ones have equal marks
+    marks: list[Tensor] = field(default_factory=list)  # of the samples that are read; equal ones have equal marks
+    different: int = 0  # samples
     chain: Chain = field(default_factory=Chain)
     several: bool = False  # whether the model returns more than the one output that is compared
     recording: Recording | None = None
@@ -107,7 +108,7 @@ class Run:
         held = 0 if self.held is None else self.held.count
         tokens = 1 if self.held is None else max(1, tokens_of(next(iter(self.held))))
         count = self.fit.count + held
-        return Judged(count, held * tokens, len(set(self.marks)))
+        return Judged(count, held * tokens, self.different)
 
     @property
     def apart(self) -> bool:
@@ -183,13 +184,14 @@ class Run:
         batches = self._marked(_finite(given if self.settings.batch_size else Merged(given, budget, cut=budget < 1)))
         kept = given if self.settings.cache == "replay" else Inputs(self.room.hold(batches), model=self.original)
         self.samples = kept
-        self.marks = self.marks or [mark for batch in kept for mark in marks_of(batch)]
-        self.fit, self.held = kept.split(self.marks)
+        marks = torch.cat(self.marks or [marks_of(batch) for batch in kept])
+        self.marks, self.different = [], len(marks.unique())
+        self.fit, self.held = kept.split(marks)
 
     def _marked(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """The batches; of the samples it is noted which are equal."""
         for batch in batches:
-            self.marks += marks_of(batch)
+            self.marks.append(marks_of(batch))
             yield batch
 
     def _trace(self, given: Inputs, check: Check | None = None) -> None:
