@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from origin import origin
 from safetensors.torch import load_file, save
 from torch import Tensor
 
@@ -148,16 +149,16 @@ def tables(records: Sequence[Mapping[str, Any]]) -> str:
         if kinds := one["metrics"].get("rounding"):
             said = (kinds[str(dtype)] for dtype in (None, *DTYPES))
             loss.append(row(*start, *(f"{kind['bytes'] / 1e3:,.0f} kB, {kind['accuracy']:.2f} %" for kind in said)))
-    machine = records[-1]["environment"]
+    python = records[-1]["environment"]["python"]
     texts = ["Thousands of bytes:", "\n".join(small)]
     heads = [(*head[:3], *KINDS), (*head[:3], "as it is", *DTYPES)]
     heads = ["\n".join((row(*names), row(*["---"] * len(names)))) for names in heads]
     texts += [
-        "Loading, in gigabytes of dense weights per second of processor time, by layout "
-        f"(one thread of {machine['processor']}, Python {machine['python']}):",
+        f"Loading, in gigabytes of dense weights per second of processor time, by layout (Python {python}):",
         "\n".join((heads[0], *speed)),
         "Rounded weights, bytes and test accuracy:",
         "\n".join((heads[1], *loss)),
+        origin(records),
     ]
     return "\n\n".join(texts)
 
