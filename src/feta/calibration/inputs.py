@@ -191,7 +191,8 @@ def marks_of(batch: Batch) -> Tensor:
     count = size_of(batch)
     parts = [part.detach() for part in _parts(batch) if part.ndim and len(part) == count and part.numel()]
     rows = [part.reshape(count, -1).cpu().contiguous().view(torch.uint8).numpy() for part in parts]
-    return torch.tensor([hash(tuple(row[index].tobytes() for row in rows)) for index in range(count)])
+    marks = [hash(tuple(row[index].tobytes() for row in rows)) for index in range(count)]
+    return torch.tensor(marks, dtype=torch.int64)
 
 
 def tokens_of(batch: Batch) -> int:
