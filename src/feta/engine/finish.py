@@ -64,10 +64,10 @@ def settle_batchnorm(run: Run) -> str:
     reestimate(run.pruned, run.fit, run.ranks, partial(passed, run, (run.pruned,)))
     new = _distance(run, judged)
     if wanted or new < old:
-        return f"batch-norm statistics estimated anew: error of the outputs {old:.4g} → {new:.4g}"
+        return f"batch-norm statistics estimated anew: the outputs are off by {new:.4g} of their size, not {old:.4g}"
     for buffer, value in before:
         buffer.copy_(value)
-    return f"batch-norm statistics kept: estimated anew the error of the outputs is {new:.4g}, {old:.4g} as they are"
+    return f"batch-norm statistics kept: the outputs are off by {old:.4g} of their size, estimated anew by {new:.4g}"
 
 
 def _distance(run: Run, inputs: Inputs) -> float:
