@@ -430,3 +430,21 @@ def test_equal_samples_have_equal_marks_in_batches_of_any_size(dtype):
     assert marks[1] == marks[4]
     batch["scale"][4] += 1
     assert marks_of(batch)[1] != marks_of(batch)[4]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_sample_that_is_there_very_often_is_fitted(seed):
+    """Half of the data is one record: whatever the order, it is seen."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.cat([torch.zeros(500, 3), torch.randn(500, 3, generator=generator)])
+    fit, held = Inputs(rows[torch.randperm(1000, generator=generator)]).split()
+    one, other = (torch.cat(list(part)) for part in (fit, held))
+    assert (one == 0).all(1).sum() == 500
+    assert not (other == 0).all(1).any()
+    assert 30 <= len(other) <= 80
+
+
+@pytest.mark.parametrize("kinds", [1, 3, 12, 16])
+def test_of_hardly_any_different_samples_as_many_are_held_out_as_of_others(kinds):
+    fit, held = Inputs(torch.randn(kinds, 3).repeat(1000 // kinds, 1)).split()
+    assert held.count == -(-len(torch.cat([*fit, *held])) // 10)

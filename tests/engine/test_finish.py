@@ -130,6 +130,25 @@ def test_outputs_that_are_cut_to_the_longest_sample_are_compared():
     assert feta.prune(Cut(), data, 0.5, "threshold").report.held.error > 0
 
 
+@pytest.mark.parametrize("effort", ["fast", "default"])
+@pytest.mark.parametrize("width", [1, 4])
+def test_outputs_of_any_length_are_compared(monkeypatch, effort, width):
+    monkeypatch.setattr(recipe, "STEPS", 80)
+
+    class Tags(nn.Module):
+        """A value, or some, for each token, the tokens last."""
+
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, width))
+
+        def forward(self, x):
+            return self.net(x).transpose(1, 2).squeeze(1)
+
+    texts = [torch.randn(20, length, 6) for length in (5, 6, 7, 8) * 5]
+    assert 0 < feta.prune(Tags(), texts, 0.5, effort=effort).report.held.error < 1
+
+
 def test_outputs_without_a_number_have_no_error():
     class Broken(nn.Module):
         def __init__(self):

@@ -20,8 +20,7 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
 
 
 def kl(output: Tensor, target: Tensor, T: float) -> float:
-    """T^2 sum_c p log(p / q), p and q the softmax of target and output over T; of maps a map for each class."""
-    target, output = (v.movedim(1, -1) if v.ndim > 3 else v for v in (target, output))
+    """T^2 sum_c p log(p / q), p and q the softmax of target and output over T."""
     p, q = (v / T - (v / T).logsumexp(-1, keepdim=True) for v in (target, output))
     return T * T * float((p.exp() * (p - q)).sum(-1).mean())
 
@@ -45,6 +44,16 @@ def test_the_formula(kind, shape, T):
     output, target = 3 * drawn(*shape), 3 * drawn(*shape, seed=1)
     assert float(Match(kind)(output, target, T=T)) == pytest.approx(FORMULAS[kind](output, target, T), rel=1e-9)
     assert float(Match(kind)(target, target)) == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["kl", None])
+def test_maps_have_a_map_for_each_class_unless_the_last_dimension_has_the_words(kind):
+    result = SimpleNamespace(logits=3 * drawn(2, 3, 4, 5))
+    output, target = (3 * drawn(2, 3, 4, 5, seed=seed) for seed in (1, 2))
+    maps, words = (match_for(nn.Embedding(count, 4), result, kind) for count in (9, 5))
+    first = [value.movedim(1, -1) for value in (output, target)]
+    assert float(maps(output, target, T=1.0)) == pytest.approx(kl(*first, 1.0), rel=1e-9)
+    assert float(words(output, target, T=1.0)) == pytest.approx(kl(output, target, 1.0), rel=1e-9)
 
 
 def test_fits_are_at_a_temperature_of_two():
@@ -151,7 +160,7 @@ def test_the_kind_goes_by_the_outputs(name):
 @each_kind
 def test_a_kind_that_is_given_is_taken(kind):
     for result in (SCORES, UNSURE, F.normalize(EMBEDDINGS, dim=1), 8 * drawn(6, 3, 9, 9)):
-        assert match_for(nn.Identity(), result, kind) == Match(kind, False, "as asked for")
+        assert match_for(nn.Identity(), result, kind) == Match(kind, False, "as asked for", channels=result.ndim > 3)
     assert match_for(nn.Identity(), SCORES.softmax(1), kind).probabilities
 
 

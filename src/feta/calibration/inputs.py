@@ -27,6 +27,7 @@ BATCH_ENTRIES, BATCH_SAMPLES = 2**20, 1000  # of a batch of inputs, at the most:
 TOKEN = 128  # entries that a whole number stands for: it is looked up in a table
 HELD_SHARE = 10  # one in so many samples is kept for judging, the rest are fitted
 HELD_SAMPLES = 1024  # at the most
+OFTEN, FEWEST = 10, 4  # copies of a sample that is always fitted; different samples that are held out at the least
 
 
 class Inputs:
@@ -113,7 +114,8 @@ class Inputs:
     def split(self, marks: Tensor | None = None) -> "tuple[Inputs, Inputs | None]":
         """Samples to fit and samples to judge by, at random; of very few all are fitted.
 
-        A sample that is there several times is judged by once, and then never fitted.
+        A sample that is there several times is judged by once, and then never fitted; one that is there very often is
+        fitted, or what matters most would be seen by chance.
         marks: of all samples, where they are known.
         """
         marks = torch.cat([marks_of(batch) for batch in self]) if marks is None else marks
@@ -121,12 +123,15 @@ class Inputs:
         if self.count < 4:
             return self, None
         judged = places_of(self.count) % max(HELD_SHARE, -(-self.count // HELD_SAMPLES)) == 0
-        order, (kinds, kind) = torch.arange(self.count), marks.unique(return_inverse=True)
+        kinds, kind, copies = marks.unique(return_inverse=True, return_counts=True)
+        order = torch.arange(self.count)
         first = torch.full_like(kinds, self.count).scatter_reduce(0, kind, order, "amin")[kind]
-        known, alone = judged[first], first == order
-        if known.all() or not known.any():  # of hardly any different samples
+        often = copies[kind] > min(max(OFTEN, self.count // 100), max(1, self.count // 10))
+        known = judged[first] & ~often
+        held = known & (first == order)
+        if held.sum() < min(FEWEST, judged.sum()):  # hardly any samples differ
             return self.picked(~judged), self.picked(judged)
-        return self.picked(~known), self.picked(known & alone)
+        return self.picked(~known), self.picked(held)
 
     def _view(self, batches: Iterable[Any]) -> "Inputs":
         view = copy.copy(self)
@@ -190,7 +195,7 @@ def marks_of(batch: Batch) -> Tensor:
     """A number for each sample of a batch; equal samples have equal ones, others hardly ever."""
     count = size_of(batch)
     parts = [part.detach() for part in _parts(batch) if part.ndim and len(part) == count and part.numel()]
-    rows = [part.reshape(count, -1).cpu().contiguous().view(torch.uint8).numpy() for part in parts]
+    rows = [part.reshape(count, -1).resolve_conj().cpu().contiguous().view(torch.uint8).numpy() for part in parts]
     marks = [hash(tuple(row[index].tobytes() for row in rows)) for index in range(count)]
     return torch.tensor(marks, dtype=torch.int64)
 

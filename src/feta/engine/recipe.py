@@ -13,6 +13,7 @@ All stages are judged on the same rows, which none of them fitted; a stage that 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from textwrap import shorten
 from typing import Any, Literal, get_args
 
@@ -27,7 +28,7 @@ from feta.errors import ConfigError, FetaError
 from feta.layers import weight_of
 from feta.problem import Status
 from feta.ranks import RankError
-from feta.report import LayerReport, RefinePoint, RefineReport, StageReport
+from feta.report import Held, LayerReport, RefinePoint, RefineReport, StageReport
 from feta.tuning.bench import distance_of
 from feta.tuning.refine import RefineResult, fitted
 from feta.tuning.refinement import Refinement
@@ -93,12 +94,17 @@ class Recipe:
             self.failed = said
         self.stages.append(StageReport("layer by layer", seconds, far, True, said, measure))
 
+    @cached_property
+    def layers_held(self) -> Held | None:
+        """Where the layers' result stands beside the original."""
+        return compared(self.run, self.run.result)
+
     def improve(self, effort: str) -> None:
         """Fit the whole network, as far as the effort goes."""
         layers = self.stages[0]
         if layers.distance is None:
             return
-        near = compared(self.run, self.best) if self.run.judged().by >= MANY else None
+        near = self.layers_held if self.run.judged().by >= MANY else None
         if near is not None and near.error is not None and near.error < NOTHING:
             said = f"left out, for the outputs are within {100 * NOTHING:g} % of the original's"
             self.stages.append(StageReport("fits of the whole network", 0.0, None, False, said))
@@ -214,7 +220,7 @@ class Recipe:
         run = self.run
         if run.shards or run.held is None or not likeness(run)[0].guessed:
             return ""
-        before, after = compared(run, run.result), compared(run, model)
+        before, after = self.layers_held, compared(run, model)
         if before is None or after is None or before.error is None or before.agreement is None:
             return ""
         if after.error is not None and after.error <= max(STRAYED, 1.25 * before.error):

@@ -12,6 +12,7 @@ once, while KL lets a few of them outvote all others.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
@@ -40,6 +41,7 @@ class Match:
     probabilities: bool = False  # the model ends in a softmax
     reason: str = ""
     guessed: bool = False  # from how the outputs are spread
+    channels: bool = False  # maps: the second dimension has the classes, and not the last
 
     def __call__(self, output: Tensor, target: Tensor, keep: Tensor | None = None, T: float = TEMPERATURE) -> Tensor:
         if target.dtype in NARROW:  # squares and logarithms want more room
@@ -58,7 +60,7 @@ class Match:
         return (one - other).abs().sum(-1).mean() / 2
 
     def _scores(self, value: Tensor) -> Tensor:
-        value = value.movedim(1, -1) if value.ndim > 3 else value  # a map for each class
+        value = value.movedim(1, -1) if self.channels else value
         return value.clamp_min(1e-8).log() if self.probabilities else value
 
 
@@ -70,30 +72,36 @@ def match_for(model: nn.Module, result: Any, kind: str | None = None) -> Match:
     """
     output = outputs_of(result)
     near = max(1e-3, 4 * torch.finfo(output.dtype).eps) if output.is_floating_point() else 1e-3
-    maps = output.ndim > 3
-    output = output.float().movedim(1, -1) if maps else output.float()
+    output, words = output.float(), {m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)}
+    tokens = output.ndim > 1 and output.shape[-1] in words
+    maps = output.ndim > 3 and not tokens and not _shares(output, near)
+    output = output.movedim(1, -1) if maps else output
     wide = output.ndim > 1 and output.shape[-1] > 1
     flat = output.reshape(-1, output.shape[-1]) if wide else output.reshape(-1, 1)
-    ends_in_softmax = wide and bool((flat >= 0).all()) and _all_one(flat.sum(-1), near)
+    ends_in_softmax = wide and _shares(flat, near)
+    kl = partial(Match, "kl", channels=maps)
     if kind is not None:
-        return Match(kind, ends_in_softmax, "as asked for")  # type: ignore[arg-type]
+        return Match(kind, ends_in_softmax, "as asked for", channels=maps)  # type: ignore[arg-type]
     if not wide:
-        return Match("mse", reason="one output")
+        return Match("mse", reason="one output", channels=maps)
     if ends_in_softmax:
-        return Match("kl", True, "the outputs are probabilities")
+        return kl(True, "the outputs are probabilities")
     if bool((flat <= 1e-3).all()) and _all_one(flat.exp().sum(-1), near):  # which log_softmax leaves as they are
-        return Match("kl", reason="the outputs are logarithms of probabilities")
+        return kl(reason="the outputs are logarithms of probabilities")
     if not maps and _all_one(flat.norm(dim=-1), near):
         return Match("cosine", reason="the outputs have length one")
     logits = result.get("logits") if isinstance(result, Mapping) else getattr(result, "logits", None)
     if isinstance(logits, Tensor):
-        return Match("kl", reason="the model calls them logits")
-    words = {module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding)}
-    if not maps and output.shape[-1] in words:
-        return Match("kl", reason="there is a score for each token")
-    if not maps and _like_scores(flat):
-        return Match("kl", reason="the outputs look like scores of classes", guessed=True)
-    return Match("mse", reason="the outputs do not look like scores of classes")
+        return kl(reason="the model calls them logits")
+    if tokens:
+        return kl(reason="there is a score for each token")
+    if output.ndim <= 3 and _like_scores(flat):
+        return kl(reason="the outputs look like scores of classes", guessed=True)
+    return Match("mse", reason="the outputs do not look like scores of classes", channels=maps)
+
+
+def _shares(output: Tensor, near: float) -> bool:
+    return bool((output >= 0).all()) and _all_one(output.sum(-1), near)
 
 
 def _mean(each: Tensor, keep: Tensor | None) -> Tensor:
