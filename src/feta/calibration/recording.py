@@ -88,12 +88,9 @@ def cure_of(given: Sequence[Tensor], said: str) -> str:
         return "; give dicts with the names in the model's forward, such as {'x': …, 'mask': …}"
     if "index out of range" in said:
         return "; tokens must be less than the number of rows of the model's table"
-    (alone,) = given if len(given) == 1 else (None,)
-    one_image = (
-        alone is not None and alone.ndim == 3 and re.search(r"weight of size \[(\d+, ){3}\d+\].* channels", said)
-    )
-    if alone is not None and (alone.ndim == 1 or one_image):
-        labels = alone.ndim == 1 and not alone.is_floating_point()
+    dims = given[0].ndim if len(given) == 1 else 0
+    if dims == 1 or (dims == 3 and re.search(r"weight of size \[(\d+, ){3}\d+\].* channels", said)):
+        labels = dims == 1 and not given[0].is_floating_point()
         first = "; if these are labels, put the inputs first: (inputs, labels)" if labels else ""
         return f"; of samples that come one by one make batches: torch.stack(samples), or a DataLoader{first}"
     if not any(word in said.lower() for word in ("type", "byte", "long")):
