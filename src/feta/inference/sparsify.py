@@ -80,7 +80,7 @@ def sparsify(
     Returns a new module in eval mode, for inference alone. It copies, saves, loads and moves like any other; away
     from the device it was made on it uses dense weights. Without numba (extra `speed`) fewer forms can be tried. A
     PruneWarning says why where no layer was replaced. A Linear and the ReLU behind it become one call in an
-    nn.Sequential alone: a small network whose forward calls F.relu gains about a third as much.
+    nn.Sequential alone: a small network whose forward calls F.relu gains less.
     Raises ModelError where the model does not run on the example.
     """
     found = sparsified(model, example, batches, timer=timing.recorded if recorded else timing.timed)
