@@ -100,12 +100,12 @@ def _said(folder: Path, rank: int) -> str:
 
 
 def _where_they_are(processes: list[BaseProcess], folder: Path, seconds: float) -> str:
-    """What every process that has not ended was doing."""
+    """What every process that has not ended was doing, and how the others ended."""
     alive = {rank: process.pid for rank, process in enumerate(processes) if process.is_alive()}
     for pid in alive.values():
         os.kill(pid or 0, signal.SIGUSR1)
     time.sleep(2)
-    told = [f"process {rank}: {_said(folder, rank)[-4000:]}" for rank in alive]
+    told = [f"process {rank}: {_said(folder, rank)[-4000:]}" for rank in range(len(processes))]
     return "\n".join([f"not finished after {seconds} seconds", *told])
 
 

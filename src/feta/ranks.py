@@ -183,7 +183,8 @@ class Ranks:
             there = there.to(self.device if self.device.type == "cuda" else "cuda")
         there = there.contiguous()
         with self.telling():
-            self._wait(start(there))
+            self._wait(work := start(there))
+        LAST[:] = [work]
         if there.data_ptr() != tensor.data_ptr():
             with torch.no_grad():
                 tensor.copy_(there)
@@ -221,4 +222,7 @@ class Ranks:
             raise RankError(f"another process of the job is gone: killed, or out of memory ({lost})") from error
 
 
+# The last exchange is kept until the next. Dropped here first, it would be freed by the thread of gloo that worked on
+# it, which may wait for Python under a lock, while torch waits for the next exchange without letting go of Python.
+LAST: list[Any] = []
 ALONE = Ranks()

@@ -8,6 +8,7 @@ Every process gathers the same parameters in the same order: around the segments
 batch, around single operators. It never happens inside of runs on batches of their own.
 """
 
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -112,6 +113,7 @@ class _OnUse(TorchDispatchMode):
 
 
 WHOLE = Shards()
+PAUSE = 1e-3  # seconds in which threads of gloo free what they gathered: torch waits for the next one holding Python
 
 
 @torch.no_grad()
@@ -123,6 +125,8 @@ def whole_of(part: Any) -> Tensor:
     there = local.to(mesh.device_type)  # a part may be kept in the CPU's memory beside the GPUs of its mesh
     shape = {"shape": part.shape, "stride": part.stride()}
     whole = DTensor.from_local(there, mesh, part.placements, run_check=False, **shape).full_tensor()
+    if mesh.device_type == "cpu":
+        time.sleep(PAUSE)
     return whole.to(local.device)
 
 
